@@ -1,0 +1,118 @@
+# One command each: `make train` trains a GPT-2 from nothing, `make test` runs every test, both in .venv, which they make.
+#
+# Steps leave a stamp in the environment, so that a second call starts at once. Useful variables:
+#   PYTHON=python3.12   the interpreter for a new .venv           VENV=/path     another environment
+#   TORCH=torch==2.13.0 what to install where no torch >= 2.11 is  MAX_JOBS=1     compile jobs
+#   ARGS="--steps 50"   arguments for the example of `make train`  PYTEST_ARGS=-x arguments for pytest
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+ARGS ?=
+PYTEST_ARGS ?=
+PY := $(VENV)/bin/python
+STAMPS := $(VENV)/.stamps
+CPP := $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+PYTHON_DIRS := $(wildcard ortmodule graph_transition optim distributed examples benchmarks tests)
+
+.PHONY: help train test test-cpp test-python build lint mypy format wheel clean system setup
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make train    set up, build, train examples/train_gpt.py (ARGS=... for its options)"
+	@echo "make test     set up, build, run the C++ tests and pytest"
+	@echo "make build    set up and build in place        make wheel   dist/*.whl"
+	@echo "make lint     ruff, clang-format, mypy         make format  rewrite in the project's style"
+	@echo "make clean    remove build products (not $(VENV))"
+
+train: setup $(STAMPS)/deps-examples
+	$(PY) examples/train_gpt.py $(ARGS)
+
+test: test-cpp test-python
+
+# The programs and headers that pip cannot bring. As root they are installed, otherwise the command is printed.
+system:
+	@need=; \
+	have() { command -v $$1 >/dev/null 2>&1 || test -x $(VENV)/bin/$$1; }; \
+	header() { $${CXX:-g++} -E -x c++ -include $$1 /dev/null >/dev/null 2>&1; }; \
+	have $${CXX:-g++} || need="$$need g++"; \
+	have cmake || need="$$need cmake"; \
+	have ninja || need="$$need ninja-build"; \
+	if [ -z "$$ORTMODULE_PROTOBUF_ROOT" ]; then \
+	  have protoc || need="$$need protobuf-compiler"; \
+	  header google/protobuf/message_lite.h || need="$$need libprotobuf-dev"; \
+	fi; \
+	header gtest/gtest.h || need="$$need libgtest-dev"; \
+	if [ -n "$$need" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing$$need"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$need; \
+	  else \
+	    echo "ortmodule: system packages are missing; run: sudo apt-get install$$need" >&2; exit 1; \
+	  fi; \
+	fi
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ortmodule: Python 3.11 or later is needed; name one, for example: make PYTHON=python3.11" >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "ortmodule: no virtual environment could be made; run: apt-get install python3-venv" >&2; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+# Torch comes first and alone: everything else adapts to it.
+$(STAMPS)/torch: $(STAMPS)/venv
+	@$(PY) -c 'import sys, torch; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))' 2>/dev/null || \
+	  $(PY) -m pip install -q "$(TORCH)"
+	@$(PY) -m pip install -q "setuptools>=77" wheel
+	@touch $@
+
+# deps-run: what ortmodule imports; deps-examples, deps-test, deps-dev: the optional dependencies of pyproject.toml.
+$(STAMPS)/deps-%: pyproject.toml $(STAMPS)/torch
+	@$(PY) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	  print(*p["dependencies"], *p["optional-dependencies"].get("$*", []), sep="\n")' > $@.txt
+	$(PY) -m pip install -q -r $@.txt
+	@touch $@
+
+# Compiling through setup.py shows its progress, which pip hides; the editable install then only registers the checkout.
+build: system $(STAMPS)/deps-run
+	$(PY) setup.py -q build_ext --inplace
+
+$(STAMPS)/editable: pyproject.toml setup.py | build
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	@touch $@
+
+setup: build $(STAMPS)/editable
+
+test-cpp: export ORTMODULE_TESTS = 1
+test-cpp: setup
+	build/ortmodule_tests --gtest_brief=1
+
+test-python: setup $(STAMPS)/deps-test
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMPS)/deps-dev $(STAMPS)/deps-run
+	$(PY) -m ruff check setup.py $(PYTHON_DIRS)
+	$(PY) -m ruff format --check setup.py $(PYTHON_DIRS)
+	$(if $(CPP),$(VENV)/bin/clang-format --dry-run --Werror $(CPP))
+	$(MAKE) --no-print-directory mypy MYPY="$(PY) -m mypy"
+
+# mypy sees the packages under the names they are installed by: a folder of links stands for `ortmodule`.
+MYPY ?= mypy
+mypy:
+	@rm -rf build/typed && mkdir -p build/typed/ortmodule
+	@for entry in $(wildcard $(CURDIR)/ortmodule/* $(CURDIR)/graph_transition $(CURDIR)/optim $(CURDIR)/distributed); do \
+	  ln -s $$entry build/typed/ortmodule/; done
+	MYPYPATH=build/typed $(MYPY) -p ortmodule
+
+format: $(STAMPS)/deps-dev
+	$(PY) -m ruff check --fix setup.py $(PYTHON_DIRS)
+	$(PY) -m ruff format setup.py $(PYTHON_DIRS)
+	$(if $(CPP),$(VENV)/bin/clang-format -i $(CPP))
+
+wheel: system $(STAMPS)/deps-run
+	$(PY) -m pip wheel -q --no-build-isolation --no-deps -w dist .
+	@ls -lh dist/*.whl
+
+clean:
+	rm -rf build dist *.egg-info ortmodule/_build_info.py ortmodule/*.so ortmodule/*.so.* .mypy_cache .ruff_cache .pytest_cache
+	find $(PYTHON_DIRS) -name __pycache__ -prune -exec rm -rf {} +

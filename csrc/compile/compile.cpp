@@ -1,0 +1,241 @@
+#include "compile/compile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <unordered_set>
+
+#include "base/status.h"
+#include "gradient/gradient_graph_builder.h"
+#include "onnx/import.h"
+#include "ops/registry.h"
+#include "ops/resolve.h"
+#include "plan/execution_plan.h"
+#include "runtime/constant_evaluator.h"
+#include "transforms/pass_list.h"
+
+namespace ortmodule {
+namespace {
+
+class StageLog {
+ public:
+  StageLog(std::vector<Stage>& stages, bool keep) : stages_(stages), keep_(keep) {}
+
+  void done(const std::string& name, const Graph& graph) {
+    const auto now = Clock::now();
+    Stage stage{name, std::chrono::duration<double>(now - start_).count(), graph.node_count(), nullptr};
+    if (keep_) stage.graph = graph.clone();
+    stages_.push_back(std::move(stage));
+    start_ = Clock::now();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::vector<Stage>& stages_;
+  bool keep_;
+  Clock::time_point start_ = Clock::now();
+};
+
+void transform(Graph& graph, PassStage stage, const CompileOptions& options) {
+  TransformerManager::Options level;
+  level.verify = options.verify;
+  TransformContext context;
+  context.training = options.training;
+  context.options.dropout = options.dropout == "fast" ? "fast" : "exact";
+  context.evaluate = evaluate_constant_node;
+  for (const std::string& name : options.trainable)
+    if (const NodeArg* in = graph.find(name)) context.grad_inputs.insert(in);
+  make_passes(stage, level).run(graph, context);
+  graph.remove_unused_initializers();
+}
+
+// Graph outputs and inputs as a request to the gradient builder; `mask` picks ys (empty: all).
+struct Roots {
+  std::vector<size_t> y_outputs;
+  std::vector<size_t> x_inputs;
+};
+
+Roots find_roots(const Graph& graph, const std::vector<std::string>& trainable) {
+  Roots roots;
+  const std::unordered_set<std::string> wanted(trainable.begin(), trainable.end());
+  std::vector<NodeArg*> xs;
+  for (size_t i = 0; i < graph.inputs().size(); ++i) {
+    NodeArg* in = graph.inputs()[i];
+    if (!wanted.count(in->name())) continue;
+    ORTMODULE_CHECK_ARG(is_floating(in->type().dtype), "the input '", in->name(), "' of type ", in->type().text(),
+                        " cannot have a gradient");
+    roots.x_inputs.push_back(i);
+    xs.push_back(in);
+  }
+  const std::vector<char> depends = differentiable_values(graph, xs);
+  for (size_t i = 0; i < graph.outputs().size(); ++i)
+    if (depends[graph.outputs()[i]->id()]) roots.y_outputs.push_back(i);
+  return roots;
+}
+
+GradientResult differentiate(Graph& graph, const Roots& roots, const std::vector<bool>& mask) {
+  GradientRequest request;
+  std::vector<NodeArg*> outputs = graph.outputs();
+  for (size_t k = 0; k < roots.y_outputs.size(); ++k)
+    if (mask.empty() || mask[k]) request.ys.push_back(outputs[roots.y_outputs[k]]);
+  for (size_t i : roots.x_inputs) request.xs.push_back(graph.inputs()[i]);
+  GradientResult result = build_gradient(graph, request);
+  for (NodeArg* dx : result.dxs)
+    if (dx) graph.add_output(dx);
+  return result;
+}
+
+std::vector<NodeArg*> first_outputs(const Graph& graph, size_t count) {
+  return {graph.outputs().begin(), graph.outputs().begin() + static_cast<long>(count)};
+}
+
+// Gradient outputs after passes may have replaced them: the graph's outputs behind the first `forward` ones.
+std::vector<NodeArg*> gradient_outputs(const Graph& graph, size_t forward, const std::vector<NodeArg*>& dxs) {
+  std::vector<NodeArg*> out;
+  size_t next = forward;
+  for (NodeArg* dx : dxs) out.push_back(dx ? graph.outputs()[next++] : nullptr);
+  return out;
+}
+
+ExecutionPlan backward_plan(const Graph& graph, const std::vector<NodeArg*>& dxs, SlotTable& slots,
+                            const std::string& device_type) {
+  PlanRequest request;
+  request.name = "backward";
+  request.phase = Phase::kBackward;
+  request.outputs = dxs;
+  request.device_type = device_type;
+  return make_plan(graph, request, slots);
+}
+
+// Whether value `name` means the same in both graphs: an input, or the same operator on inputs of the same names.
+bool same_value(const Graph& a, const Graph& b, const std::string& name) {
+  const NodeArg *x = a.find(name), *y = b.find(name);
+  if (!x || !y || !x->producer() != !y->producer()) return false;
+  if (!x->producer()) return true;
+  const Node &p = *x->producer(), &q = *y->producer();
+  if (p.op() != q.op() || x->output_index() != y->output_index() || p.inputs().size() != q.inputs().size()) return false;
+  for (size_t i = 0; i < p.inputs().size(); ++i) {
+    if (!p.input(i) != !q.input(i)) return false;
+    if (p.input(i) && !p.input(i)->constant() && p.input(i)->name() != q.input(i)->name()) return false;
+  }
+  return true;
+}
+
+std::shared_ptr<BackwardProgram> make_backward(std::shared_ptr<const Graph> graph, const std::vector<NodeArg*>& dys,
+                                               const std::vector<NodeArg*>& dxs, SlotTable& slots, c10::Device device,
+                                               const std::string& device_type) {
+  auto program = std::make_shared<BackwardProgram>();
+  ExecutionPlan plan = backward_plan(*graph, dxs, slots, device_type);
+  for (const NodeArg* dy : dys) program->dy_slots.push_back(dy ? slots.find(dy->name()) : -1);
+  program->executor = std::make_unique<Executor>(std::move(plan), device);
+  program->slot_count = slots.size();
+  program->graph = std::move(graph);
+  return program;
+}
+
+}  // namespace
+
+CompiledModel compile(const void* model, size_t size, const CompileOptions& options) {
+  CompiledModel compiled;
+  StageLog log(compiled.stages, options.keep_stages);
+  const std::string device_type = c10::DeviceTypeName(options.device.type(), true);
+
+  std::shared_ptr<Graph> graph = import_model(model, size, {});
+  log.done("imported", *graph);
+  resolve(*graph);
+  log.done("resolved", *graph);
+
+  const size_t forward_outputs = graph->outputs().size();
+  for (const NodeArg* in : graph->inputs()) compiled.input_names.push_back(in->name());
+  for (const NodeArg* out : graph->outputs()) compiled.output_names.push_back(out->name());
+
+  TrainingProgram program;
+  transform(*graph, PassStage::kForward, options);
+  resolve(*graph);
+  program.binding = std::make_unique<InputBinding>(graph->inputs());
+  Roots roots;
+  if (options.training) roots = find_roots(*graph, options.trainable);
+  log.done("optimized_pre_grad", *graph);
+
+  std::shared_ptr<const Graph> undifferentiated;
+  std::vector<NodeArg*> dxs;
+  GradientResult gradient;
+  const size_t input_count = graph->inputs().size();
+  if (!roots.y_outputs.empty()) {
+    if (roots.y_outputs.size() > 1) undifferentiated = graph->clone();
+    gradient = differentiate(*graph, roots, {});
+    log.done("gradient", *graph);
+    transform(*graph, PassStage::kJoint, options);
+    resolve(*graph, {.infer = false});
+    log.done("optimized", *graph);
+    dxs = gradient_outputs(*graph, forward_outputs, gradient.dxs);
+  }
+
+  auto slots = std::make_shared<SlotTable>();
+  const std::vector<NodeArg*> saved = saved_for_backward(*graph, dxs);
+  PlanRequest request;
+  request.name = "forward";
+  request.outputs = first_outputs(*graph, forward_outputs);
+  request.keep.assign(graph->value_id_bound(), 0);
+  request.device_type = device_type;
+  std::unordered_set<std::string> saved_names;
+  for (const NodeArg* value : saved) {
+    const bool is_dy = std::find(gradient.dys.begin(), gradient.dys.end(), value) != gradient.dys.end();
+    if (is_dy) continue;
+    request.keep[value->id()] = 1;
+    saved_names.insert(value->name());
+    program.saved_slots.push_back(slots->slot(*value));
+    const bool visible = value->is_graph_input() ||
+                         std::find(request.outputs.begin(), request.outputs.end(), value) != request.outputs.end();
+    if (visible) program.watched_slots.push_back(slots->slot(*value));
+  }
+  // A saved value that only backward reads is produced by a node that no forward output needs (Shape, say).
+  for (NodeArg* value : saved)
+    if (saved_names.count(value->name()) && value->producer()) request.outputs.push_back(value);
+  ExecutionPlan forward = make_plan(*graph, request, *slots);
+  forward.output_slots.resize(forward_outputs);
+  forward.output_names.resize(forward_outputs);
+  for (size_t i = 0; i < input_count; ++i) program.input_slots.push_back(slots->find(graph->inputs()[i]->name()));
+
+  if (!dxs.empty()) {
+    SlotTable backward_slots = *slots;
+    program.full_backward = make_backward(graph, gradient.dys, dxs, backward_slots, options.device, device_type);
+  }
+  program.forward = std::make_unique<Executor>(std::move(forward), options.device);
+  program.slot_count = slots->size();
+  program.graph = graph;
+  program.y_outputs = roots.y_outputs;
+  program.x_inputs = roots.x_inputs;
+  for (size_t k = 0; k < roots.x_inputs.size(); ++k) {
+    program.x_names.push_back(graph->inputs()[roots.x_inputs[k]]->name());
+    program.x_reachable.push_back(k < dxs.size() && dxs[k]);
+  }
+  if (undifferentiated) {
+    program.compile_backward = [=](const std::vector<bool>& mask)
+        -> std::shared_ptr<BackwardProgram> {
+      std::shared_ptr<Graph> copy = undifferentiated->clone();
+      GradientResult partial = differentiate(*copy, roots, mask);
+      transform(*copy, PassStage::kJoint, options);
+      resolve(*copy, {.infer = false});
+      const std::vector<NodeArg*> partial_dxs = gradient_outputs(*copy, forward_outputs, partial.dxs);
+      for (const NodeArg* value : saved_for_backward(*copy, partial_dxs)) {
+        if (std::find(partial.dys.begin(), partial.dys.end(), value) != partial.dys.end()) continue;
+        if (!saved_names.count(value->name()) || !same_value(*graph, *copy, value->name())) return nullptr;
+      }
+      // dys of the variant, spread to all ys.
+      std::vector<NodeArg*> dys(mask.size(), nullptr);
+      for (size_t k = 0, next = 0; k < mask.size(); ++k)
+        if (mask[k]) dys[k] = partial.dys[next++];
+      SlotTable variant_slots = *slots;
+      return make_backward(copy, dys, partial_dxs, variant_slots, options.device, device_type);
+    };
+  }
+  log.done("planned", *graph);
+
+  compiled.forward_nodes = program.forward->plan().step_count();
+  compiled.backward_nodes = program.full_backward ? program.full_backward->executor->plan().step_count() : 0;
+  compiled.graph = graph;
+  compiled.agent = std::make_shared<TrainingAgent>(std::move(program), options.device);
+  return compiled;
+}
+
+}  // namespace ortmodule

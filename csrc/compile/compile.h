@@ -1,0 +1,43 @@
+// The one function that calls the stages in order: import, transforms, gradient, transforms, plan, kernels.
+//
+// Every stage's graph can be kept and looked at; each is stamped with its name, its seconds and its node count.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "runtime/training_agent.h"
+
+namespace ortmodule {
+
+struct CompileOptions {
+  bool training = true;
+  std::vector<std::string> trainable;  // graph inputs whose gradient is wanted
+  c10::Device device = c10::kCPU;
+  std::string dropout = "fast";        // "fast": counter-based, mask never stored; "torch": eager's draws
+  bool keep_stages = false;            // keep a copy of every stage's graph
+  bool verify = false;                 // re-resolve after every pass
+};
+
+struct Stage {
+  std::string name;
+  double seconds = 0;
+  size_t nodes = 0;
+  std::shared_ptr<Graph> graph;  // null unless stages are kept
+};
+
+struct CompiledModel {
+  std::shared_ptr<Graph> graph;  // the final graph, forward and backward
+  std::shared_ptr<TrainingAgent> agent;
+  std::vector<Stage> stages;
+  std::vector<std::string> input_names, output_names;
+  size_t forward_nodes = 0, backward_nodes = 0;
+};
+
+// Throws the core's typed errors; a model that needs no gradient compiles to a forward alone.
+CompiledModel compile(const void* model, size_t size, const CompileOptions& options);
+
+}  // namespace ortmodule

@@ -1,0 +1,31 @@
+// Reverse-mode differentiation of a graph, in place: appends the backward nodes that give d(x) from d(y).
+//
+// The builder walks the forward nodes in reverse topological order, asks each record's formula for the gradients of
+// its inputs and accumulates where a value has several uses. It names no operator: which inputs are differentiable
+// is the record's statement, and an operator declared not differentiable is where gradients stop.
+#pragma once
+
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace ortmodule {
+
+struct GradientRequest {
+  std::vector<NodeArg*> ys;  // graph outputs that receive a gradient
+  std::vector<NodeArg*> xs;  // graph inputs whose gradient is wanted
+};
+
+struct GradientResult {
+  std::vector<NodeArg*> dys;  // new graph inputs, one per y; null where no x can be reached from that y
+  std::vector<NodeArg*> dxs;  // one per x; null where the gradient is identically zero
+};
+
+// The graph must be resolved. New nodes have Phase::kBackward and types; the list order stays topological.
+// Adds nothing for an x that no y depends on, and no node that only such an x would need.
+GradientResult build_gradient(Graph& graph, const GradientRequest& request);
+
+// Values that depend on one of `xs` through differentiable inputs, by NodeArg id.
+std::vector<char> differentiable_values(const Graph& graph, const std::vector<NodeArg*>& xs);
+
+}  // namespace ortmodule

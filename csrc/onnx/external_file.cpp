@@ -1,0 +1,126 @@
+#include "onnx/external_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "base/status.h"
+
+namespace ortmodule {
+namespace {
+
+std::vector<std::string> components(const std::string& location, const std::string& owner) {
+  const auto refuse = [&](const char* why) {
+    fail(ErrorCode::kInvalidArgument, "the external data location '", location, "' of ", owner, " is refused: ", why);
+  };
+  if (location.empty()) refuse("it is empty");
+  if (location[0] == '/') refuse("it is an absolute path");
+  if (location.find('\0') != std::string::npos || location.find('\\') != std::string::npos)
+    refuse("it holds a character that no file name here has");
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= location.size();) {
+    const size_t slash = std::min(location.find('/', at), location.size());
+    const std::string part = location.substr(at, slash - at);
+    if (part == "..") refuse("it leaves the model's folder");
+    if (!part.empty() && part != ".") parts.push_back(part);
+    at = slash + 1;
+  }
+  if (parts.empty() || location.back() == '/') refuse("it names a folder");
+  return parts;
+}
+
+}  // namespace
+
+ExternalFiles::~ExternalFiles() {
+  for (const auto& [location, file] : files_) ::close(file.descriptor);
+}
+
+const ExternalFiles::File& ExternalFiles::open_file(const std::string& location, const std::string& owner) {
+  if (auto it = files_.find(location); it != files_.end()) return it->second;
+  ORTMODULE_CHECK_ARG(!dir_.empty(), owner, " lies in the external file '", location,
+                      "'; give the model's folder to read it");
+  const std::vector<std::string> parts = components(location, owner);
+  int at = ::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ORTMODULE_CHECK_ARG(at >= 0, "the external data folder '", dir_, "' cannot be opened: ", std::strerror(errno));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool last = i + 1 == parts.size();
+    // O_NONBLOCK: a pipe must not block us before we see what it is.
+    const int next = ::openat(at, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | (last ? O_NONBLOCK : O_DIRECTORY));
+    const int error = errno;
+    ::close(at);
+    ORTMODULE_CHECK_ARG(next >= 0, "the external data file '", location, "' of ", owner, " cannot be opened at '", parts[i],
+                        "': ", error == ELOOP || error == ENOTDIR ? "symbolic links are refused" : std::strerror(error));
+    at = next;
+  }
+  struct stat info {};
+  const bool known = ::fstat(at, &info) == 0;
+  if (!known || !S_ISREG(info.st_mode) || info.st_nlink != 1) {
+    ::close(at);
+    fail(ErrorCode::kInvalidArgument, "the external data file '", location, "' of ", owner, " is refused: it is ",
+         known && S_ISREG(info.st_mode) ? "a file with several hard links" : "no regular file");
+  }
+  return files_.emplace(location, File{at, static_cast<uint64_t>(info.st_size)}).first->second;
+}
+
+std::string ExternalFiles::read(const std::string& location, uint64_t offset, uint64_t length, const std::string& owner) {
+  const File& file = open_file(location, owner);
+  ORTMODULE_CHECK_GRAPH(offset <= file.size && length <= file.size - offset, owner, " asks for ", length, " bytes at ",
+                        offset, " of '", location, "', which has ", file.size, " bytes");
+  std::string bytes(length, '\0');
+  for (uint64_t done = 0; done < length;) {
+    const ssize_t n = ::pread(file.descriptor, bytes.data() + done, length - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    ORTMODULE_CHECK(n > 0, kRuntime, "reading '", location, "' for ", owner, " failed: ",
+                    n < 0 ? std::strerror(errno) : "the file became shorter");
+    done += static_cast<uint64_t>(n);
+  }
+  return bytes;
+}
+
+ExternalFileWriter::ExternalFileWriter(const std::string& dir, const std::string& file) {
+  const bool plain = !file.empty() && file.find('/') == std::string::npos && file != "." && file != "..";
+  ORTMODULE_CHECK_ARG(plain, "the external data file must be a plain file name, got '", file, "'");
+  path_ = (dir.empty() ? "." : dir) + "/" + file;
+  temporary_ = path_ + ".tmp." + std::to_string(::getpid());
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  ORTMODULE_CHECK(descriptor_ >= 0, kRuntime, "cannot write '", temporary_, "': ", std::strerror(errno));
+}
+
+ExternalFileWriter::~ExternalFileWriter() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void ExternalFileWriter::write_all(const char* data, size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::write(descriptor_, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    ORTMODULE_CHECK(n > 0, kRuntime, "writing '", temporary_, "' failed: ", std::strerror(errno));
+    data += n;
+    size -= static_cast<size_t>(n);
+    offset_ += static_cast<uint64_t>(n);
+  }
+}
+
+uint64_t ExternalFileWriter::append(const std::string& bytes) {
+  constexpr uint64_t kPage = 4096;
+  const std::string padding((kPage - offset_ % kPage) % kPage, '\0');
+  write_all(padding.data(), padding.size());
+  const uint64_t start = offset_;
+  write_all(bytes.data(), bytes.size());
+  return start;
+}
+
+void ExternalFileWriter::commit() {
+  const bool written = ::fsync(descriptor_) == 0 && ::rename(temporary_.c_str(), path_.c_str()) == 0;
+  ORTMODULE_CHECK(written, kRuntime, "cannot put '", path_, "' in place: ", std::strerror(errno));
+  ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+}  // namespace ortmodule

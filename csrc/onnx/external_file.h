@@ -1,0 +1,59 @@
+// Tensor data that lies in files beside the model.
+//
+// Note [External data]
+// A model names such files, and whoever wrote the model chose the names. So a location is walked component by component
+// with openat(O_NOFOLLOW) from the folder that the caller gave: '..', absolute paths and symbolic links are refused
+// wherever they stand, and so is a file with a second hard link, which could be any file of the user's. All checks are
+// made on the open descriptor; nothing can be exchanged between check and use.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace ortmodule {
+
+class ExternalFiles {
+ public:
+  // `dir` empty: every read is refused.
+  explicit ExternalFiles(std::string dir) : dir_(std::move(dir)) {}
+  ~ExternalFiles();
+  ExternalFiles(const ExternalFiles&) = delete;
+  ExternalFiles& operator=(const ExternalFiles&) = delete;
+
+  // `length` bytes at `offset` of the file at `location`; `owner` names the tensor in errors.
+  // Throws kInvalidArgument for a location that is refused, kInvalidGraph for a range outside the file.
+  std::string read(const std::string& location, uint64_t offset, uint64_t length, const std::string& owner);
+
+ private:
+  struct File {
+    int descriptor;
+    uint64_t size;
+  };
+  const File& open_file(const std::string& location, const std::string& owner);
+
+  std::string dir_;
+  std::map<std::string, File> files_;
+};
+
+// Writes `bytes` of several tensors into one new file and puts it in place at once (temporary file, fsync, rename).
+class ExternalFileWriter {
+ public:
+  // Throws kInvalidArgument when `file` is no plain file name; kRuntime when the folder cannot be written.
+  ExternalFileWriter(const std::string& dir, const std::string& file);
+  ~ExternalFileWriter();
+  ExternalFileWriter(const ExternalFileWriter&) = delete;
+  ExternalFileWriter& operator=(const ExternalFileWriter&) = delete;
+
+  // Appends at the next multiple of 4096, so that readers may map it; returns the offset.
+  uint64_t append(const std::string& bytes);
+  void commit();
+
+ private:
+  void write_all(const char* data, size_t size);
+  std::string path_, temporary_;
+  int descriptor_ = -1;
+  uint64_t offset_ = 0;
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,41 @@
+// Reads an ONNX model into a Graph. No protobuf type appears here, so that any layer may include this header.
+//
+// Not here: operators. A node of an unknown operator is imported; resolve() refuses it. Import checks the format: versions,
+// names, types of inputs, sizes of tensors, paths of external data.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "graph/graph.h"
+
+namespace ortmodule {
+
+struct ImportOptions {
+  // The folder that external tensor data lies in; when empty, a model with external data is refused.
+  // Locations are relative to it and may leave it by no means: '..', absolute paths, symbolic links and files with
+  // several hard links are refused.
+  std::string external_data_dir;
+  // Bytes of all tensors together. A model that declares more is refused before memory is taken.
+  uint64_t max_tensor_bytes = uint64_t{64} << 30;
+};
+
+// The versions of ai.onnx that can be read.
+constexpr int64_t kOldestOpset = 13;
+constexpr int64_t kNewestOpset = 28;
+
+// Node attribute (strings) on a node with subgraphs: the names under which its subgraphs know outer values. The node's
+// last inputs are these values, in this order; a subgraph has an input of that name for each that it reads.
+constexpr const char* kCapturedAttribute = "ortmodule.captured";
+// Node metadata in function bodies: "ortmodule.ref.<attribute>" -> "<type number> <formal attribute>".
+constexpr const char* kReferencePrefix = "ortmodule.ref.";
+// Node metadata in files: "backward" for the nodes of that phase.
+constexpr const char* kPhaseKey = "ortmodule.phase";
+
+// `data` holds a serialized ModelProto. An input that is an initializer as well becomes an initializer.
+// Throws Error: kParse (no model; names the byte offset), kInvalidGraph (breaks a rule of ONNX; names node or value),
+// kUnsupported (sequences, sparse and string tensors, other versions), kInvalidArgument (external data path).
+std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options = {});
+
+}  // namespace ortmodule

@@ -1,0 +1,108 @@
+#include "onnx/tensor_reader.h"
+
+#include <charconv>
+#include <cstring>
+
+#include "base/status.h"
+
+namespace ortmodule {
+namespace {
+
+bool is_packed(DType dtype) { return dtype == DType::kInt4 || dtype == DType::kUInt4; }
+
+template <typename Stored, typename Field>
+std::string narrow(const Field& field) {
+  std::string bytes(static_cast<size_t>(field.size()) * sizeof(Stored), '\0');
+  char* out = bytes.data();
+  for (const auto value : field) {
+    const auto stored = static_cast<Stored>(value);
+    std::memcpy(out, &stored, sizeof(Stored));
+    out += sizeof(Stored);
+  }
+  return bytes;
+}
+
+// Which field holds the elements of a type is fixed by onnx.proto; complex numbers are pairs.
+std::string typed_fields(const pb::TensorProto& t, DType dtype) {
+  switch (dtype) {
+    case DType::kFloat:
+    case DType::kComplex64: return narrow<float>(t.float_data());
+    case DType::kDouble:
+    case DType::kComplex128: return narrow<double>(t.double_data());
+    case DType::kInt64: return narrow<int64_t>(t.int64_data());
+    case DType::kUInt64: return narrow<uint64_t>(t.uint64_data());
+    case DType::kUInt32: return narrow<uint32_t>(t.uint64_data());
+    case DType::kInt32: return narrow<int32_t>(t.int32_data());
+    case DType::kInt16:
+    case DType::kUInt16:
+    case DType::kFloat16:
+    case DType::kBFloat16: return narrow<uint16_t>(t.int32_data());
+    default: return narrow<uint8_t>(t.int32_data());
+  }
+}
+
+uint64_t number(const std::string& text, const char* key, const std::string& owner) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  ORTMODULE_CHECK_GRAPH(error == std::errc() && end == text.data() + text.size(), "the external data of ", owner,
+                        " has the ", key, " '", text, "', which is no number of bytes");
+  return value;
+}
+
+}  // namespace
+
+uint64_t TensorReader::checked_size(const pb::TensorProto& tensor, DType dtype, const std::string& owner) {
+  uint64_t elements = 1;
+  bool overflow = false, empty = false;
+  for (const int64_t d : tensor.dims()) {
+    ORTMODULE_CHECK_GRAPH(d >= 0, owner, " has the negative dimension ", d);
+    empty = empty || d == 0;
+    overflow = __builtin_mul_overflow(elements, static_cast<uint64_t>(d), &elements) || overflow;
+  }
+  if (empty) return 0;
+  uint64_t bytes = 0;
+  if (is_packed(dtype))
+    bytes = elements / 2 + elements % 2;
+  else
+    overflow = __builtin_mul_overflow(elements, static_cast<uint64_t>(dtype_size(dtype)), &bytes) || overflow;
+  ORTMODULE_CHECK_GRAPH(!overflow && bytes <= bytes_left_, owner,
+                        " brings the model's tensors over the limit of ", limit_, " bytes");
+  bytes_left_ -= bytes;
+  return bytes;
+}
+
+std::string TensorReader::external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner) {
+  std::string location;
+  uint64_t offset = 0, length = size;
+  for (const auto& entry : tensor.external_data()) {
+    if (entry.key() == "location") location = entry.value();
+    if (entry.key() == "offset") offset = number(entry.value(), "offset", owner);
+    if (entry.key() == "length") length = number(entry.value(), "length", owner);
+  }
+  ORTMODULE_CHECK_GRAPH(length == size, owner, " needs ", size, " bytes, its external data has ", length);
+  return files_.read(location, offset, length, owner);
+}
+
+TensorData TensorReader::read(pb::TensorProto& tensor, const std::string& owner) {
+  const auto dtype = static_cast<DType>(tensor.data_type());
+  ORTMODULE_CHECK(dtype != DType::kString, kUnsupported, owner, " holds strings; string tensors are not supported");
+  ORTMODULE_CHECK(dtype_size(dtype) > 0 || is_packed(dtype), kUnsupported, owner, " has the element type ",
+                  tensor.data_type(), ", which is not supported");
+  ORTMODULE_CHECK(!tensor.has_segment(), kUnsupported, owner, " is stored in segments, which is not supported");
+  TensorData data{dtype, {tensor.dims().begin(), tensor.dims().end()}, nullptr};
+  const uint64_t size = checked_size(tensor, dtype, owner);
+  std::string bytes;
+  if (tensor.data_location() == pb::TensorProto::EXTERNAL)
+    bytes = external(tensor, size, owner);
+  else if (tensor.has_raw_data())
+    bytes = std::move(*tensor.mutable_raw_data());
+  else
+    bytes = typed_fields(tensor, dtype);
+  ORTMODULE_CHECK_GRAPH(bytes.size() == size, owner, " of type ", dtype_name(dtype), " and shape ",
+                        shape_text(Shape(data.dims.begin(), data.dims.end())), " needs ", size, " bytes, got ",
+                        bytes.size());
+  data.bytes = std::make_shared<const std::string>(std::move(bytes));
+  return data;
+}
+
+}  // namespace ortmodule

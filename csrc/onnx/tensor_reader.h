@@ -1,0 +1,30 @@
+// TensorProto -> TensorData: typed fields, raw bytes and external files, every size checked before memory is taken.
+#pragma once
+
+#include <string>
+
+#include "base/dim.h"
+#include "graph/attribute.h"
+#include "onnx/external_file.h"
+#include "onnx/import.h"
+#include "onnx/proto.h"
+
+namespace ortmodule {
+
+class TensorReader {
+ public:
+  explicit TensorReader(const ImportOptions& options)
+      : files_(options.external_data_dir), bytes_left_(options.max_tensor_bytes), limit_(options.max_tensor_bytes) {}
+
+  // Takes raw bytes out of `tensor` instead of copying them. `owner` names the tensor in errors.
+  TensorData read(pb::TensorProto& tensor, const std::string& owner);
+
+ private:
+  uint64_t checked_size(const pb::TensorProto& tensor, DType dtype, const std::string& owner);
+  std::string external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner);
+
+  ExternalFiles files_;
+  uint64_t bytes_left_, limit_;
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,20 @@
+// Small bridges between the core's types and ATen's, for kernels and the runtime.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include "base/dtype.h"
+#include "graph/attribute.h"
+
+namespace ortmodule {
+
+// Throws kUnsupported for types that torch does not have.
+at::ScalarType to_scalar_type(DType dtype);
+DType to_dtype(at::ScalarType type);
+// A CPU tensor with a copy of the constant's elements.
+at::Tensor tensor_from(const TensorData& data);
+// A copy of a tensor's elements as a constant (moved to the CPU and made contiguous first).
+TensorData tensor_data_from(const at::Tensor& tensor);
+
+}  // namespace ortmodule

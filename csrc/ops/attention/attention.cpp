@@ -1,0 +1,226 @@
+// Attention: softmax(q k^T * scale + mask) v, and AttentionDropout, the same with dropout on the probabilities.
+//
+// Both are one node while a fused kernel can run them. Where none can (dropout in training, a mask that wants a
+// gradient), the body written here takes over: plain operators in the order and with the roundings of PyTorch's
+// _scaled_dot_product_attention_math, so that results and random draws are eager's.
+#include <cmath>
+#include <limits>
+
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+enum Slot : size_t { kQuery, kKey, kValue, kMask };
+constexpr size_t kLse = 4;  // output slot of "lse", behind the standard's four
+
+void unsupported(const Node& node, const std::string& what) {
+  fail(ErrorCode::kUnsupported, "[", node.op(), "] ", what, " is not supported (", node.describe(), ")");
+}
+
+void infer_attention(InferContext& c) {
+  const Node& node = c.node();
+  if (node.op() == "Attention") {
+    if (c.has(4) || c.has(5)) unsupported(node, "a past key or value");
+    if (c.wants(1) || c.wants(2) || c.wants(3)) unsupported(node, "an output beside Y");
+    if (c.attr_float("softcap", 0) != 0) unsupported(node, "softcap");
+  }
+  const Shape *q = c.shape_of_rank(kQuery, 4), *k = c.shape_of_rank(kKey, 4), *v = c.shape_of_rank(kValue, 4);
+  if (q && k) {
+    const Dim &hq = (*q)[1], &hk = (*k)[1];
+    if (hq.is_known() && hk.is_known() && (hk.value() == 0 || hq.value() % hk.value() != 0))
+      c.error(str(hq.value(), " query heads do not divide over ", hk.value(), " key heads"));
+    if ((*q)[3].is_known() && (*k)[3].is_known() && (*q)[3] != (*k)[3])
+      c.error(str("q has head size ", (*q)[3].text(), ", k has ", (*k)[3].text()));
+  }
+  std::optional<Shape> y, lse;
+  if (q) {
+    y = *q;
+    y->back() = v ? v->back() : q->back();
+    lse = Shape{(*q)[0], (*q)[1], (*q)[2]};
+  }
+  c.out(0, c.dtype(kQuery), std::move(y));
+  // A run that takes the unfused path leaves an empty tensor here: the rank is all that holds for both.
+  c.out(kLse, is_reduced_floating(c.dtype(kQuery)) ? DType::kFloat : c.dtype(kQuery), c.fresh_shape(3));
+}
+
+Attributes attention_attributes(const Node& node) {
+  Attributes out{{"is_causal", node.get_int("is_causal", 0)}};
+  if (node.find_attribute("scale")) out["scale"] = node.get_float("scale", 1.0);
+  return out;
+}
+
+void attention_gradient(GradContext& c) {
+  const auto grads = c.emit_some("ai.ortmodule::AttentionGrad",
+                                 {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"),
+                                  c.input_count() > kMask ? c.I(kMask) : nullptr},
+                                 {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, attention_attributes(c.node()));
+  for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
+}
+
+void infer_attention_grad(InferContext& c) {
+  for (size_t i = 0; i < 3; ++i) c.same_as(i, 1 + i);
+  if (c.has(6)) c.same_as(3, 6);
+}
+
+// -- the body --------------------------------------------------------------------------------------------------------
+
+int64_t known_dim(const NodeArg* value, size_t axis) {
+  const auto& shape = value->type().shape;
+  return shape && axis < shape->size() && (*shape)[axis].is_known() ? (*shape)[axis].value() : -1;
+}
+
+// [dim `axis` of value] as int64[1], a constant where it is known.
+NodeArg* length(BodyContext& c, NodeArg* value, int64_t axis) {
+  if (const int64_t n = known_dim(value, axis); n >= 0) return c.ints({n});
+  return c.emit("Shape", {value}, {{"start", axis}, {"end", axis + 1}});
+}
+
+// Each key head serves a group of neighbouring query heads.
+NodeArg* repeat_heads(BodyContext& c, NodeArg* kv, int64_t query_heads) {
+  const int64_t heads = known_dim(kv, 1), size = known_dim(kv, 3);
+  if (heads == query_heads) return kv;
+  if (heads <= 0 || query_heads <= 0 || size < 0)
+    unsupported(c.node(), "a number of heads or a head size that is not known before the run");
+  NodeArg* grouped = c.emit("Unsqueeze", {kv, c.ints({2})});
+  grouped = c.emit("Expand", {grouped, c.ints({1, 1, query_heads / heads, 1, 1})});
+  return c.emit("Reshape", {grouped, c.ints({0, query_heads, -1, size})});
+}
+
+// 0 where a query may see a key, -inf above the diagonal.
+NodeArg* causal_mask(BodyContext& c, NodeArg* q, NodeArg* k) {
+  NodeArg* sizes = c.emit("Concat", {length(c, q, 2), length(c, k, 2)}, {{"axis", int64_t{0}}});
+  NodeArg* full = c.emit("Expand", {c.scalar(-std::numeric_limits<double>::infinity(), q), sizes});
+  return c.emit("Trilu", {full, c.scalar_int(1)}, {{"upper", int64_t{1}}});
+}
+
+double lowest(DType dtype) {
+  switch (dtype) {
+    case DType::kDouble:
+      return std::numeric_limits<double>::lowest();
+    case DType::kFloat16:
+      return -65504.0;
+    case DType::kBFloat16:
+      return -3.3895313892515355e38;
+    default:
+      return std::numeric_limits<float>::lowest();
+  }
+}
+
+NodeArg* cast(BodyContext& c, NodeArg* value, DType dtype) {
+  if (value->type().dtype == dtype) return value;
+  return c.emit("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}});
+}
+
+// A row whose keys are all masked gives zeros, as _safe_softmax does. Instead of a look at every score, the mask's -inf
+// becomes the lowest number (its exponential is zero all the same, and nothing becomes NaN), and the rows that are
+// masked whole are cut out of y, whose gradient is zero there by the same Where.
+void attention_body(BodyContext& c, NodeArg* ratio) {
+  Node& node = c.node();
+  NodeArg *q = c.in(kQuery), *k = c.in(kKey), *v = c.in(kValue), *mask = c.in(kMask);
+  const DType dtype = q->type().dtype;
+  // ATen computes 16-bit inputs in float and rounds the result once.
+  const DType compute = is_reduced_floating(dtype) ? DType::kFloat : dtype;
+  const int64_t heads = known_dim(q, 1);
+  q = cast(c, q, compute);
+  k = repeat_heads(c, cast(c, k, compute), heads);
+  v = repeat_heads(c, cast(c, v, compute), heads);
+
+  double scale = node.get_float("scale", 0.0);
+  if (!node.find_attribute("scale")) {
+    const int64_t size = known_dim(q, 3);
+    if (size <= 0) unsupported(node, "a head size that is not known before the run without the attribute scale");
+    scale = 1.0 / std::sqrt(static_cast<double>(size));
+  }
+  const double root = std::sqrt(std::abs(scale));
+  NodeArg* transposed = c.emit("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+  NodeArg* scores = c.emit("MatMul", {c.emit("Mul", {q, c.scalar(scale < 0 ? -root : root, q)}),
+                                      c.emit("Mul", {transposed, c.scalar(root, transposed)})});
+  if (node.get_int("is_causal", 0) != 0) scores = c.emit("Add", {scores, causal_mask(c, q, k)});
+  NodeArg* dead_rows = nullptr;
+  if (mask) {
+    NodeArg* minus_infinity = c.scalar(-std::numeric_limits<double>::infinity(), q);
+    if (mask->type().dtype == DType::kBool)
+      mask = c.emit("Where", {mask, c.scalar(0, q), minus_infinity});
+    else
+      mask = cast(c, mask, compute);
+    NodeArg* largest = c.emit("ReduceMax", {mask, c.ints({-1})}, {{"keepdims", int64_t{1}}});
+    dead_rows = c.emit("Equal", {largest, minus_infinity});
+    scores = c.emit("Add", {scores, c.emit("Max", {mask, c.scalar(lowest(compute), mask)})});
+  }
+  NodeArg* probabilities = c.emit("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  if (ratio)
+    probabilities =
+        c.emit("Dropout", {probabilities, ratio, node.graph().constant(TensorData::scalar(DType::kBool, 1))});
+  NodeArg* y = c.emit("MatMul", {probabilities, v});
+  if (dead_rows) y = c.emit("Where", {dead_rows, c.scalar(0, y), y});
+  c.out(0, cast(c, y, dtype));
+}
+
+}  // namespace
+
+// q[B, H, L, E], k[B, Hk, S, E], v[B, Hk, S, Ev], mask broadcast to [B, H, L, S] -> Y[B, H, L, Ev], lse[B, H, L]
+ORTMODULE_OP("", Attention, 23)
+    .input("Q")
+    .input("K")
+    .input("V")
+    .optional_input("attn_mask")
+    .optional_input("past_key")
+    .optional_input("past_value")
+    .output("Y")
+    .output("present_key", Presence::kOptional)
+    .output("present_value", Presence::kOptional)
+    .output("qk_matmul_output", Presence::kOptional)
+    .saved("lse")
+    .attr("is_causal", AttrKind::kInt)
+    .attr("kv_num_heads", AttrKind::kInt)
+    .attr("q_num_heads", AttrKind::kInt)
+    .attr("qk_matmul_output_mode", AttrKind::kInt)
+    .attr("scale", AttrKind::kFloat)
+    .attr("softcap", AttrKind::kFloat)
+    .attr("softmax_precision", AttrKind::kInt)
+    .infer(infer_attention)
+    .grad({"Q", "K", "V", "attn_mask"}, attention_gradient)
+    .no_grad({"past_key", "past_value"})
+    .body([](BodyContext& c) { attention_body(c, nullptr); });
+
+// dMask is computed where it is asked for, by the unfused path; a body in its place saves the second forward.
+ORTMODULE_OP("ai.ortmodule", AttentionGrad, 1)
+    .input("dY")
+    .input("Q")
+    .input("K")
+    .input("V")
+    .input("Y")
+    .input("lse")
+    .optional_input("attn_mask")
+    .output("dQ", Presence::kOptional)
+    .output("dK", Presence::kOptional)
+    .output("dV", Presence::kOptional)
+    .output("dMask", Presence::kOptional)
+    .attr("is_causal", AttrKind::kInt)
+    .attr("scale", AttrKind::kFloat)
+    .infer(infer_attention_grad)
+    .not_differentiable();
+
+// As Attention, with dropout of `ratio` on the probabilities.
+ORTMODULE_OP("ai.ortmodule", AttentionDropout, 1)
+    .input("q")
+    .input("k")
+    .input("v")
+    .optional_input("mask")
+    .host_input("ratio")
+    .output("y")
+    .attr("is_causal", AttrKind::kInt)
+    .attr("scale", AttrKind::kFloat)
+    .traits(kRandom)
+    .infer(infer_attention)
+    .grad({"q", "k", "v", "mask"},
+          [](GradContext& c) {
+            ORTMODULE_INTERNAL(false, c.node().describe(), " reached the gradient; its body should have replaced it");
+          })
+    .body([](BodyContext& c) { attention_body(c, c.in(4)); });
+
+}  // namespace ortmodule

@@ -1,0 +1,123 @@
+// Kernels of Attention, AttentionGrad and AttentionDropout.
+//
+// On the CPU: ATen's flash kernel and its backward where ATen's own rule allows them. Everywhere else forward is
+// PyTorch's function, and backward runs it again under autograd: one more forward, and the device's fused backward.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+#include "ops/autograd_support.h"
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr int64_t kFlash = 1;  // at::SDPBackend::flash_attention
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+struct Options {
+  bool causal;
+  std::optional<double> scale;
+
+  explicit Options(const Node& node) : causal(node.get_int("is_causal", 0) != 0) {
+    if (node.find_attribute("scale")) scale = node.get_float("scale", 1.0);
+  }
+};
+
+// An additive mask in q's type, and whether the kernel still has to apply causality: PyTorch refuses both at once.
+struct Mask {
+  at::Tensor additive;
+  bool causal;
+};
+
+Mask prepare(const at::Tensor& mask, const at::Tensor& q, const at::Tensor& k, bool causal) {
+  if (!mask.defined()) return {mask, causal};
+  at::Tensor additive = mask;
+  if (mask.scalar_type() == at::kBool)
+    additive = at::where(mask, at::scalar_tensor(0, q.options()), at::scalar_tensor(kMinusInfinity, q.options()));
+  else if (mask.scalar_type() != q.scalar_type())
+    additive = mask.to(q.scalar_type());
+  if (causal) additive = at::add(additive, at::full({q.size(2), k.size(2)}, kMinusInfinity, q.options()).triu_(1));
+  return {additive, false};
+}
+
+bool flash_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask,
+                  std::optional<double> scale) {
+  return q.is_cpu() && q.size(1) == k.size(1) &&
+         at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, false) == kFlash;
+}
+
+void attention(KernelContext& c, const Options& options) {
+  const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2);
+  const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
+  if (flash_on_cpu(q, k, v, mask, options.scale)) {
+    auto [y, lse] =
+        at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, mask.causal, mask.additive, options.scale);
+    c.out(0, std::move(y));
+    return c.out(4, std::move(lse));
+  }
+  c.out(0, at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale,
+                                            q.size(1) != k.size(1)));
+  if (c.wants(4)) c.out(4, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
+}
+
+// Backward by a second forward under autograd.
+void attention_grad_again(KernelContext& c, const Options& options) {
+  AutogradScope scope;
+  std::vector<at::Tensor> leaves;
+  std::vector<size_t> slots;
+  const auto operand = [&](size_t slot, const at::Tensor& t) {
+    if (!c.wants(slot)) return t;
+    slots.push_back(slot);
+    return leaves.emplace_back(as_leaf(t));
+  };
+  const at::Tensor q = operand(0, c.in(1)), k = operand(1, c.in(2)), v = operand(2, c.in(3));
+  const Mask mask = prepare(c.has(6) ? operand(3, c.in(6)) : at::Tensor(), q, k, options.causal);
+  const at::Tensor y = at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale,
+                                                        q.size(1) != k.size(1));
+  const auto grads = leaf_gradients({y}, leaves, {c.in(0)});
+  for (size_t i = 0; i < slots.size(); ++i)
+    c.out(slots[i], grads[i].defined() ? grads[i] : at::zeros_like(leaves[i].detach()));
+}
+
+void attention_grad(KernelContext& c, const Options& options) {
+  const at::Tensor &q = c.in(1), &k = c.in(2), &v = c.in(3), &lse = c.in(5);
+  if (lse.numel() == 0 || c.wants(3)) return attention_grad_again(c, options);
+  const Mask mask = prepare(c.in_or_undefined(6), q, k, options.causal);
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      c.in(0), q, k, v, c.in(4), lse, 0.0, mask.causal, mask.additive, options.scale);
+  c.out(0, std::move(dq));
+  c.out(1, std::move(dk));
+  c.out(2, std::move(dv));
+}
+
+void attention_dropout(KernelContext& c, const Options& options) {
+  const at::Tensor &q = c.in(0), &k = c.in(1);
+  const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
+  c.out(0, at::scaled_dot_product_attention(q, k, c.in(2), mask.additive, c.double_value(4), mask.causal,
+                                            options.scale, q.size(1) != k.size(1)));
+}
+
+template <void (*kernel)(KernelContext&, const Options&)>
+Kernel make(const Node& node) {
+  return [options = Options(node)](KernelContext& c) { kernel(c, options); };
+}
+
+}  // namespace
+
+ORTMODULE_KERNEL("", Attention, "aten", make<attention>);
+ORTMODULE_KERNEL("ai.ortmodule", AttentionGrad, "aten", make<attention_grad>);
+ORTMODULE_KERNEL("ai.ortmodule", AttentionDropout, "aten", make<attention_dropout>);
+
+}  // namespace ortmodule

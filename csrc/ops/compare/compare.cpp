@@ -1,0 +1,40 @@
+// Comparisons, boolean logic, IsNaN and IsInf. All of them give booleans, so nothing has a gradient.
+#include "base/status.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+void compare(OpRecord& r) {
+  r.input("A").input("B").output("C").infer(infer_compare).traits(kElementwise | kCheap).not_differentiable();
+}
+
+void logic(OpRecord& r) {
+  r.input("A").input("B").output("C").traits(kElementwise | kCheap).not_differentiable().infer([](InferContext& c) {
+    if (c.dtype(0) != DType::kUndefined && c.dtype(0) != DType::kBool)
+      c.error(str("expected booleans, got ", dtype_name(c.dtype(0))));
+    infer_compare(c);
+  });
+}
+
+void test(OpRecord& r) {
+  r.input("X").output("Y").traits(kElementwise | kCheap).not_differentiable().infer([](InferContext& c) {
+    c.out(0, DType::kBool, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
+  });
+}
+
+ORTMODULE_OP("", Equal, 19).apply(compare);
+ORTMODULE_OP("", Less, 13).apply(compare);
+ORTMODULE_OP("", LessOrEqual, 16).apply(compare);
+ORTMODULE_OP("", Greater, 13).apply(compare);
+ORTMODULE_OP("", GreaterOrEqual, 16).apply(compare);
+ORTMODULE_OP("", And, 7).apply(logic);
+ORTMODULE_OP("", Or, 7).apply(logic);
+ORTMODULE_OP("", Xor, 7).apply(logic);
+ORTMODULE_OP("", Not, 1).apply(test);
+ORTMODULE_OP("", IsNaN, 20).apply(test);
+ORTMODULE_OP("", IsInf, 20).apply(test).attr("detect_negative", AttrKind::kInt).attr("detect_positive", AttrKind::kInt);
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,84 @@
+// Dropout in two forms.
+//
+// The standard's Dropout draws exactly as PyTorch's eager dropout does and keeps the boolean mask. It is the form for
+// bit parity. ai.ortmodule::PhiloxDropout is what training runs by default: the mask is a function of (seed, element
+// index), so that backward recomputes it and nothing of the tensor's size is stored.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_dropout(InferContext& c) {
+  c.same_as(0, 0);
+  c.out(1, DType::kBool, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
+}
+
+void dropout_gradient(GradContext& c) {
+  c.GI(0, c.emit("ai.ortmodule::DropoutGrad",
+                 {c.GO(0), c.O(1), c.input_count() > 1 ? c.I(1) : nullptr, c.input_count() > 2 ? c.I(2) : nullptr}));
+}
+
+void infer_philox_dropout(InferContext& c) {
+  c.same_as(0, 0);
+  c.out(1, DType::kInt64, Shape{Dim(2)});
+}
+
+void philox_dropout_gradient(GradContext& c) {
+  c.GI(0, c.emit("ai.ortmodule::PhiloxDropoutGrad", {c.GO(0), c.I(1), c.saved("state")}));
+}
+
+void philox_body(BodyContext& c) {
+  NodeArg* training = c.node().graph().constant(TensorData::scalar(DType::kBool, 1));
+  c.out(0, c.emit("Dropout", {c.in(0), c.in(1), training}));
+}
+
+}  // namespace
+
+// data, ratio (0.5 when absent), training_mode (false when absent) -> output, mask (bool; true: kept)
+ORTMODULE_OP("", Dropout, 13)
+    .input("data")
+    .host_input("ratio", Presence::kOptional)
+    .host_input("training_mode", Presence::kOptional)
+    .output("output")
+    .output("mask", Presence::kOptional)
+    .attr("seed", AttrKind::kInt)
+    .infer(infer_dropout)
+    .traits(kRandom)
+    .grad({"data"}, dropout_gradient);
+
+// dx = dy * mask / (1 - ratio)
+ORTMODULE_OP("ai.ortmodule", DropoutGrad, 1)
+    .input("dy")
+    .input("mask")
+    .host_input("ratio", Presence::kOptional)
+    .host_input("training_mode", Presence::kOptional)
+    .output("dx")
+    .infer(infer_same)
+    .traits(kElementwise)
+    .not_differentiable();
+
+// y = x * kept / (1 - ratio); state is int64[2] in host memory: the seed and the counter's upper half.
+ORTMODULE_OP("ai.ortmodule", PhiloxDropout, 1)
+    .input("x")
+    .host_input("ratio")
+    .output("y")
+    .saved("state")
+    .infer(infer_philox_dropout)
+    .traits(kRandom)
+    .grad({"x"}, philox_dropout_gradient)
+    .body(philox_body);
+
+// The same map applied to dy. With x in place of dy it recomputes y.
+ORTMODULE_OP("ai.ortmodule", PhiloxDropoutGrad, 1)
+    .input("dy")
+    .host_input("ratio")
+    .host_input("state")
+    .output("dx")
+    .infer(infer_same)
+    .traits(kElementwise | kCheap)
+    .not_differentiable();
+
+}  // namespace ortmodule

@@ -1,0 +1,129 @@
+// Kernels of PhiloxDropout and its gradient, which are the same map with the state drawn or given.
+//
+// "cpu": one pass that reads x, makes the mask in registers and writes y. "aten", for devices without a kernel of
+// their own: the mask of a throw-away generator seeded with the state, so that backward gets it again.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+
+#include <cmath>
+
+#include "ops/dropout/philox.h"
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+// Two words from torch's default CPU generator, so that torch.manual_seed governs every device without a transfer.
+at::Tensor draw_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor state = at::empty({2}, at::kLong);
+  auto* words = state.mutable_data_ptr<int64_t>();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+  for (int i = 0; i < 2; ++i) words[i] = static_cast<int64_t>(impl->random64());
+  return state;
+}
+
+// y[0..64) = x[0..64) * scale where the element's word is at least `threshold`, else * 0.
+template <typename T, typename Opmath>
+ORTMODULE_INLINE void apply_words(const uint32_t* words, uint32_t threshold, Opmath scale, const T* x, T* y, int n) {
+  for (int i = 0; i < n; ++i)
+    y[i] = static_cast<T>(static_cast<Opmath>(x[i]) * (words[i] >= threshold ? scale : Opmath(0)));
+}
+
+template <typename T, typename Opmath>
+ORTMODULE_INLINE void apply_blocks(uint64_t seed, uint64_t offset, uint32_t threshold, Opmath scale, const T* x, T* y,
+                                   int64_t n, int64_t begin, int64_t end) {
+  uint32_t words[kPhiloxBlock];
+  for (int64_t b = begin; b < end; ++b) {
+    philox_block(seed, offset, static_cast<uint64_t>(b), words);
+    const int64_t at = b * kPhiloxBlock;
+    if (at + kPhiloxBlock <= n)
+      apply_words<T, Opmath>(words, threshold, scale, x + at, y + at, kPhiloxBlock);
+    else
+      apply_words<T, Opmath>(words, threshold, scale, x + at, y + at, static_cast<int>(n - at));
+  }
+}
+
+ORTMODULE_SIMD void dropout_blocks(uint64_t seed, uint64_t offset, uint32_t threshold, float scale, const float* x,
+                                   float* y, int64_t n, int64_t begin, int64_t end) {
+  apply_blocks<float, float>(seed, offset, threshold, scale, x, y, n, begin, end);
+}
+
+template <typename T, typename Opmath>
+void dropout_blocks(uint64_t seed, uint64_t offset, uint32_t threshold, Opmath scale, const T* x, T* y, int64_t n,
+                    int64_t begin, int64_t end) {
+  apply_blocks<T, Opmath>(seed, offset, threshold, scale, x, y, n, begin, end);
+}
+
+// P(word < threshold) is the ratio to within 2^-32; a ratio of 1 is the caller's.
+uint32_t threshold_of(double ratio) {
+  return static_cast<uint32_t>(std::min(std::llround(ratio * 4294967296.0), 4294967295LL));
+}
+
+at::Tensor cpu_apply(const at::Tensor& source, double ratio, const at::Tensor& state, bool overwrite) {
+  const at::Tensor x = source.contiguous();
+  const at::Tensor y = overwrite && source.is_contiguous() ? x : at::empty_like(x);
+  const auto* words = state.const_data_ptr<int64_t>();
+  const auto seed = static_cast<uint64_t>(words[0]), offset = static_cast<uint64_t>(words[1]);
+  const uint32_t threshold = threshold_of(ratio);
+  const int64_t n = x.numel(), blocks = (n + kPhiloxBlock - 1) / kPhiloxBlock;
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "philox_dropout", [&] {
+    using opmath_t = at::opmath_type<scalar_t>;
+    const auto scale = static_cast<opmath_t>(1.0 / (1.0 - ratio));
+    const scalar_t* in = x.const_data_ptr<scalar_t>();
+    scalar_t* out = y.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, blocks, 512, [&](int64_t begin, int64_t end) {
+      dropout_blocks(seed, offset, threshold, scale, in, out, n, begin, end);
+    });
+  });
+  return y;
+}
+
+at::Tensor generator_apply(const at::Tensor& x, double ratio, const at::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(x.device()).clone();
+  generator.set_current_seed(static_cast<uint64_t>(state.const_data_ptr<int64_t>()[0]));
+  const at::Tensor mask = at::empty_like(x, at::kBool).bernoulli_(1 - ratio, generator);
+  return at::mul(x, mask).mul_(1.0 / (1.0 - ratio));
+}
+
+template <bool on_cpu>
+at::Tensor apply(KernelContext& c, const at::Tensor& state) {
+  const at::Tensor& x = c.in(0);
+  const double ratio = c.double_value(1);
+  if (ratio == 0 || x.numel() == 0) return x;
+  if (ratio == 1) return at::mul(x, 0);
+  if (on_cpu) return cpu_apply(x, ratio, state, c.may_overwrite(0));
+  return generator_apply(x, ratio, state);
+}
+
+template <bool on_cpu>
+void forward(KernelContext& c) {
+  const at::Tensor state = draw_state();
+  c.out(0, apply<on_cpu>(c, state));
+  c.out(1, state);
+}
+
+template <bool on_cpu>
+void backward(KernelContext& c) {
+  c.out(0, apply<on_cpu>(c, c.in(2)));
+}
+
+}  // namespace
+
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "aten", [](const Node&) -> Kernel { return forward<false>; });
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "cpu", [](const Node&) -> Kernel { return forward<true>; }).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropoutGrad, "aten", [](const Node&) -> Kernel { return backward<false>; });
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropoutGrad, "cpu", [](const Node&) -> Kernel {
+  return backward<true>;
+}).inplace();
+
+}  // namespace ortmodule

@@ -1,0 +1,96 @@
+// ATen kernels of the binary arithmetic. A result is written over an operand that has its type and sizes and that
+// nobody else sees. A 0-d operand on the CPU stays there: ATen's iterator broadcasts it on every device.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/fmod.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/remainder.h>
+#include <ATen/ops/sub.h>
+
+#include <optional>
+
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+// True when the result of an operation on both has the type, the sizes and the device of `into`.
+bool holds_result(const at::Tensor& into, const at::Tensor& other) {
+  return into.scalar_type() == other.scalar_type() &&
+         (into.sizes() == other.sizes() || at::is_expandable_to(other.sizes(), into.sizes())) &&
+         (into.device() == other.device() || (other.dim() == 0 && other.device().is_cpu()));
+}
+
+// `compute(a, b)` allocates; `into(out, a, b)` writes over `out`, which is a or b.
+template <typename Compute, typename Into>
+Kernel binary_kernel(Compute compute, Into into) {
+  return [compute, into](KernelContext& c) {
+    const at::Tensor &a = c.in(0), &b = c.in(1);
+    if (c.may_overwrite(0) && holds_result(a, b)) {
+      at::Tensor t = a;
+      into(t, a, b);
+      c.out(0, std::move(t));
+    } else if (c.may_overwrite(1) && holds_result(b, a)) {
+      at::Tensor t = b;
+      into(t, a, b);
+      c.out(0, std::move(t));
+    } else {
+      c.out(0, compute(a, b));
+    }
+  };
+}
+
+ORTMODULE_KERNEL("", Add, "aten", [](const Node&) -> Kernel {
+  return binary_kernel([](const at::Tensor& a, const at::Tensor& b) { return at::add(a, b); },
+                       [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::add_out(out, a, b); });
+}).inplace();
+
+ORTMODULE_KERNEL("", Sub, "aten", [](const Node&) -> Kernel {
+  return binary_kernel([](const at::Tensor& a, const at::Tensor& b) { return at::sub(a, b); },
+                       [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::sub_out(out, a, b); });
+}).inplace();
+
+ORTMODULE_KERNEL("", Mul, "aten", [](const Node&) -> Kernel {
+  return binary_kernel([](const at::Tensor& a, const at::Tensor& b) { return at::mul(a, b); },
+                       [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::mul_out(out, a, b); });
+}).inplace();
+
+// ONNX divides integers towards zero.
+ORTMODULE_KERNEL("", Div, "aten", [](const Node& node) -> Kernel {
+  if (node.input(0)->type().dtype != DType::kUndefined && !is_floating(node.input(0)->type().dtype))
+    return [](KernelContext& c) { c.out(0, at::div(c.in(0), c.in(1), "trunc")); };
+  return binary_kernel([](const at::Tensor& a, const at::Tensor& b) { return at::div(a, b); },
+                       [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::div_out(out, a, b); });
+}).inplace();
+
+// A constant exponent reaches ATen as a number: squares and roots have kernels of their own.
+ORTMODULE_KERNEL("", Pow, "aten", [](const Node& node) -> Kernel {
+  const TensorData* exponent = node.input(1)->constant();
+  if (exponent && exponent->dims.empty()) {
+    const at::Scalar power =
+        is_integer(exponent->dtype) ? at::Scalar(exponent->to_ints().at(0)) : at::Scalar(exponent->to_doubles().at(0));
+    return [power](KernelContext& c) {
+      at::Tensor z = at::pow(c.in(0), power);
+      c.out(0, z.scalar_type() == c.in(0).scalar_type() ? std::move(z) : z.to(c.in(0).scalar_type()));
+    };
+  }
+  return [](KernelContext& c) {
+    at::Tensor z = at::pow(c.in(0), c.in(1));
+    c.out(0, z.scalar_type() == c.in(0).scalar_type() ? std::move(z) : z.to(c.in(0).scalar_type()));
+  };
+});
+
+ORTMODULE_KERNEL("", Mod, "aten", [](const Node& node) -> Kernel {
+  if (node.get_int("fmod", 0)) return [](KernelContext& c) { c.out(0, at::fmod(c.in(0), c.in(1))); };
+  return [](KernelContext& c) { c.out(0, at::remainder(c.in(0), c.in(1))); };
+});
+
+ORTMODULE_KERNEL("ai.ortmodule", FloorDiv, "aten", [](const Node&) -> Kernel {
+  return [](KernelContext& c) { c.out(0, at::div(c.in(0), c.in(1), "floor")); };
+});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,71 @@
+// Unary mathematics: Exp, Log, Sqrt, Rsqrt, Reciprocal, Neg, Abs, Sign, Cos, Sin, Erf and rounding.
+//
+// Gradients are compositions of elementwise operators, as eager's are: fusion joins them. Exp, Sqrt, Rsqrt and
+// Reciprocal differentiate through their output. Rounding and Sign have the gradient zero, not none, as in PyTorch.
+#include <cmath>
+
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+void unary(OpRecord& r) { r.input("X").output("Y").infer(infer_same).traits(kElementwise); }
+
+void zero_gradient(OpRecord& r) {
+  r.grad({"X"}, [](GradContext& c) { c.GI(0, c.zeros_like(c.GO(0))); });
+}
+
+ORTMODULE_OP("", Exp, 13).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.O(0)})); });
+
+ORTMODULE_OP("", Log, 13).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Div", {c.GO(0), c.I(0)})); });
+
+ORTMODULE_OP("", Sqrt, 13).apply(unary).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("Div", {c.GO(0), c.emit("Mul", {c.O(0), c.scalar(2, c.O(0))})}));
+});
+
+// -dy y^3 / 2
+ORTMODULE_OP("ai.ortmodule", Rsqrt, 1)
+    .apply(unary)
+    .grad({"X"},
+          [](GradContext& c) {
+            NodeArg* cube = c.emit("Pow", {c.O(0), c.scalar(3, c.O(0))});
+            c.GI(0, c.emit("Mul", {c.emit("Mul", {c.GO(0), c.scalar(-0.5, c.GO(0))}), cube}));
+          })
+    .body([](BodyContext& c) { c.out(0, c.emit("Reciprocal", {c.emit("Sqrt", {c.in(0)})})); });
+
+ORTMODULE_OP("", Reciprocal, 13).apply(unary).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Neg", {c.emit("Mul", {c.O(0), c.O(0)})})}));
+});
+
+ORTMODULE_OP("", Neg, 13).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("Neg", {c.GO(0)}));
+});
+
+ORTMODULE_OP("", Abs, 13).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Sign", {c.I(0)})}));
+});
+
+ORTMODULE_OP("", Sign, 13).apply(unary).traits(kCheap).apply(zero_gradient);
+
+ORTMODULE_OP("", Cos, 22).apply(unary).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Neg", {c.emit("Sin", {c.I(0)})})}));
+});
+
+ORTMODULE_OP("", Sin, 22).apply(unary).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Cos", {c.I(0)})}));
+});
+
+// dy exp(-x^2) 2 / sqrt(pi)
+ORTMODULE_OP("", Erf, 13).apply(unary).grad({"X"}, [](GradContext& c) {
+  NodeArg* bell = c.emit("Exp", {c.emit("Neg", {c.emit("Mul", {c.I(0), c.I(0)})})});
+  c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Mul", {bell, c.scalar(2 / std::sqrt(M_PI), bell)})}));
+});
+
+ORTMODULE_OP("", Floor, 13).apply(unary).traits(kCheap).apply(zero_gradient);
+ORTMODULE_OP("", Ceil, 13).apply(unary).traits(kCheap).apply(zero_gradient);
+ORTMODULE_OP("", Round, 22).apply(unary).traits(kCheap).apply(zero_gradient);
+
+}  // namespace
+}  // namespace ortmodule

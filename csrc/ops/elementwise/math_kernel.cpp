@@ -1,0 +1,41 @@
+// ATen kernels of the unary mathematics.
+#include <ATen/ops/abs.h>
+#include <ATen/ops/ceil.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/erf.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/floor.h>
+#include <ATen/ops/log.h>
+#include <ATen/ops/neg.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/round.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/sign.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/sqrt.h>
+
+#include "ops/elementwise/unary_kernel.h"
+
+namespace ortmodule {
+namespace {
+
+ORTMODULE_KERNEL("", Exp, "aten", unary_kernel<at::exp, at::exp_>).inplace();
+ORTMODULE_KERNEL("", Log, "aten", unary_kernel<at::log, at::log_>).inplace();
+ORTMODULE_KERNEL("", Sqrt, "aten", unary_kernel<at::sqrt, at::sqrt_>).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", Rsqrt, "aten", unary_kernel<at::rsqrt, at::rsqrt_>).inplace();
+ORTMODULE_KERNEL("", Reciprocal, "aten", unary_kernel<at::reciprocal, at::reciprocal_>).inplace();
+ORTMODULE_KERNEL("", Neg, "aten", unary_kernel<at::neg, at::neg_>).inplace();
+ORTMODULE_KERNEL("", Abs, "aten", unary_kernel<at::abs, at::abs_>).inplace();
+ORTMODULE_KERNEL("", Cos, "aten", unary_kernel<at::cos, at::cos_>).inplace();
+ORTMODULE_KERNEL("", Sin, "aten", unary_kernel<at::sin, at::sin_>).inplace();
+ORTMODULE_KERNEL("", Erf, "aten", unary_kernel<at::erf, at::erf_>).inplace();
+ORTMODULE_KERNEL("", Floor, "aten", unary_kernel<at::floor, at::floor_>).inplace();
+ORTMODULE_KERNEL("", Ceil, "aten", unary_kernel<at::ceil, at::ceil_>).inplace();
+ORTMODULE_KERNEL("", Round, "aten", unary_kernel<at::round, at::round_>).inplace();
+ORTMODULE_KERNEL("", Sign, "aten", [](const Node&) -> Kernel {
+  return overwriting_kernel([](at::Tensor& t, KernelContext&) { t.sign_(); },
+                            [](KernelContext& c) { return at::sign(c.in(0)); });
+}).inplace();
+
+}  // namespace
+}  // namespace ortmodule

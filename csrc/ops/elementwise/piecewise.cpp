@@ -1,0 +1,108 @@
+// Piecewise activations: Relu, LeakyRelu, Elu, HardSigmoid, HardSwish, HardTanh, Clip, and their gradients.
+//
+// HardTanh exists beside Clip because PyTorch's gradients differ on the bounds: hardtanh and relu6 pass nothing there,
+// clamp passes dy.
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+void unary(OpRecord& r) { r.input("X").output("Y").infer(infer_same).traits(kElementwise); }
+
+// XGrad(dy, x or y) -> dx
+void unary_grad(OpRecord& r) {
+  r.input("dY").input("saved").output("dX").infer(infer_same).traits(kElementwise).not_differentiable();
+}
+
+ORTMODULE_OP("", Relu, 14).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("ai.ortmodule::ReluGrad", {c.GO(0), c.O(0)}));
+});
+ORTMODULE_OP("ai.ortmodule", ReluGrad, 1).apply(unary_grad).traits(kCheap);
+
+ORTMODULE_OP("", LeakyRelu, 16).apply(unary).traits(kCheap).attr("alpha", AttrKind::kFloat).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("ai.ortmodule::LeakyReluGrad", {c.GO(0), c.I(0)}, {{"alpha", c.node().get_float("alpha", 0.01)}}));
+});
+ORTMODULE_OP("ai.ortmodule", LeakyReluGrad, 1).apply(unary_grad).traits(kCheap).attr("alpha", AttrKind::kFloat);
+
+ORTMODULE_OP("", Elu, 22).apply(unary).attr("alpha", AttrKind::kFloat).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("ai.ortmodule::EluGrad", {c.GO(0), c.I(0)}, {{"alpha", c.node().get_float("alpha", 1)}}));
+});
+ORTMODULE_OP("ai.ortmodule", EluGrad, 1).apply(unary_grad).attr("alpha", AttrKind::kFloat);
+
+// clamp(alpha x + beta, 0, 1)
+ORTMODULE_OP("", HardSigmoid, 22)
+    .apply(unary)
+    .traits(kCheap)
+    .attr("alpha", AttrKind::kFloat)
+    .attr("beta", AttrKind::kFloat)
+    .grad({"X"}, [](GradContext& c) {
+      c.GI(0, c.emit("ai.ortmodule::HardSigmoidGrad", {c.GO(0), c.O(0)}, {{"alpha", c.node().get_float("alpha", 0.2)}}));
+    });
+ORTMODULE_OP("ai.ortmodule", HardSigmoidGrad, 1).apply(unary_grad).traits(kCheap).attr("alpha", AttrKind::kFloat);
+
+ORTMODULE_OP("", HardSwish, 22).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
+  c.GI(0, c.emit("ai.ortmodule::HardSwishGrad", {c.GO(0), c.I(0)}));
+});
+ORTMODULE_OP("ai.ortmodule", HardSwishGrad, 1).apply(unary_grad).traits(kCheap);
+
+Attributes bounds(const Node& node) {
+  return {{"min_val", node.get_float("min_val", -1)}, {"max_val", node.get_float("max_val", 1)}};
+}
+
+ORTMODULE_OP("ai.ortmodule", HardTanh, 1)
+    .apply(unary)
+    .traits(kCheap)
+    .attr("min_val", AttrKind::kFloat)
+    .attr("max_val", AttrKind::kFloat)
+    .grad({"X"},
+          [](GradContext& c) {
+            c.GI(0, c.emit("ai.ortmodule::HardTanhGrad", {c.GO(0), c.I(0)}, bounds(c.node())));
+          })
+    .body([](BodyContext& c) {
+      c.out(0, c.emit("Clip", {c.in(0), c.scalar(c.node().get_float("min_val", -1), c.in(0)),
+                               c.scalar(c.node().get_float("max_val", 1), c.in(0))}));
+    });
+ORTMODULE_OP("ai.ortmodule", HardTanhGrad, 1)
+    .apply(unary_grad)
+    .traits(kCheap)
+    .attr("min_val", AttrKind::kFloat)
+    .attr("max_val", AttrKind::kFloat);
+
+// The gradient of a bound: dy where it is the bound that was taken, summed.
+NodeArg* clip_bound_grad(GradContext& c, size_t bound, const char* beyond) {
+  NodeArg* taken = c.emit(beyond, {c.I(0), c.I(bound)});
+  if (c.I(1) && c.I(2)) {
+    // With min > max PyTorch returns max everywhere: min gets nothing, max everything.
+    NodeArg* ordered = c.emit("Less", {c.I(1), c.I(2)});
+    taken = bound == 1 ? c.emit("And", {taken, ordered})
+                       : c.emit("Or", {taken, c.emit("Less", {c.I(2), c.I(1)})});
+  }
+  return c.reduce_to(c.emit("Where", {taken, c.GO(0), c.scalar(0, c.GO(0))}), c.I(bound));
+}
+
+ORTMODULE_OP("", Clip, 13)
+    .input("input")
+    .optional_input("min")
+    .optional_input("max")
+    .output("output")
+    .infer(infer_same)
+    .traits(kElementwise | kCheap)
+    .grad({"input", "min", "max"}, [](GradContext& c) {
+      if (c.needs(0)) c.GI(0, c.emit("ai.ortmodule::ClipGrad", {c.GO(0), c.I(0), c.I(1), c.I(2)}));
+      if (c.needs(1)) c.GI(1, clip_bound_grad(c, 1, "Less"));
+      if (c.needs(2)) c.GI(2, clip_bound_grad(c, 2, "Greater"));
+    });
+ORTMODULE_OP("ai.ortmodule", ClipGrad, 1)
+    .input("dY")
+    .input("X")
+    .optional_input("min")
+    .optional_input("max")
+    .output("dX")
+    .infer(infer_same)
+    .traits(kElementwise | kCheap)
+    .not_differentiable();
+
+}  // namespace
+}  // namespace ortmodule

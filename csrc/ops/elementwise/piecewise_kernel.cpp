@@ -1,0 +1,125 @@
+// ATen kernels of the piecewise activations. Gradient kernels write over dY where it is theirs to take.
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/elu.h>
+#include <ATen/ops/elu_backward.h>
+#include <ATen/ops/ge.h>
+#include <ATen/ops/hardswish.h>
+#include <ATen/ops/hardswish_backward.h>
+#include <ATen/ops/hardtanh_backward.h>
+#include <ATen/ops/le.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/leaky_relu_backward.h>
+#include <ATen/ops/logical_and.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/threshold_backward.h>
+#include <ATen/ops/where.h>
+
+#include <optional>
+
+#include "ops/elementwise/unary_kernel.h"
+
+namespace ortmodule {
+namespace {
+
+ORTMODULE_KERNEL("", Relu, "aten", unary_kernel<at::relu, at::relu_>).inplace();
+
+ORTMODULE_KERNEL("ai.ortmodule", ReluGrad, "aten", [](const Node&) -> Kernel {
+  return overwriting_kernel([](at::Tensor& t, KernelContext& c) { at::threshold_backward_out(t, t, c.in(1), 0); },
+                            [](KernelContext& c) { return at::threshold_backward(c.in(0), c.in(1), 0); });
+}).inplace();
+
+ORTMODULE_KERNEL("", LeakyRelu, "aten", [](const Node& node) -> Kernel {
+  const double alpha = node.get_float("alpha", 0.01);
+  return overwriting_kernel([alpha](at::Tensor& t, KernelContext&) { at::leaky_relu_(t, alpha); },
+                            [alpha](KernelContext& c) { return at::leaky_relu(c.in(0), alpha); });
+}).inplace();
+
+ORTMODULE_KERNEL("ai.ortmodule", LeakyReluGrad, "aten", [](const Node& node) -> Kernel {
+  const double alpha = node.get_float("alpha", 0.01);
+  return overwriting_kernel(
+      [alpha](at::Tensor& t, KernelContext& c) { at::leaky_relu_backward_out(t, t, c.in(1), alpha, false); },
+      [alpha](KernelContext& c) { return at::leaky_relu_backward(c.in(0), c.in(1), alpha, false); });
+}).inplace();
+
+ORTMODULE_KERNEL("", Elu, "aten", [](const Node& node) -> Kernel {
+  const double alpha = node.get_float("alpha", 1);
+  return overwriting_kernel([alpha](at::Tensor& t, KernelContext&) { at::elu_(t, alpha); },
+                            [alpha](KernelContext& c) { return at::elu(c.in(0), alpha); });
+}).inplace();
+
+ORTMODULE_KERNEL("ai.ortmodule", EluGrad, "aten", [](const Node& node) -> Kernel {
+  const double alpha = node.get_float("alpha", 1);
+  return overwriting_kernel(
+      [alpha](at::Tensor& t, KernelContext& c) { at::elu_backward_out(t, t, alpha, 1, 1, false, c.in(1)); },
+      [alpha](KernelContext& c) { return at::elu_backward(c.in(0), alpha, 1, 1, false, c.in(1)); });
+}).inplace();
+
+ORTMODULE_KERNEL("", HardSigmoid, "aten", [](const Node& node) -> Kernel {
+  const double alpha = node.get_float("alpha", 0.2), beta = node.get_float("beta", 0.5);
+  return [alpha, beta](KernelContext& c) { c.out(0, at::mul(c.in(0), alpha).add_(beta).clamp_(0, 1)); };
+});
+
+// Nothing passes where the output is 0 or 1: that is hardtanh's rule on the output.
+ORTMODULE_KERNEL("ai.ortmodule", HardSigmoidGrad, "aten", [](const Node& node) -> Kernel {
+  const double alpha = node.get_float("alpha", 0.2);
+  return [alpha](KernelContext& c) { c.out(0, at::hardtanh_backward(c.in(0), c.in(1), 0, 1).mul_(alpha)); };
+});
+
+ORTMODULE_KERNEL("", HardSwish, "aten", unary_kernel<at::hardswish, at::hardswish_>).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", HardSwishGrad, "aten", [](const Node&) -> Kernel {
+  return [](KernelContext& c) { c.out(0, at::hardswish_backward(c.in(0), c.in(1))); };
+});
+
+ORTMODULE_KERNEL("ai.ortmodule", HardTanh, "aten", [](const Node& node) -> Kernel {
+  const double low = node.get_float("min_val", -1), high = node.get_float("max_val", 1);
+  return overwriting_kernel([low, high](at::Tensor& t, KernelContext&) { at::clamp_(t, low, high); },
+                            [low, high](KernelContext& c) { return at::clamp(c.in(0), low, high); });
+}).inplace();
+
+ORTMODULE_KERNEL("ai.ortmodule", HardTanhGrad, "aten", [](const Node& node) -> Kernel {
+  const double low = node.get_float("min_val", -1), high = node.get_float("max_val", 1);
+  return overwriting_kernel(
+      [low, high](at::Tensor& t, KernelContext& c) { at::hardtanh_backward_out(t, t, c.in(1), low, high); },
+      [low, high](KernelContext& c) { return at::hardtanh_backward(c.in(0), c.in(1), low, high); });
+}).inplace();
+
+// A bound that the graph holds as a constant, in the element type's own arithmetic.
+std::optional<at::Scalar> constant_bound(const Node& node, size_t input) {
+  const NodeArg* value = node.input(input);
+  if (!value || !value->constant()) return std::nullopt;
+  if (is_integer(value->constant()->dtype)) return at::Scalar(value->constant()->to_ints().at(0));
+  return at::Scalar(value->constant()->to_doubles().at(0));
+}
+
+ORTMODULE_KERNEL("", Clip, "aten", [](const Node& node) -> Kernel {
+  if (!node.input(1) && !node.input(2)) return [](KernelContext& c) { c.out(0, c.in(0).clone()); };
+  const auto low = constant_bound(node, 1), high = constant_bound(node, 2);
+  if ((low || !node.input(1)) && (high || !node.input(2))) {
+    return overwriting_kernel([low, high](at::Tensor& t, KernelContext&) { at::clamp_(t, low, high); },
+                              [low, high](KernelContext& c) { return at::clamp(c.in(0), low, high); });
+  }
+  return [](KernelContext& c) {
+    const at::Tensor min = c.in_or_undefined(1), max = c.in_or_undefined(2);
+    c.out(0, at::clamp(c.in(0), min.defined() ? std::optional<at::Tensor>(min) : std::nullopt,
+                       max.defined() ? std::optional<at::Tensor>(max) : std::nullopt));
+  };
+}).inplace();
+
+// dy inside the bounds, the bounds included.
+ORTMODULE_KERNEL("ai.ortmodule", ClipGrad, "aten", [](const Node& node) -> Kernel {
+  const auto low = constant_bound(node, 2), high = constant_bound(node, 3);
+  return [low, high](KernelContext& c) {
+    const at::Tensor& x = c.in(1);
+    at::Tensor inside;
+    if (c.has(2)) inside = low ? at::ge(x, *low) : at::ge(x, c.in(2));
+    if (c.has(3)) {
+      at::Tensor below = high ? at::le(x, *high) : at::le(x, c.in(3));
+      inside = inside.defined() ? inside.logical_and_(below) : std::move(below);
+    }
+    c.out(0, inside.defined() ? at::where(inside, c.in(0), at::Scalar(0)) : c.in(0).clone());
+  };
+});
+
+}  // namespace
+}  // namespace ortmodule

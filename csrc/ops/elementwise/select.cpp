@@ -1,0 +1,62 @@
+// Operators that hand elements on unchanged: Where, Cast, Identity, StopGradient.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+ORTMODULE_OP("", Where, 16)
+    .input("condition")
+    .input("X")
+    .input("Y")
+    .output("output")
+    .traits(kElementwise | kCheap)
+    .no_grad({"condition"})
+    .infer([](InferContext& c) {
+      if (c.dtype(1) != c.dtype(2))
+        c.error(str("X and Y should have one type, got ", dtype_name(c.dtype(1)), " and ", dtype_name(c.dtype(2))));
+      auto values = c.broadcast(c.shape(1), c.shape(2));
+      c.out(0, c.dtype(1), c.broadcast(c.shape(0), values ? &*values : nullptr));
+    })
+    .grad({"X", "Y"}, [](GradContext& c) {
+      NodeArg* zero = c.scalar(0, c.GO(0));
+      if (c.needs(1)) c.GI(1, c.reduce_to(c.emit("Where", {c.I(0), c.GO(0), zero}), c.I(1)));
+      if (c.needs(2)) c.GI(2, c.reduce_to(c.emit("Where", {c.I(0), zero, c.GO(0)}), c.I(2)));
+    });
+
+// `to` is a TensorProto data type. The same type is no work: the output is the input.
+ORTMODULE_OP("", Cast, 23)
+    .input("input")
+    .output("output")
+    .required_attr("to", AttrKind::kInt)
+    .attr("saturate", AttrKind::kInt)
+    .traits(kElementwise | kCheap | kView)
+    .infer([](InferContext& c) {
+      const auto to = static_cast<DType>(c.attr_int("to", 0));
+      if (dtype_name(to) == "undefined") c.error(str("attribute 'to' names no type: ", c.attr_int("to", 0)));
+      c.out(0, to, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
+      if (is_integer(to))
+        if (auto dims = c.dims_value(0)) c.known(0, std::move(*dims));
+    })
+    .grad({"input"}, [](GradContext& c) { c.GI(0, c.cast(c.GO(0), c.I(0)->type().dtype)); });
+
+ORTMODULE_OP("", Identity, 23)
+    .input("input")
+    .output("output")
+    .infer(infer_same)
+    .traits(kElementwise | kCheap | kView | kIdentity)
+    .grad({"input"}, [](GradContext& c) { c.GI(0, c.GO(0)); });
+
+// detach: the value passes, the gradient does not. Not kIdentity, or a pass would drop it before differentiation.
+ORTMODULE_OP("ai.ortmodule", StopGradient, 1)
+    .input("input")
+    .output("output")
+    .infer(infer_same)
+    .traits(kElementwise | kCheap | kView)
+    .not_differentiable()
+    .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,65 @@
+// What a kernel sees while it runs. Only *_kernel.cpp files and the runtime include this header: it is the first
+// place on the way through the core that knows torch.
+//
+// A kernel reads its inputs, makes its outputs (through ATen's allocator, on the inputs' device and current stream)
+// and hands them over with out(). It runs without the GIL and below autograd: no ATen call in it records history.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "base/dim.h"
+
+namespace ortmodule {
+
+class KernelContext {
+ public:
+  // Set by the executor before a step; slots are indices into `frame`, -1 for absent.
+  struct StepView {
+    const int* inputs;
+    size_t input_count;
+    const int* outputs;
+    size_t output_count;
+    const bool* last_use;  // per input: nobody reads this slot after the step
+  };
+
+  KernelContext(at::Tensor* frame, const SymbolTable* symbols, c10::Device device)
+      : frame_(frame), symbols_(symbols), device_(device) {}
+
+  void set_step(const StepView& step) { step_ = step; }
+
+  size_t input_count() const { return step_.input_count; }
+  size_t output_count() const { return step_.output_count; }
+  bool has(size_t i) const { return i < step_.input_count && step_.inputs[i] >= 0; }
+  bool wants(size_t i) const { return i < step_.output_count && step_.outputs[i] >= 0; }
+  const at::Tensor& in(size_t i) const { return frame_[step_.inputs[i]]; }
+  // The input or an undefined tensor when absent; what ATen's optional arguments are made of.
+  at::Tensor in_or_undefined(size_t i) const { return has(i) ? in(i) : at::Tensor(); }
+  void out(size_t i, at::Tensor value) const {
+    if (wants(i)) frame_[step_.outputs[i]] = std::move(value);
+  }
+  // True when this step is the input's last use and nobody else holds its memory: the kernel may write its result
+  // into in(i) and hand that over.
+  bool may_overwrite(size_t i) const {
+    if (!has(i) || !step_.last_use[i]) return false;
+    const at::Tensor& t = in(i);
+    return t.use_count() == 1 && t.storage().use_count() == 1 && t.is_non_overlapping_and_dense();
+  }
+  // Elements of a small integer input in host memory.
+  std::vector<int64_t> ints(size_t i) const;
+  int64_t int_value(size_t i) const;
+  // A 0-d numeric or bool input as a double.
+  double double_value(size_t i) const;
+
+  const SymbolTable& symbols() const { return *symbols_; }
+  c10::Device device() const { return device_; }
+
+ private:
+  at::Tensor* frame_;
+  const SymbolTable* symbols_;
+  c10::Device device_;
+  StepView step_{};
+};
+
+}  // namespace ortmodule

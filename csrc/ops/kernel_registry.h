@@ -1,0 +1,67 @@
+// Kernels, looked up by (domain, operator, opset, provider, type constraints).
+//
+// A kernel is made once per node by a factory that reads the node's attributes; what it returns is called at each
+// run. The provider "aten" runs on every device torch has and is the default; "cpu" and "cuda" kernels go first on
+// their device. This header knows no torch, so that the planner and tests can ask what a kernel declares.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace ortmodule {
+
+class KernelContext;
+using Kernel = std::function<void(KernelContext&)>;
+// The node is a description only: a kernel must not keep the reference.
+using KernelFactory = Kernel (*)(const Node& node);
+
+struct KernelDef {
+  std::string domain, op, provider;
+  KernelFactory make = nullptr;
+  int first_opset = 1, last_opset = 1 << 30;
+  std::vector<DType> dtypes;   // of input 0; empty: any
+  bool may_inplace = false;    // may write output 0 over input 0 when nobody else sees it
+  const char* file = "";
+
+  KernelDef& opset(int first, int last) {
+    first_opset = first;
+    last_opset = last;
+    return *this;
+  }
+  KernelDef& types(std::vector<DType> list) {
+    dtypes = std::move(list);
+    return *this;
+  }
+  KernelDef& inplace() {
+    may_inplace = true;
+    return *this;
+  }
+};
+
+class KernelRegistry {
+ public:
+  static KernelRegistry& instance();
+  KernelDef& add(const std::string& domain, const std::string& op, const std::string& provider, KernelFactory make,
+                 const char* file);
+  // The best kernel for a node on a device type ("cpu", "cuda"); null when there is none.
+  const KernelDef* find(const Node& node, const std::string& device_type) const;
+  size_t size() const { return defs_.size(); }
+
+ private:
+  std::vector<std::unique_ptr<KernelDef>> defs_;
+  std::unordered_map<std::string, std::vector<KernelDef*>> by_name_;
+};
+
+}  // namespace ortmodule
+
+// ORTMODULE_KERNEL("", Relu, "aten", [](const Node&) -> Kernel { return [](KernelContext& c) {...}; }).inplace();
+#define ORTMODULE_KERNEL_CONCAT_(a, b) a##b
+#define ORTMODULE_KERNEL_CONCAT(a, b) ORTMODULE_KERNEL_CONCAT_(a, b)
+#define ORTMODULE_KERNEL(domain, op, provider, ...)                                                  \
+  [[maybe_unused]] static ::ortmodule::KernelDef& ORTMODULE_KERNEL_CONCAT(kernel_, __COUNTER__) =    \
+      ::ortmodule::KernelRegistry::instance().add(domain, #op, provider, __VA_ARGS__, __FILE__)

@@ -1,0 +1,83 @@
+// Gemm: y = alpha * A' @ B' + beta * C, where A' and B' are A and B, transposed when transA and transB say so.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_gemm(InferContext& c) {
+  const Shape *a = c.shape_of_rank(0, 2), *b = c.shape_of_rank(1, 2);
+  const size_t ta = c.attr_int("transA", 0) != 0, tb = c.attr_int("transB", 0) != 0;
+  if (!a || !b) return c.out(0, c.dtype(0), std::nullopt);
+  const Dim &ka = (*a)[1 - ta], &kb = (*b)[tb];
+  if (ka.is_known() && kb.is_known() && ka != kb)
+    c.error(str("A and B do not fit: ", ka.text(), " columns against ", kb.text(), " rows"));
+  c.out(0, c.dtype(0), Shape{(*a)[ta], (*b)[1 - tb]});
+}
+
+// A and B come from one node; C's gradient is dy summed to C's shape, which is the plain column sum for a bias.
+void gemm_gradient(GradContext& c) {
+  const bool da = c.needs(0), db = c.needs(1);
+  if (da || db) {
+    Attributes attributes;
+    for (const char* name : {"transA", "transB"}) attributes[name] = c.node().get_int(name, 0);
+    attributes["alpha"] = c.node().get_float("alpha", 1.0);
+    const auto grads = c.emit_some("ai.ortmodule::GemmGrad", {c.GO(0), db ? c.I(0) : nullptr, da ? c.I(1) : nullptr},
+                                   {da, db}, std::move(attributes));
+    c.GI(0, grads[0]);
+    c.GI(1, grads[1]);
+  }
+  if (c.needs(2)) {
+    NodeArg* sum = c.reduce_to(c.GO(0), c.I(2));
+    const double beta = c.node().get_float("beta", 1.0);
+    c.GI(2, beta == 1.0 ? sum : c.emit("Mul", {sum, c.scalar(beta, sum)}));
+  }
+}
+
+void infer_gemm_grad(InferContext& c) {
+  const Shape *dy = c.shape(0), *a = c.shape(1), *b = c.shape(2);
+  const bool ta = c.attr_int("transA", 0) != 0, tb = c.attr_int("transB", 0) != 0;
+  std::optional<Shape> da, db;
+  if (dy && b) {
+    const Dim &m = (*dy)[0], &k = (*b)[tb ? 1 : 0];
+    da = ta ? Shape{k, m} : Shape{m, k};
+  }
+  if (dy && a) {
+    const Dim &n = (*dy)[1], &k = (*a)[ta ? 0 : 1];
+    db = tb ? Shape{n, k} : Shape{k, n};
+  }
+  c.out(0, c.dtype(0), std::move(da));
+  c.out(1, c.dtype(0), std::move(db));
+}
+
+}  // namespace
+
+// A[M, K], B[K, N], C broadcast to [M, N] -> Y[M, N]
+ORTMODULE_OP("", Gemm, 13)
+    .input("A")
+    .input("B")
+    .optional_input("C")
+    .output("Y")
+    .attr("alpha", AttrKind::kFloat)
+    .attr("beta", AttrKind::kFloat)
+    .attr("transA", AttrKind::kInt)
+    .attr("transB", AttrKind::kInt)
+    .infer(infer_gemm)
+    .grad({"A", "B", "C"}, gemm_gradient);
+
+// dy[M, N], A (for dB), B (for dA) -> dA, dB
+ORTMODULE_OP("ai.ortmodule", GemmGrad, 1)
+    .input("dy")
+    .optional_input("A")
+    .optional_input("B")
+    .output("dA", Presence::kOptional)
+    .output("dB", Presence::kOptional)
+    .attr("alpha", AttrKind::kFloat)
+    .attr("transA", AttrKind::kInt)
+    .attr("transB", AttrKind::kInt)
+    .infer(infer_gemm_grad)
+    .not_differentiable();
+
+}  // namespace ortmodule

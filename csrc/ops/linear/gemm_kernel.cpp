@@ -1,0 +1,50 @@
+// Kernels of Gemm and GemmGrad.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+at::Tensor transposed_if(const at::Tensor& t, bool transpose) { return transpose ? t.t() : t; }
+
+at::Tensor scaled(at::Tensor t, double alpha) {
+  if (alpha != 1.0) t.mul_(alpha);
+  return t;
+}
+
+Kernel make_gemm(const Node& node) {
+  const double alpha = node.get_float("alpha", 1.0), beta = node.get_float("beta", 1.0);
+  const bool ta = node.get_int("transA", 0) != 0, tb = node.get_int("transB", 0) != 0;
+  return [=](KernelContext& c) {
+    const at::Tensor a = transposed_if(c.in(0), ta), b = transposed_if(c.in(1), tb);
+    c.out(0, c.has(2) ? at::addmm(c.in(2), a, b, beta, alpha) : scaled(at::mm(a, b), alpha));
+  };
+}
+
+// Each product is written so that its result is contiguous in the operand's own layout.
+Kernel make_gemm_grad(const Node& node) {
+  const double alpha = node.get_float("alpha", 1.0);
+  const bool ta = node.get_int("transA", 0) != 0, tb = node.get_int("transB", 0) != 0;
+  return [=](KernelContext& c) {
+    const at::Tensor& dy = c.in(0);
+    if (c.wants(0)) {
+      const at::Tensor& b = c.in(2);
+      c.out(0, scaled(ta ? at::mm(transposed_if(b, tb), dy.t()) : at::mm(dy, transposed_if(b, !tb)), alpha));
+    }
+    if (c.wants(1)) {
+      const at::Tensor& a = c.in(1);
+      c.out(1, scaled(tb ? at::mm(dy.t(), transposed_if(a, ta)) : at::mm(transposed_if(a, !ta), dy), alpha));
+    }
+  };
+}
+
+}  // namespace
+
+ORTMODULE_KERNEL("", Gemm, "aten", make_gemm);
+ORTMODULE_KERNEL("ai.ortmodule", GemmGrad, "aten", make_gemm_grad);
+
+}  // namespace ortmodule

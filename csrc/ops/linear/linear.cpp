@@ -1,0 +1,83 @@
+// ai.ortmodule::Linear: y = x @ w^T + b with a weight stored as torch.nn.Linear stores it.
+//
+// One operator rather than Transpose + MatMul + Add, because the library's product takes the transposed weight and the
+// bias in one call, and because the gradient is then one node that flattens by views only.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_linear(InferContext& c) {
+  const Shape* w = c.shape_of_rank(1, 2);
+  const Shape* x = c.shape(0);
+  if (c.dtype(0) != c.dtype(1))
+    c.error(str("x and w should have one type, got ", dtype_name(c.dtype(0)), " and ", dtype_name(c.dtype(1))));
+  if (x && w) {
+    if (x->empty()) c.error("x should have at least one dimension");
+    const Dim &have = x->back(), &want = (*w)[1];
+    if (have.is_known() && want.is_known() && have != want)
+      c.error(str("x has ", have.text(), " features, w expects ", want.text()));
+  }
+  if (!x) return c.out(0, c.dtype(0), std::nullopt);
+  Shape out = *x;
+  out.back() = w ? (*w)[0] : c.fresh_dim();
+  c.out(0, c.dtype(0), std::move(out));
+}
+
+// x and w are passed only to the products that read them: a frozen weight frees x, a leaf x frees w.
+void linear_gradient(GradContext& c) {
+  const bool dx = c.needs(0), dw = c.needs(1), db = c.needs(2);
+  const auto grads = c.emit_some("ai.ortmodule::LinearGrad", {c.GO(0), dw ? c.I(0) : nullptr, dx ? c.I(1) : nullptr},
+                                 {dx, dw, db});
+  c.GI(0, grads[0]);
+  c.GI(1, grads[1]);
+  c.GI(2, grads[2]);
+}
+
+void infer_linear_grad(InferContext& c) {
+  const Shape *dy = c.shape(0), *x = c.shape(1), *w = c.shape(2);
+  std::optional<Shape> dx, dw, db;
+  if (dy && w) {
+    dx = *dy;
+    dx->back() = (*w)[1];
+  }
+  if (dy && x) dw = Shape{dy->back(), x->back()};
+  if (dy) db = Shape{dy->back()};
+  c.out(0, c.dtype(0), std::move(dx));
+  c.out(1, c.dtype(0), std::move(dw));
+  c.out(2, c.dtype(0), std::move(db));
+}
+
+void linear_body(BodyContext& c) {
+  NodeArg* transposed = c.emit("Transpose", {c.in(1)}, {{"perm", std::vector<int64_t>{1, 0}}});
+  NodeArg* y = c.emit("MatMul", {c.in(0), transposed});
+  c.out(0, c.in(2) ? c.emit("Add", {y, c.in(2)}) : y);
+}
+
+}  // namespace
+
+// x[..., in], w[out, in], b[out] -> y[..., out]
+ORTMODULE_OP("ai.ortmodule", Linear, 1)
+    .input("x")
+    .input("w")
+    .optional_input("b")
+    .output("y")
+    .infer(infer_linear)
+    .grad({"x", "w", "b"}, linear_gradient)
+    .body(linear_body);
+
+// dy[..., out], x[..., in] (for dw), w[out, in] (for dx) -> dx, dw, db; an output that is absent costs nothing.
+ORTMODULE_OP("ai.ortmodule", LinearGrad, 1)
+    .input("dy")
+    .optional_input("x")
+    .optional_input("w")
+    .output("dx", Presence::kOptional)
+    .output("dw", Presence::kOptional)
+    .output("db", Presence::kOptional)
+    .infer(infer_linear_grad)
+    .not_differentiable();
+
+}  // namespace ortmodule

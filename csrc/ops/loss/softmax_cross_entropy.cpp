@@ -1,0 +1,130 @@
+// SoftmaxCrossEntropyLoss: -log_softmax(scores)[label], weighted and reduced as torch.nn.functional.cross_entropy does.
+//
+// Note [Two numbers per row]
+// Backward needs softmax(scores) = exp(scores - max - log_sum). Saving max and log_sum of each row instead of the
+// standard's log_prob means that forward reads the scores and writes nothing of their size, and that backward turns
+// the scores themselves into their gradient where nobody else holds them: one vocabulary-sized buffer in all, where
+// eager has three. max and log_sum stay two numbers, because their sum would lose the digits of a small log_sum
+// beside a large max.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+// Shape of the labels: scores[N, C, d...] without C.
+std::optional<Shape> label_shape(InferContext& c, size_t scores) {
+  const Shape* s = c.shape(scores);
+  if (!s) return std::nullopt;
+  if (s->size() < 2) c.error(str("scores should be [N, C, d...], got ", shape_text(*s)));
+  Shape out = *s;
+  out.erase(out.begin() + 1);
+  return out;
+}
+
+void check_labels(InferContext& c, const std::optional<Shape>& expected) {
+  if (!is_integer(c.dtype(1))) c.error(str("labels should be integers, got ", dtype_name(c.dtype(1))));
+  const Shape* labels = c.shape(1);
+  if (labels && expected && labels->size() != expected->size())
+    c.error(str("labels should have shape ", shape_text(*expected), ", got ", shape_text(*labels)));
+}
+
+void infer_reduced(InferContext& c, const std::optional<Shape>& labels) {
+  const std::string reduction = c.node().get_string("reduction", "mean");
+  if (reduction != "mean" && reduction != "sum" && reduction != "none")
+    c.error(str("reduction should be mean, sum or none, got '", reduction, "'"));
+  c.out(0, c.dtype(0), reduction == "none" ? labels : Shape{});
+}
+
+void infer_cross_entropy(InferContext& c) {
+  const auto labels = label_shape(c, 0);
+  check_labels(c, labels);
+  infer_reduced(c, labels);
+  if (c.wants(1)) c.same_as(1, 0);
+  std::optional<Shape> stats = labels;
+  if (stats) stats->insert(stats->begin(), Dim(2));
+  c.out(2, c.dtype(0) == DType::kDouble ? DType::kDouble : DType::kFloat, std::move(stats));
+}
+
+Attributes loss_attributes(const Node& node) {
+  Attributes out{{"reduction", node.get_string("reduction", "mean")}};
+  if (node.find_attribute("ignore_index")) out["ignore_index"] = node.get_int("ignore_index", 0);
+  return out;
+}
+
+void cross_entropy_gradient(GradContext& c) {
+  NodeArg* grad = nullptr;
+  if (c.GO(0))
+    grad = c.emit("ai.ortmodule::SoftmaxCrossEntropyLossGrad",
+                  {c.GO(0), c.I(0), c.I(1), c.saved("stats"), c.input_count() > 2 ? c.I(2) : nullptr},
+                  loss_attributes(c.node()));
+  if (c.GO(1)) {
+    NodeArg* sum = c.emit("ReduceSum", {c.GO(1), c.ints({1})}, {{"keepdims", int64_t{1}}});
+    NodeArg* through_log_prob = c.emit("Sub", {c.GO(1), c.emit("Mul", {c.emit("Exp", {c.O(1)}), sum})});
+    grad = grad ? c.emit("Add", {grad, through_log_prob}) : through_log_prob;
+  }
+  c.GI(0, grad);
+}
+
+void nll_gradient(GradContext& c) {
+  c.GI(0, c.emit("ai.ortmodule::NegativeLogLikelihoodLossGrad",
+                 {c.GO(0), c.I(1), c.input_count() > 2 ? c.I(2) : nullptr, c.sizes_of(c.I(0))},
+                 loss_attributes(c.node())));
+}
+
+void loss_attrs(OpRecord& op) { op.attr("ignore_index", AttrKind::kInt).attr("reduction", AttrKind::kString); }
+
+}  // namespace
+
+// scores[N, C, d...], labels[N, d...], weights[C] -> output[] or [N, d...], log_prob[N, C, d...]; stats[2, N, d...].
+ORTMODULE_OP("", SoftmaxCrossEntropyLoss, 13)
+    .input("scores")
+    .input("labels")
+    .optional_input("weights")
+    .output("output")
+    .output("log_prob", Presence::kOptional)
+    .saved("stats")
+    .apply(loss_attrs)
+    .infer(infer_cross_entropy)
+    .grad({"scores"}, cross_entropy_gradient)
+    .no_grad({"labels", "weights"});
+
+ORTMODULE_OP("ai.ortmodule", SoftmaxCrossEntropyLossGrad, 1)
+    .input("dy")
+    .input("scores")
+    .input("labels")
+    .input("stats")
+    .optional_input("weights")
+    .output("d_scores")
+    .apply(loss_attrs)
+    .infer([](InferContext& c) { c.same_as(0, 1); })
+    .not_differentiable();
+
+// input[N, C, d...] holds log-probabilities; the rest is as above.
+ORTMODULE_OP("", NegativeLogLikelihoodLoss, 13)
+    .input("input")
+    .input("target")
+    .optional_input("weight")
+    .output("loss")
+    .apply(loss_attrs)
+    .infer([](InferContext& c) {
+      const auto labels = label_shape(c, 0);
+      check_labels(c, labels);
+      infer_reduced(c, labels);
+    })
+    .grad({"input"}, nll_gradient)
+    .no_grad({"target", "weight"});
+
+ORTMODULE_OP("ai.ortmodule", NegativeLogLikelihoodLossGrad, 1)
+    .input("dy")
+    .input("target")
+    .optional_input("weight")
+    .host_input("input_sizes")
+    .output("d_input")
+    .apply(loss_attrs)
+    .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(3)); })
+    .not_differentiable();
+
+}  // namespace ortmodule

@@ -1,0 +1,129 @@
+// BatchNormalization with given statistics, and ai.ortmodule::BatchNormTraining with the batch's own.
+//
+// The standard's training form averages running_var over the biased variance and inverts momentum, so a graph that
+// must end up with PyTorch's buffers cannot use it: BatchNormTraining has torch.nn.BatchNorm's meaning.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+void check_channels(InferContext& c) {
+  const Shape* x = c.shape(0);
+  if (!x) return;
+  if (x->size() < 2) c.error(str("X should have at least 2 dimensions, got ", shape_text(*x)));
+  for (size_t i = 1; i < 5; ++i) {
+    const Shape* s = c.shape_of_rank(i, 1);
+    if (s && (*s)[0].is_known() && (*x)[1].is_known() && (*s)[0] != (*x)[1])
+      c.error(str("X has ", (*x)[1].text(), " channels, input ", i, " has ", (*s)[0].text(), " elements"));
+  }
+}
+
+void infer_batch_norm(InferContext& c) {
+  check_channels(c);
+  if (c.attr_int("training_mode", 0) != 0)
+    fail(ErrorCode::kUnsupported, "[BatchNormalization] training_mode=1 is not supported (", c.node().describe(),
+         "); use ai.ortmodule::BatchNormTraining, which has PyTorch's running statistics");
+  c.same_as(0, 0);
+}
+
+void batch_norm_gradient(GradContext& c) {
+  const auto grads = c.emit_some("ai.ortmodule::BatchNormalizationGrad", {c.GO(0), c.I(0), c.I(1), c.I(3), c.I(4)},
+                                 {c.needs(0), c.needs(1), c.needs(2)},
+                                 {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
+  for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
+}
+
+void infer_batch_norm_training(InferContext& c) {
+  check_channels(c);
+  c.same_as(0, 0);
+  c.same_as(1, 3);
+  c.same_as(2, 4);
+  const DType stats = is_reduced_floating(c.dtype(0)) ? DType::kFloat : c.dtype(0);
+  const std::optional<Shape> channels = c.shape(1) ? std::optional<Shape>(*c.shape(1)) : std::nullopt;
+  c.out(3, stats, channels);
+  c.out(4, stats, channels);
+  c.out(5, DType::kUInt8, c.fresh_shape(1));
+}
+
+// The new running statistics are leaves of the graph: torch gives them no gradient either.
+void batch_norm_training_gradient(GradContext& c) {
+  if (!c.GO(0)) return;
+  const auto grads =
+      c.emit_some("ai.ortmodule::BatchNormTrainingGrad",
+                  {c.GO(0), c.I(0), c.I(1), c.saved("mean"), c.saved("invstd"), c.saved("reserve")},
+                  {c.needs(0), c.needs(1), c.needs(2)}, {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
+  for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
+}
+
+void infer_grads(InferContext& c) {
+  c.same_as(0, 1);
+  c.same_as(1, 2);
+  c.same_as(2, 2);
+}
+
+void grad_outputs(OpRecord& op) {
+  op.output("dX", Presence::kOptional)
+      .output("dScale", Presence::kOptional)
+      .output("dB", Presence::kOptional)
+      .attr("epsilon", AttrKind::kFloat)
+      .infer(infer_grads)
+      .not_differentiable();
+}
+
+}  // namespace
+
+// X[N, C, ...]; scale, B, mean, var [C]
+ORTMODULE_OP("", BatchNormalization, 15)
+    .input("X")
+    .input("scale")
+    .input("B")
+    .input("input_mean")
+    .input("input_var")
+    .output("Y")
+    .attr("epsilon", AttrKind::kFloat)
+    .attr("momentum", AttrKind::kFloat)
+    .attr("training_mode", AttrKind::kInt)
+    .infer(infer_batch_norm)
+    .grad({"X", "scale", "B"}, batch_norm_gradient)
+    .no_grad({"input_mean", "input_var"});
+
+ORTMODULE_OP("ai.ortmodule", BatchNormalizationGrad, 1)
+    .input("dY")
+    .input("X")
+    .input("scale")
+    .input("mean")
+    .input("var")
+    .apply(grad_outputs);
+
+// new = (1 - momentum) * running + momentum * batch, with the unbiased variance. "reserve" is cuDNN's workspace.
+ORTMODULE_OP("ai.ortmodule", BatchNormTraining, 1)
+    .input("x")
+    .input("scale")
+    .input("bias")
+    .input("running_mean")
+    .input("running_var")
+    .output("y")
+    .output("new_mean", Presence::kOptional)
+    .output("new_var", Presence::kOptional)
+    .saved("mean")
+    .saved("invstd")
+    .saved("reserve")
+    .attr("epsilon", AttrKind::kFloat)
+    .attr("momentum", AttrKind::kFloat)
+    .infer(infer_batch_norm_training)
+    .grad({"x", "scale", "bias"}, batch_norm_training_gradient)
+    .no_grad({"running_mean", "running_var"});
+
+ORTMODULE_OP("ai.ortmodule", BatchNormTrainingGrad, 1)
+    .input("dy")
+    .input("x")
+    .input("scale")
+    .input("mean")
+    .input("invstd")
+    .input("reserve")
+    .apply(grad_outputs);
+
+}  // namespace ortmodule

@@ -1,0 +1,69 @@
+// Kernels of BatchNormalization, BatchNormTraining and their gradients.
+//
+// The training form goes through ATen's _batch_norm_with_update, which picks cuDNN where eager does; it writes the
+// running statistics in place, so it is given copies (a few hundred numbers) and the copies are the outputs.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_batch_norm_with_update.h>
+#include <ATen/ops/batch_norm_backward.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/native_batch_norm_backward.h>
+
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+Kernel make_batch_norm(const Node& node) {
+  const double epsilon = node.get_float("epsilon", 1e-5);
+  return [epsilon](KernelContext& c) {
+    c.out(0, std::get<0>(at::native_batch_norm(c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), false, 0.0, epsilon)));
+  };
+}
+
+Kernel make_batch_norm_grad(const Node& node) {
+  const double epsilon = node.get_float("epsilon", 1e-5);
+  return [epsilon](KernelContext& c) {
+    auto [dx, dscale, dbias] = at::native_batch_norm_backward(c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), {}, {},
+                                                              false, epsilon, {c.wants(0), c.wants(1), c.wants(2)});
+    c.out(0, std::move(dx));
+    c.out(1, std::move(dscale));
+    c.out(2, std::move(dbias));
+  };
+}
+
+Kernel make_training(const Node& node) {
+  const double epsilon = node.get_float("epsilon", 1e-5), momentum = node.get_float("momentum", 0.1);
+  return [epsilon, momentum](KernelContext& c) {
+    at::Tensor mean = c.in(3).clone(), var = c.in(4).clone();
+    auto [y, save_mean, save_invstd, reserve] =
+        at::_batch_norm_with_update(c.in(0), c.in(1), c.in(2), mean, var, momentum, epsilon);
+    c.out(0, std::move(y));
+    c.out(1, std::move(mean));
+    c.out(2, std::move(var));
+    c.out(3, std::move(save_mean));
+    c.out(4, std::move(save_invstd));
+    c.out(5, std::move(reserve));
+  };
+}
+
+Kernel make_training_grad(const Node& node) {
+  const double epsilon = node.get_float("epsilon", 1e-5);
+  return [epsilon](KernelContext& c) {
+    auto [dx, dscale, dbias] =
+        at::batch_norm_backward(c.in(0), c.in(1), c.in(2), {}, {}, c.in(3), c.in(4), true, epsilon,
+                                {c.wants(0), c.wants(1), c.wants(2)}, c.in(5));
+    c.out(0, std::move(dx));
+    c.out(1, std::move(dscale));
+    c.out(2, std::move(dbias));
+  };
+}
+
+}  // namespace
+
+ORTMODULE_KERNEL("", BatchNormalization, "aten", make_batch_norm);
+ORTMODULE_KERNEL("ai.ortmodule", BatchNormalizationGrad, "aten", make_batch_norm_grad);
+ORTMODULE_KERNEL("ai.ortmodule", BatchNormTraining, "aten", make_training);
+ORTMODULE_KERNEL("ai.ortmodule", BatchNormTrainingGrad, "aten", make_training_grad);
+
+}  // namespace ortmodule

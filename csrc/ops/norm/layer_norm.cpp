@@ -1,0 +1,80 @@
+// LayerNormalization: y = (x - mean) / sqrt(var + epsilon) * scale + bias over the dimensions from `axis` on.
+//
+// The standard's optional outputs Mean and InvStdDev are what backward needs, so nothing else is saved.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+// Statistics of 16-bit inputs are float, as the standard's stash_type says.
+DType stats_dtype(DType dtype) { return is_reduced_floating(dtype) ? DType::kFloat : dtype; }
+
+void infer_layer_norm(InferContext& c) {
+  c.same_as(0, 0);
+  const Shape* x = c.shape(0);
+  std::optional<Shape> stats;
+  if (x) {
+    const size_t axis = c.axis(c.attr_int("axis", -1), x->size());
+    for (size_t i = 1; i < 3; ++i) {
+      const Shape* s = c.shape(i);
+      if (!s || s->empty() || x->empty()) continue;
+      const Dim &have = s->back(), &want = x->back();
+      if (have.is_known() && want.is_known() && have != want && have.value() != 1)
+        c.error(str("expected ", i == 1 ? "scale" : "bias", " of ", want.text(), " elements, got ", have.text()));
+    }
+    stats = *x;
+    for (size_t i = axis; i < stats->size(); ++i) (*stats)[i] = 1;
+  }
+  c.out(1, stats_dtype(c.dtype(0)), stats);
+  c.out(2, stats_dtype(c.dtype(0)), std::move(stats));
+}
+
+void layer_norm_gradient(GradContext& c) {
+  ORTMODULE_CHECK(!c.GO(1) && !c.GO(2), kUnsupported,
+                  "[LayerNormalization] no gradient through the outputs Mean and InvStdDev (", c.node().describe(),
+                  "); compute them with ReduceMean instead");
+  if (!c.GO(0)) return;
+  const auto grads =
+      c.emit_some("ai.ortmodule::LayerNormalizationGrad", {c.GO(0), c.I(0), c.O(1), c.O(2), c.I(1)},
+                  {c.needs(0), c.needs(1), c.needs(2)}, {{"axis", c.node().get_int("axis", -1)}});
+  for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
+}
+
+void infer_layer_norm_grad(InferContext& c) {
+  c.same_as(0, 1);
+  c.same_as(1, 4);
+  c.same_as(2, 4);
+}
+
+}  // namespace
+
+ORTMODULE_OP("", LayerNormalization, 17)
+    .input("X")
+    .input("Scale")
+    .optional_input("B")
+    .output("Y")
+    .output("Mean", Presence::kOptional)
+    .output("InvStdDev", Presence::kOptional)
+    .attr("axis", AttrKind::kInt)
+    .attr("epsilon", AttrKind::kFloat)
+    .attr("stash_type", AttrKind::kInt)
+    .infer(infer_layer_norm)
+    .grad({"X", "Scale", "B"}, layer_norm_gradient);
+
+ORTMODULE_OP("ai.ortmodule", LayerNormalizationGrad, 1)
+    .input("dY")
+    .input("X")
+    .input("Mean")
+    .input("InvStdDev")
+    .input("Scale")
+    .output("dX", Presence::kOptional)
+    .output("dScale", Presence::kOptional)
+    .output("dB", Presence::kOptional)
+    .attr("axis", AttrKind::kInt)
+    .infer(infer_layer_norm_grad)
+    .not_differentiable();
+
+}  // namespace ortmodule

@@ -1,0 +1,134 @@
+// Concat and Split: each is the other's gradient.
+#include <algorithm>
+
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+void infer_concat(InferContext& c) {
+  if (c.input_count() == 0) c.error("at least one input is needed");
+  const Shape* known = nullptr;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    if (c.dtype(i) != c.dtype(0))
+      c.error(str("inputs should have one type, got ", dtype_name(c.dtype(0)), " and ", dtype_name(c.dtype(i))));
+    if (!known) known = c.shape(i);
+  }
+  if (!known) {
+    c.out(0, c.dtype(0), std::nullopt);
+    return;
+  }
+  const size_t axis = c.axis(c.attr_int("axis", 0), known->size());
+  Shape out = *known;
+  Dim total(0);
+  bool complete = true;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    const Shape* x = c.shape(i);
+    if (!x) {
+      complete = false;
+      continue;
+    }
+    if (x->size() != out.size()) c.error(str("shapes ", shape_text(*known), " and ", shape_text(*x), " differ in rank"));
+    total = total + (*x)[axis];
+    for (size_t k = 0; k < out.size(); ++k) {
+      if (k == axis || (*x)[k] == out[k] || !(*x)[k].is_known()) continue;
+      if (out[k].is_known())
+        c.error(str("shapes ", shape_text(*known), " and ", shape_text(*x), " differ on axis ", k));
+      out[k] = (*x)[k];
+    }
+  }
+  out[axis] = complete ? total : c.fresh_dim();
+  const bool vector = out.size() == 1;
+  c.out(0, c.dtype(0), std::move(out));
+  if (!vector || !is_integer(c.dtype(0))) return;
+  std::vector<Dim> values;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    const auto part = c.dims_value(i);
+    if (!part) return;
+    values.insert(values.end(), part->begin(), part->end());
+  }
+  c.known(0, std::move(values));
+}
+
+// The inputs' sizes along the axis, as Split wants them.
+NodeArg* part_sizes(GradContext& c, int64_t axis) {
+  std::vector<Dim> dims;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    if (!c.I(i)->type().shape) break;
+    const Shape& x = *c.I(i)->type().shape;
+    dims.push_back(x[static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(x.size()) : axis)]);
+  }
+  const bool symbolic = std::any_of(dims.begin(), dims.end(), [](const Dim& d) { return !d.is_known(); });
+  if (dims.size() == c.input_count() && !symbolic) return c.sizes(dims);
+  std::vector<NodeArg*> parts;
+  for (size_t i = 0; i < c.input_count(); ++i)
+    parts.push_back(c.emit("Gather", {c.sizes_of(c.I(i)), c.ints({axis})}));
+  return c.emit("Concat", parts, {{"axis", int64_t{0}}});
+}
+
+ORTMODULE_OP("", Concat, 13)
+    .variadic_input("inputs")
+    .output("concat_result")
+    .required_attr("axis", AttrKind::kInt)
+    .infer(infer_concat)
+    .grad({"inputs"}, [](GradContext& c) {
+      const int64_t axis = c.node().get_int("axis", 0);
+      std::vector<bool> wanted;
+      for (size_t i = 0; i < c.input_count(); ++i) wanted.push_back(c.needs(i));
+      const auto parts = c.emit_some("Split", {c.GO(0), part_sizes(c, axis)}, wanted, {{"axis", axis}});
+      for (size_t i = 0; i < parts.size(); ++i)
+        if (parts[i]) c.GI(i, parts[i]);
+    });
+
+void infer_split(InferContext& c) {
+  const size_t count = c.node().outputs().size();
+  const Shape* x = c.shape(0);
+  if (!x) {
+    for (size_t i = 0; i < count; ++i) c.out(i, c.dtype(0), std::nullopt);
+    return;
+  }
+  const size_t axis = c.axis(c.attr_int("axis", 0), x->size());
+  std::vector<Dim> sizes;
+  if (c.has(1)) {
+    if (const auto given = c.dims_value(1)) sizes = *given;
+    if (!sizes.empty() && sizes.size() != count)
+      c.error(str("split has ", sizes.size(), " sizes for ", count, " outputs"));
+    Dim total(0);
+    for (const Dim& d : sizes) total = total + d;
+    if (!sizes.empty() && total.is_known() && (*x)[axis].is_known() && total != (*x)[axis])
+      c.error(str("the split sizes sum to ", total.text(), ", the axis has size ", (*x)[axis].text()));
+  } else {
+    // Equal parts, rounded up; the last one takes what is left.
+    const Dim parts(c.attr_int("num_outputs", static_cast<int64_t>(count)));
+    const Dim chunk = Dim::floor_div((*x)[axis] + parts - Dim(1), parts);
+    for (size_t i = 0; i < count; ++i) sizes.push_back(chunk);
+    if (!sizes.empty()) sizes.back() = (*x)[axis] - chunk * (parts - Dim(1));
+  }
+  const Shape fresh = c.fresh_shape(axis + count);
+  for (size_t i = 0; i < count; ++i) {
+    Shape out = *x;
+    out[axis] = i < sizes.size() ? sizes[i] : fresh[axis + i];
+    c.out(i, c.dtype(0), std::move(out));
+  }
+}
+
+ORTMODULE_OP("", Split, 18)
+    .input("input")
+    .host_input("split", Presence::kOptional)
+    .output("outputs", Presence::kVariadic)
+    .attr("axis", AttrKind::kInt)
+    .attr("num_outputs", AttrKind::kInt)
+    .traits(kView | kCheap)
+    .infer(infer_split)
+    .grad({"input"}, [](GradContext& c) {
+      std::vector<NodeArg*> parts;
+      for (size_t i = 0; i < c.node().outputs().size(); ++i)
+        parts.push_back(c.GO(i) ? c.GO(i) : c.zeros_like(c.O(i)));
+      c.GI(0, c.emit("Concat", parts, {{"axis", c.node().get_int("axis", 0)}}));
+    });
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,44 @@
+// ATen kernels of Concat and Split; the parts of a Split are views.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/narrow.h>
+
+#include <algorithm>
+
+#include "ops/host_values.h"
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+ORTMODULE_KERNEL("", Concat, "aten", [](const Node& node) -> Kernel {
+  const int64_t axis = node.get_int("axis", 0);
+  return [axis](KernelContext& c) {
+    c10::SmallVector<at::Tensor, 8> parts;
+    for (size_t i = 0; i < c.input_count(); ++i) parts.push_back(c.in(i));
+    c.out(0, at::cat(at::TensorList(parts.data(), parts.size()), axis));
+  };
+});
+
+ORTMODULE_KERNEL("", Split, "aten", [](const Node& node) -> Kernel {
+  const int64_t axis = node.get_int("axis", 0);
+  const int64_t parts = node.get_int("num_outputs", static_cast<int64_t>(node.outputs().size()));
+  return [sizes = HostInts(node, 1), axis, parts](KernelContext& c) {
+    const at::Tensor& x = c.in(0);
+    const int64_t total = x.size(axis);
+    c10::DimVector storage;
+    const c10::IntArrayRef given = sizes.read(c, storage);
+    const int64_t chunk = (total + parts - 1) / parts;
+    int64_t at = 0;
+    for (size_t i = 0; i < c.output_count(); ++i) {
+      const int64_t size = sizes.present() ? given.at(i) : std::max<int64_t>(std::min(chunk, total - at), 0);
+      ORTMODULE_CHECK(size >= 0 && at + size <= total, kRuntime, "[Split] the sizes exceed the axis' size of ", total);
+      if (c.wants(i)) c.out(i, x.narrow(axis, at, size));
+      at += size;
+    }
+    ORTMODULE_CHECK(at == total, kRuntime, "[Split] the sizes sum to ", at, ", the axis has size ", total);
+  };
+});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,152 @@
+// Operators that move or repeat axes: Transpose, Expand, Tile, DepthToSpace, SpaceToDepth.
+#include <algorithm>
+
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+ORTMODULE_OP("", Transpose, 23)
+    .input("data")
+    .output("transposed")
+    .attr("perm", AttrKind::kInts)
+    .traits(kView | kCheap)
+    .infer([](InferContext& c) {
+      const Shape* x = c.shape(0);
+      std::vector<int64_t> perm = c.node().get_ints("perm");
+      if (!x) {
+        c.out(0, c.dtype(0), perm.empty() ? std::nullopt : std::optional<Shape>(c.fresh_shape(perm.size())));
+        return;
+      }
+      if (perm.empty())
+        for (size_t i = x->size(); i-- > 0;) perm.push_back(static_cast<int64_t>(i));
+      if (perm.size() != x->size())
+        c.error(str("perm has ", perm.size(), " axes, the input has the shape ", shape_text(*x)));
+      Shape out;
+      std::vector<bool> seen(perm.size(), false);
+      for (int64_t p : perm) {
+        const size_t axis = c.axis(p, x->size());
+        if (seen[axis]) c.error(str("perm holds axis ", p, " twice"));
+        seen[axis] = true;
+        out.push_back((*x)[axis]);
+      }
+      c.out(0, c.dtype(0), std::move(out));
+    })
+    .grad({"data"}, [](GradContext& c) {
+      const std::vector<int64_t> perm = c.node().get_ints("perm");
+      if (perm.empty()) {
+        c.GI(0, c.emit("Transpose", {c.GO(0)}));
+        return;
+      }
+      const auto rank = static_cast<int64_t>(perm.size());
+      std::vector<int64_t> inverse(perm.size());
+      for (int64_t i = 0; i < rank; ++i) inverse[static_cast<size_t>(perm[i] < 0 ? perm[i] + rank : perm[i])] = i;
+      c.GI(0, c.emit("Transpose", {c.GO(0)}, {{"perm", inverse}}));
+    });
+
+// A size of 1 in `shape` keeps the input's size: broadcasting goes both ways.
+ORTMODULE_OP("", Expand, 13)
+    .input("input")
+    .host_input("shape")
+    .output("output")
+    .traits(kView | kCheap)
+    .infer([](InferContext& c) {
+      std::optional<Shape> wanted;
+      if (const auto dims = c.dims_value(1)) wanted = *dims;
+      c.out(0, c.dtype(0), c.broadcast(c.shape(0), wanted ? &*wanted : nullptr));
+    })
+    .grad({"input"}, [](GradContext& c) { c.GI(0, c.reduce_to(c.GO(0), c.I(0))); });
+
+ORTMODULE_OP("", Tile, 13)
+    .input("input")
+    .host_input("repeats")
+    .output("output")
+    .infer([](InferContext& c) {
+      const Shape* x = c.shape(0);
+      const auto repeats = c.dims_value(1);
+      if (x && repeats && repeats->size() != x->size())
+        c.error(str(repeats->size(), " repeats for an input of shape ", shape_text(*x)));
+      if (!x || !repeats) {
+        c.out(0, c.dtype(0), x ? std::optional<Shape>(c.fresh_shape(x->size())) : std::nullopt);
+        return;
+      }
+      Shape out;
+      for (size_t i = 0; i < x->size(); ++i) out.push_back((*x)[i] * (*repeats)[i]);
+      c.out(0, c.dtype(0), std::move(out));
+    })
+    .grad({"input"}, [](GradContext& c) {
+      c.GI(0, c.emit("ai.ortmodule::TileGrad", {c.GO(0), c.sizes_of(c.I(0))}));
+    });
+
+// Sums the copies: dX has `sizes`, each of which divides dY's.
+ORTMODULE_OP("ai.ortmodule", TileGrad, 1)
+    .input("dY")
+    .host_input("sizes")
+    .output("dX")
+    .traits(kReduction)
+    .infer([](InferContext& c) {
+      const auto dims = c.dims_value(1);
+      std::optional<Shape> shape;
+      if (dims)
+        shape = *dims;
+      else if (c.shape(0))
+        shape = c.fresh_shape(c.shape(0)->size());
+      c.out(0, c.dtype(0), std::move(shape));
+    })
+    .not_differentiable();
+
+int64_t block(InferContext& c) {
+  const int64_t b = c.attr_int("blocksize", 0);
+  if (b < 1) c.error(str("blocksize should be positive, got ", b));
+  return b;
+}
+
+// [N, C, H, W] -> [N, C / b^2, H b, W b]; mode DCR takes the block from the first channels, CRD from the last.
+ORTMODULE_OP("", DepthToSpace, 13)
+    .input("input")
+    .output("output")
+    .required_attr("blocksize", AttrKind::kInt)
+    .attr("mode", AttrKind::kString)
+    .infer([](InferContext& c) {
+      const Dim b(block(c));
+      if (const Shape* x = c.shape_of_rank(0, 4))
+        c.out(0, c.dtype(0), Shape{(*x)[0], Dim::floor_div((*x)[1], b * b), (*x)[2] * b, (*x)[3] * b});
+      else
+        c.out(0, c.dtype(0), c.fresh_shape(4));
+    })
+    .grad({"input"}, [](GradContext& c) {
+      c.GI(0, c.emit("ai.ortmodule::DepthToSpaceGrad", {c.GO(0)},
+                     {{"blocksize", c.node().get_int("blocksize", 1)}, {"mode", c.node().get_string("mode", "DCR")}}));
+    });
+
+void infer_space_to_depth(InferContext& c) {
+  const Dim b(block(c));
+  if (const Shape* x = c.shape_of_rank(0, 4))
+    c.out(0, c.dtype(0), Shape{(*x)[0], (*x)[1] * b * b, Dim::floor_div((*x)[2], b), Dim::floor_div((*x)[3], b)});
+  else
+    c.out(0, c.dtype(0), c.fresh_shape(4));
+}
+
+// SpaceToDepth with DepthToSpace's two modes.
+ORTMODULE_OP("ai.ortmodule", DepthToSpaceGrad, 1)
+    .input("dY")
+    .output("dX")
+    .required_attr("blocksize", AttrKind::kInt)
+    .attr("mode", AttrKind::kString)
+    .infer(infer_space_to_depth)
+    .not_differentiable();
+
+ORTMODULE_OP("", SpaceToDepth, 13)
+    .input("input")
+    .output("output")
+    .required_attr("blocksize", AttrKind::kInt)
+    .infer(infer_space_to_depth)
+    .grad({"input"}, [](GradContext& c) {
+      c.GI(0, c.emit("DepthToSpace", {c.GO(0)}, {{"blocksize", c.node().get_int("blocksize", 1)}}));
+    });
+
+}  // namespace
+}  // namespace ortmodule

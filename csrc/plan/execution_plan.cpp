@@ -1,0 +1,156 @@
+#include "plan/execution_plan.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/status.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+// Nodes of one phase that `outputs` need, by node id.
+std::vector<char> needed_nodes(const Graph& graph, Phase phase, const std::vector<NodeArg*>& outputs) {
+  std::vector<char> needed(graph.node_id_bound(), 0);
+  std::vector<Node*> stack;
+  const auto want = [&](const NodeArg* value) {
+    Node* node = value ? value->producer() : nullptr;
+    if (node && node->phase() == phase && !needed[node->id()]) {
+      needed[node->id()] = 1;
+      stack.push_back(node);
+    }
+  };
+  for (const NodeArg* out : outputs) want(out);
+  graph.for_each([&](Node& node) {
+    if (node.phase() == phase && node.record()->has(kSideEffect) && !needed[node.id()]) {
+      needed[node.id()] = 1;
+      stack.push_back(&node);
+    }
+  });
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    for (const NodeArg* in : node->inputs()) want(in);
+  }
+  return needed;
+}
+
+}  // namespace
+
+int SlotTable::slot(const NodeArg& value) {
+  return by_name_.try_emplace(value.name(), static_cast<int>(by_name_.size())).first->second;
+}
+
+int SlotTable::find(const std::string& name) const {
+  auto it = by_name_.find(name);
+  return it == by_name_.end() ? -1 : it->second;
+}
+
+size_t ExecutionPlan::step_count() const {
+  size_t n = 0;
+  for (const LogicStream& s : streams) n += s.steps.size();
+  return n;
+}
+
+ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTable& slots) {
+  ExecutionPlan plan;
+  plan.name = request.name;
+  plan.streams.push_back({request.device_type, {}});
+  std::vector<Step>& steps = plan.streams[0].steps;
+  const std::vector<char> needed = needed_nodes(graph, request.phase, request.outputs);
+
+  // Lifetimes: the last step that reads a value; outputs, kept values and constants are never released.
+  std::vector<char> pinned(graph.value_id_bound(), 0);
+  for (const NodeArg* out : request.outputs)
+    if (out) pinned[out->id()] = 1;
+  for (size_t i = 0; i < request.keep.size() && i < pinned.size(); ++i)
+    if (request.keep[i]) pinned[i] = 1;
+
+  std::vector<const Node*> order;
+  graph.for_each([&](Node& node) {
+    if (needed[node.id()]) order.push_back(&node);
+  });
+  std::vector<size_t> last(graph.value_id_bound(), SIZE_MAX);
+  std::vector<char> constant_seen(graph.value_id_bound(), 0);
+  for (size_t i = 0; i < order.size(); ++i)
+    for (const NodeArg* in : order[i]->inputs())
+      if (in) last[in->id()] = i;
+
+  const auto note_constant = [&](const NodeArg* value) {
+    if (value && value->constant() && !constant_seen[value->id()]) {
+      constant_seen[value->id()] = 1;
+      plan.constants.emplace_back(slots.slot(*value), value);
+    }
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Node& node = *order[i];
+    Step step;
+    step.node = &node;
+    std::vector<const NodeArg*> dead;
+    for (const NodeArg* in : node.inputs()) {
+      note_constant(in);
+      step.inputs.push_back(in ? slots.slot(*in) : -1);
+      const bool dies = in && !in->constant() && !pinned[in->id()] && last[in->id()] == i;
+      const bool repeated = dies && std::find(dead.begin(), dead.end(), in) != dead.end();
+      const bool again = dies && std::count(node.inputs().begin(), node.inputs().end(), in) > 1;
+      step.last_use.push_back(dies && !again);  // an operand that is read twice must not be overwritten
+      if (dies && !repeated) {
+        dead.push_back(in);
+        step.release.push_back(slots.slot(*in));
+      }
+    }
+    for (const NodeArg* out : node.outputs()) {
+      step.outputs.push_back(out ? slots.slot(*out) : -1);
+      if (out && !pinned[out->id()] && last[out->id()] == SIZE_MAX) step.release.push_back(slots.slot(*out));
+    }
+    steps.push_back(std::move(step));
+  }
+  for (const NodeArg* out : request.outputs) {
+    note_constant(out);
+    plan.output_slots.push_back(out ? slots.slot(*out) : -1);
+    plan.output_names.push_back(out ? out->name() : "");
+  }
+  return plan;
+}
+
+std::vector<NodeArg*> saved_for_backward(const Graph& graph, const std::vector<NodeArg*>& dxs) {
+  std::vector<NodeArg*> saved;
+  std::vector<char> seen(graph.value_id_bound(), 0);
+  const auto look = [&](NodeArg* value) {
+    if (!value || value->constant() || seen[value->id()]) return;
+    if (value->producer() ? value->producer()->phase() != Phase::kForward : false) return;
+    seen[value->id()] = 1;
+    saved.push_back(value);
+  };
+  const std::vector<char> needed = needed_nodes(graph, Phase::kBackward, dxs);
+  graph.for_each([&](Node& node) {
+    if (needed[node.id()])
+      for (NodeArg* in : node.inputs()) look(in);
+  });
+  for (NodeArg* dx : dxs) look(dx);
+  return saved;
+}
+
+std::string ExecutionPlan::text() const {
+  std::ostringstream out;
+  out << "plan " << name << ": " << step_count() << " steps\n";
+  for (size_t s = 0; s < streams.size(); ++s) {
+    out << "  stream " << s << " on " << streams[s].device_type << "\n";
+    for (size_t i = 0; i < streams[s].steps.size(); ++i) {
+      const Step& step = streams[s].steps[i];
+      out << "    " << i << " " << step.node->qualified_op() << " '" << step.node->name() << "' (";
+      for (size_t k = 0; k < step.inputs.size(); ++k) out << (k ? ", " : "") << step.inputs[k] << (step.last_use[k] ? "!" : "");
+      out << ") -> (";
+      for (size_t k = 0; k < step.outputs.size(); ++k) out << (k ? ", " : "") << step.outputs[k];
+      out << ")";
+      if (!step.release.empty()) {
+        out << " release";
+        for (int slot : step.release) out << " " << slot;
+      }
+      out << "\n";
+    }
+  }
+  return out.str();
+}
+
+}  // namespace ortmodule

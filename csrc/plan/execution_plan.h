@@ -1,0 +1,67 @@
+// The plan of one half of a step: plan > stream > step, and what each step releases.
+//
+// A plan is data: slots, steps and lifetimes. It knows no torch; kernels are found when a session is built from it.
+// Forward and backward plans of one training graph share one slot numbering (SlotTable), so that a value saved for
+// backward is simply a slot that forward does not release.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace ortmodule {
+
+// Value -> slot of the run's frame. Slots are given by name, so that a second backward plan, built on a copy of the
+// graph, finds the values that forward saved.
+class SlotTable {
+ public:
+  int slot(const NodeArg& value);
+  int find(const std::string& name) const;  // -1 when there is none
+  size_t size() const { return by_name_.size(); }
+
+ private:
+  std::unordered_map<std::string, int> by_name_;
+};
+
+struct Step {
+  enum class Kind { kLaunchKernel } kind = Kind::kLaunchKernel;
+  const Node* node = nullptr;
+  std::vector<int> inputs, outputs;   // slots, -1 for an absent optional one
+  std::vector<char> last_use;         // per input: the slot is dead after this step
+  std::vector<int> release;           // slots to clear after the step
+};
+
+// Steps that run in order on one device queue. A CPU has one; copies and communication get their own on a GPU.
+struct LogicStream {
+  std::string device_type;
+  std::vector<Step> steps;
+};
+
+struct ExecutionPlan {
+  std::string name;                   // "forward", "backward"
+  std::vector<LogicStream> streams;
+  std::vector<int> output_slots;      // -1 where an output is absent
+  std::vector<std::string> output_names;
+  std::vector<std::pair<int, const NodeArg*>> constants;  // slots to fill once
+  size_t step_count() const;
+  std::string text() const;
+};
+
+struct PlanRequest {
+  std::string name;
+  Phase phase = Phase::kForward;
+  std::vector<NodeArg*> outputs;      // null entries allowed
+  std::vector<char> keep;             // by value id: must survive this plan (saved for backward); may be empty
+  std::string device_type = "cpu";
+};
+
+// Default order: the graph's list order, which capture and the gradient builder keep equal to eager's, restricted to
+// the nodes that an output needs (and those with a side effect). Near linear.
+ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTable& slots);
+
+// Values of the forward phase (graph inputs included, constants not) that backward nodes or `dxs` read.
+std::vector<NodeArg*> saved_for_backward(const Graph& graph, const std::vector<NodeArg*>& dxs);
+
+}  // namespace ortmodule

@@ -1,0 +1,101 @@
+#include "runtime/executor.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+
+#include "base/status.h"
+#include "ops/aten_support.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+// Whether every reader of a constant reads it on the host; 0-d constants stay there too, torch broadcasts them.
+bool stays_on_host(const NodeArg& value) {
+  if (value.constant()->dims.empty()) return true;
+  for (const Use& use : value.uses()) {
+    const FormalInput* formal = use.node->record()->formal_input(use.index);
+    if (!formal || !formal->host) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(plan)), device_(device) {
+  const std::string device_type = c10::DeviceTypeName(device_.type(), true);
+  std::vector<long> last_touch(1, -1);
+  for (const LogicStream& stream : plan_.streams) {
+    for (const Step& step : stream.steps) {
+      const KernelDef* def = KernelRegistry::instance().find(*step.node, device_type);
+      ORTMODULE_CHECK(def, kUnsupported, "there is no kernel for ", step.node->describe(), " on ", device_type,
+                      " with inputs of type ",
+                      step.node->input(0) ? step.node->input(0)->type().text() : std::string("none"));
+      Prepared prepared;
+      prepared.kernel = def->make(*step.node);
+      // std::vector<char> is used as bool storage in the plan; both are one byte that holds 0 or 1.
+      prepared.view = {step.inputs.data(), step.inputs.size(), step.outputs.data(), step.outputs.size(),
+                       reinterpret_cast<const bool*>(step.last_use.data())};
+      prepared.step = &step;
+      for (const auto* list : {&step.inputs, &step.outputs}) {
+        for (int slot : *list) {
+          if (slot < 0) continue;
+          if (last_touch.size() <= static_cast<size_t>(slot)) last_touch.resize(slot + 1, -1);
+          last_touch[slot] = static_cast<long>(steps_.size());
+        }
+      }
+      steps_.push_back(std::move(prepared));
+    }
+  }
+  for (size_t i = 0; i < plan_.output_slots.size(); ++i) {
+    const int slot = plan_.output_slots[i];
+    if (slot < 0) continue;
+    const long at = static_cast<size_t>(slot) < last_touch.size() ? last_touch[slot] : -1;
+    if (at < 0)
+      emit_at_end_.push_back(i);
+    else
+      steps_[at].emits.push_back(i);
+  }
+  for (const auto& [slot, value] : plan_.constants) {
+    at::Tensor tensor = tensor_from(*value->constant());
+    constants_.emplace_back(slot, stays_on_host(*value) ? tensor : tensor.to(device_));
+  }
+}
+
+void Executor::load_constants(Frame& frame) const {
+  for (const auto& [slot, tensor] : constants_) frame.slots[slot] = tensor;
+}
+
+void Executor::run_step(const Prepared& prepared, KernelContext& context) const {
+  try {
+    context.set_step(prepared.view);
+    prepared.kernel(context);
+  } catch (const c10::Error& e) {
+    fail(ErrorCode::kRuntime, "[", prepared.step->node->op(), "] ", e.what_without_backtrace(), " (",
+         prepared.step->node->describe(), ")");
+  }
+}
+
+void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* observer) const {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::OptionalDeviceGuard device_guard(device_.is_cpu() ? std::optional<c10::Device>() : device_);
+  KernelContext context(frame.slots.data(), &frame.symbols, device_);
+  const auto emit = [&](size_t index) {
+    const int slot = plan_.output_slots[index];
+    bool again = false;  // the same value is a later output as well
+    for (size_t k = index + 1; k < plan_.output_slots.size() && !again; ++k) again = plan_.output_slots[k] == slot;
+    (*sink)(index, again ? frame.slots[slot] : std::move(frame.slots[slot]));
+  };
+  for (const Prepared& prepared : steps_) {
+    run_step(prepared, context);
+    if (observer) (*observer)(*prepared.step, frame);
+    for (int slot : prepared.step->release) frame.slots[slot].reset();
+    if (sink)
+      for (size_t index : prepared.emits) emit(index);
+  }
+  if (sink)
+    for (size_t index : emit_at_end_) emit(index);
+}
+
+}  // namespace ortmodule

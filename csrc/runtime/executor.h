@@ -1,0 +1,56 @@
+// Runs one plan: kernels in order over a frame of tensors, releasing each value after its last use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+#include "plan/execution_plan.h"
+
+namespace ortmodule {
+
+// The values of one run, by slot, and the sizes bound from its inputs.
+struct Frame {
+  std::vector<at::Tensor> slots;
+  SymbolTable symbols;
+};
+
+// Called after each step while a run is observed (dumps, profiles); never on the fast path.
+using StepObserver = std::function<void(const Step& step, const Frame& frame)>;
+
+// Receives output `index` of the plan as soon as nothing later in the plan reads it.
+using OutputSink = std::function<void(size_t index, at::Tensor value)>;
+
+class Executor {
+ public:
+  // Finds every kernel; throws kUnsupported naming the node that has none. The plan's graph must outlive it.
+  Executor(ExecutionPlan plan, c10::Device device);
+
+  // Puts the plan's constants into the frame.
+  void load_constants(Frame& frame) const;
+  // Runs all steps. With a sink, outputs leave the frame early; without one they stay in their slots.
+  void run(Frame& frame, const OutputSink* sink = nullptr, const StepObserver* observer = nullptr) const;
+
+  const ExecutionPlan& plan() const { return plan_; }
+
+ private:
+  struct Prepared {
+    Kernel kernel;
+    KernelContext::StepView view;
+    const Step* step;
+    std::vector<size_t> emits;  // outputs of the plan that are final after this step
+  };
+  void run_step(const Prepared& prepared, KernelContext& context) const;
+
+  ExecutionPlan plan_;
+  c10::Device device_;
+  std::vector<Prepared> steps_;
+  std::vector<size_t> emit_at_end_;
+  std::vector<std::pair<int, at::Tensor>> constants_;
+};
+
+}  // namespace ortmodule

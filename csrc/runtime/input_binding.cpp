@@ -1,0 +1,75 @@
+#include "runtime/input_binding.h"
+
+#include "base/status.h"
+#include "ops/aten_support.h"
+
+namespace ortmodule {
+
+InputBinding::InputBinding(const std::vector<NodeArg*>& inputs) {
+  for (const NodeArg* arg : inputs) {
+    Input input{arg->name(), to_scalar_type(arg->type().dtype), arg->type().shape.has_value(), {}};
+    if (input.has_shape) {
+      for (const Dim& d : *arg->type().shape) {
+        Axis axis;
+        if (d.is_known())
+          axis.known = d.value();
+        else if (auto symbol = d.lone_symbol())
+          axis.symbol = *symbol;
+        else
+          axis.expression = d;
+        input.axes.push_back(std::move(axis));
+      }
+    }
+    inputs_.push_back(std::move(input));
+  }
+}
+
+void InputBinding::mismatch(const Input& input, const at::Tensor& value, const SymbolTable& symbols, size_t axis) {
+  Shape wanted;
+  for (const Axis& a : input.axes) {
+    if (a.known >= 0)
+      wanted.emplace_back(a.known);
+    else
+      wanted.push_back(a.symbol.empty() ? a.expression : Dim::symbol(a.symbol));
+  }
+  std::string bound;
+  if (axis < input.axes.size() && !input.axes[axis].symbol.empty())
+    bound = str(" (", input.axes[axis].symbol, " is ", symbols.at(input.axes[axis].symbol), " in another input)");
+  fail(ErrorCode::kInvalidArgument, "input '", input.name, "' should have shape ", shape_text(wanted), ", got ",
+       value.sizes(), bound);
+}
+
+void InputBinding::bind(const std::vector<at::Tensor>& values, SymbolTable& symbols) const {
+  ORTMODULE_CHECK_ARG(values.size() == inputs_.size(), "expected ", inputs_.size(), " inputs, got ", values.size());
+  bool expressions = false;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const Input& input = inputs_[i];
+    const at::Tensor& value = values[i];
+    ORTMODULE_CHECK_ARG(value.defined(), "input '", input.name, "' is missing");
+    ORTMODULE_CHECK_ARG(value.scalar_type() == input.dtype, "input '", input.name, "' should be of type ",
+                        c10::toString(input.dtype), ", got ", c10::toString(value.scalar_type()));
+    if (!input.has_shape) continue;
+    const auto sizes = value.sizes();
+    if (sizes.size() != input.axes.size()) mismatch(input, value, symbols, SIZE_MAX);
+    for (size_t k = 0; k < input.axes.size(); ++k) {
+      const Axis& axis = input.axes[k];
+      if (axis.known >= 0) {
+        if (sizes[k] != axis.known) mismatch(input, value, symbols, SIZE_MAX);
+      } else if (!axis.symbol.empty()) {
+        auto [it, fresh] = symbols.try_emplace(axis.symbol, sizes[k]);
+        if (!fresh && it->second != sizes[k]) mismatch(input, value, symbols, k);
+      } else {
+        expressions = true;
+      }
+    }
+  }
+  if (!expressions) return;
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    for (size_t k = 0; k < inputs_[i].axes.size(); ++k) {
+      const Axis& axis = inputs_[i].axes[k];
+      if (axis.known < 0 && axis.symbol.empty() && axis.expression.evaluate(symbols) != values[i].size(k))
+        mismatch(inputs_[i], values[i], symbols, SIZE_MAX);
+    }
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,114 @@
+#include "runtime/training_agent.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "base/status.h"
+#include "runtime/memory_meter.h"
+
+namespace ortmodule {
+
+TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
+    : program_(std::move(program)), device_(device) {
+  variants_[std::vector<bool>(program_.y_outputs.size(), true)] = program_.full_backward;
+}
+
+std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
+                                               const StepObserver* observer) {
+  auto run = std::make_shared<RunState>();
+  Frame& frame = run->frame;
+  program_.binding->bind(inputs, frame.symbols);
+  frame.slots.resize(program_.slot_count);
+  program_.forward->load_constants(frame);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = inputs[i];
+
+  if (peak_forward_ == 0) {  // the first run is measured
+    MemoryMeter meter(frame);
+    const StepObserver measured = [&](const Step& step, const Frame& f) {
+      meter.measure(f);
+      if (observer) (*observer)(step, f);
+    };
+    program_.forward->run(frame, nullptr, &measured);
+    meter.measure(frame);
+    peak_forward_ = meter.peak();
+    saved_bytes_ = meter.now();
+  } else {
+    program_.forward->run(frame, nullptr, observer);
+  }
+
+  std::vector<at::Tensor> outputs;
+  const auto& slots = program_.forward->plan().output_slots;
+  outputs.reserve(slots.size());
+  for (int slot : slots) outputs.push_back(frame.slots[slot]);
+  if (!state) return outputs;
+
+  // What only the outputs needed leaves the frame; what stays is saved for backward.
+  std::vector<at::Tensor> kept(frame.slots.size());
+  for (int slot : program_.saved_slots) kept[slot] = std::move(frame.slots[slot]);
+  frame.slots = std::move(kept);
+  for (int slot : program_.watched_slots) {
+    const at::Tensor& t = frame.slots[slot];
+    if (t.defined() && !t.is_inference()) run->versions.emplace_back(slot, t._version());
+  }
+  if (program_.y_outputs.size() > 1)
+    for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
+  *state = std::move(run);
+  return outputs;
+}
+
+std::shared_ptr<BackwardProgram> TrainingAgent::program_for(const std::vector<at::Tensor>& dys) {
+  std::vector<bool> mask;
+  for (const at::Tensor& dy : dys) mask.push_back(dy.defined());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto [it, fresh] = variants_.try_emplace(mask, nullptr);
+  if (fresh) {
+    it->second = program_.compile_backward ? program_.compile_backward(mask) : nullptr;
+    if (!it->second) it->second = program_.full_backward;
+  }
+  return it->second;
+}
+
+void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph,
+                             const OutputSink& sink, const StepObserver* observer) {
+  ORTMODULE_CHECK(!state.freed, kRuntime,
+                  "Trying to backward through the graph a second time (or directly access saved tensors after they "
+                  "have already been freed). Saved intermediate values of the graph are freed when you call "
+                  ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+                  "graph a second time or if you need to access saved tensors after calling backward.");
+  for (const auto& [slot, version] : state.versions) {
+    const at::Tensor& tensor = state.frame.slots[slot];
+    ORTMODULE_CHECK(tensor._version() == version, kRuntime,
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    "[", tensor.toString(), " ", tensor.sizes(), "] is at version ", tensor._version(),
+                    "; expected version ", version, " instead.");
+  }
+  const std::shared_ptr<BackwardProgram> program = program_for(dys);
+  Frame frame;
+  if (keep_graph) {
+    frame = state.frame;
+  } else {
+    frame = std::move(state.frame);
+    state.versions.clear();
+    state.freed = true;
+  }
+  frame.slots.resize(program->slot_count);
+  program->executor->load_constants(frame);
+  for (size_t i = 0; i < dys.size(); ++i) {
+    const int slot = program->dy_slots[i];
+    if (slot < 0) continue;
+    frame.slots[slot] = dys[i].defined() ? dys[i] : at::zeros(state.y_types[i].first, state.y_types[i].second);
+  }
+  if (peak_backward_ == 0) {
+    MemoryMeter meter(frame, true);
+    const StepObserver measured = [&](const Step& step, const Frame& f) {
+      meter.measure(f);
+      if (observer) (*observer)(step, f);
+    };
+    program->executor->run(frame, &sink, &measured);
+    peak_backward_ = meter.peak();
+  } else {
+    program->executor->run(frame, &sink, observer);
+  }
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,90 @@
+// Forward and backward halves of one training graph.
+//
+// A forward run leaves its state behind: the frame with the values that backward reads. Any number of states may be
+// outstanding; each is freed by its backward, or when it is dropped. Backward programs are chosen by which outputs
+// received a gradient (Note [Backward variants]).
+//
+// Note [Backward variants]
+// A model often returns more than its loss. Which outputs take part in the loss is known only at backward. Forward
+// keeps what the gradient of all outputs needs; a backward for a subset is compiled on first use, from a copy of
+// the graph in which the other outputs have no gradient. If that copy should need a value that forward did not
+// keep, the full backward runs instead, with zeros for the missing gradients.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "runtime/input_binding.h"
+
+namespace ortmodule {
+
+// One compiled backward. `dy_slots[i]` is -1 where output i has no gradient input in this variant.
+struct BackwardProgram {
+  std::shared_ptr<const void> graph;  // keeps the plan's nodes alive
+  std::unique_ptr<Executor> executor;
+  std::vector<int> dy_slots;
+  size_t slot_count = 0;
+};
+
+// Compiles the backward for a mask over the differentiable outputs; null when the mask cannot be served by what
+// forward keeps.
+using BackwardCompiler = std::function<std::shared_ptr<BackwardProgram>(const std::vector<bool>& mask)>;
+
+struct TrainingProgram {
+  std::shared_ptr<const void> graph;
+  std::unique_ptr<Executor> forward;
+  std::unique_ptr<InputBinding> binding;
+  std::vector<int> input_slots;              // -1 where nothing reads the input
+  std::vector<size_t> y_outputs;             // graph outputs that can receive a gradient
+  std::vector<size_t> x_inputs;              // graph inputs whose gradient is wanted
+  std::vector<std::string> x_names;
+  std::vector<bool> x_reachable;             // false: the gradient is identically zero
+  std::vector<int> saved_slots;
+  std::vector<int> watched_slots;            // saved inputs and outputs: the caller could change them between the halves
+  size_t slot_count = 0;
+  std::shared_ptr<BackwardProgram> full_backward;
+  BackwardCompiler compile_backward;
+};
+
+class TrainingAgent {
+ public:
+  struct RunState {
+    Frame frame;
+    std::vector<std::pair<int, int64_t>> versions;  // watched slot -> version counter after forward
+    // Sizes and type of each y where there are several: what zeros for an unused one are made of.
+    std::vector<std::pair<std::vector<int64_t>, at::TensorOptions>> y_types;
+    bool freed = false;
+  };
+
+  TrainingAgent(TrainingProgram program, c10::Device device);
+
+  // Outputs in graph order; `state` receives what backward needs (null: nothing is kept).
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
+                                  const StepObserver* observer = nullptr);
+  // `dys[i]` belongs to y_outputs[i] and may be undefined. sink(k, dx) gets the gradient of x_inputs[k].
+  void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink,
+                const StepObserver* observer = nullptr);
+
+  const TrainingProgram& program() const { return program_; }
+  // Largest total of tensor bytes that a forward and a backward held beyond inputs and parameters, as measured on
+  // the first run of each; 0 before.
+  int64_t peak_forward_bytes() const { return peak_forward_; }
+  int64_t peak_backward_bytes() const { return peak_backward_; }
+  int64_t saved_bytes() const { return saved_bytes_; }
+
+ private:
+  std::shared_ptr<BackwardProgram> program_for(const std::vector<at::Tensor>& dys);
+
+  TrainingProgram program_;
+  c10::Device device_;
+  std::mutex mutex_;
+  std::map<std::vector<bool>, std::shared_ptr<BackwardProgram>> variants_;
+  int64_t peak_forward_ = 0, peak_backward_ = 0, saved_bytes_ = 0;
+};
+
+}  // namespace ortmodule

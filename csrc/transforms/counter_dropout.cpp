@@ -1,0 +1,44 @@
+// With the option dropout="fast": Dropout in training mode, whose mask nobody reads, becomes ai.ortmodule::PhiloxDropout,
+// which recomputes its mask in backward from (seed, element index) instead of storing it.
+//
+// Only when asked for: the numbers drawn are not those of PyTorch's eager dropout.
+#include "ops/resolve.h"
+#include "transforms/passes.h"
+
+namespace ortmodule {
+namespace {
+
+class CounterDropoutRule : public RewriteRule {
+ public:
+  const char* name() const override { return "counter_dropout"; }
+  std::vector<std::string> ops() const override { return {"Dropout"}; }
+
+  bool match(const Node& node, const TransformContext& context) const override {
+    if (!context.training || context.options.dropout != "fast") return false;
+    const NodeArg *mask = node.output(1), *mode = node.input(2);
+    if (mask && (!mask->uses().empty() || mask->is_graph_output())) return false;
+    // A seed asks for one fixed stream.
+    if (!node.output(0) || node.output(0)->is_graph_output() || node.find_attribute("seed")) return false;
+    return mode && mode->constant() && mode->constant()->to_ints() == std::vector<int64_t>{1};
+  }
+
+  void rewrite(Graph& graph, Node& node, const TransformContext&) const override {
+    NodeArg* ratio = node.input(1) ? node.input(1) : graph.constant(TensorData::scalar(DType::kDouble, 0.5));
+    Node* fast = graph.add_node("ai.ortmodule", "PhiloxDropout", {node.input(0), ratio}, {""}, {}, &node, node.name());
+    fast->metadata() = node.metadata();
+    fast->set_phase(node.phase());
+    infer_node(*fast);
+    graph.replace_all_uses(node.output(0), fast->output(0));
+    graph.remove(&node);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<GraphTransformer> make_counter_dropout() {
+  std::vector<std::unique_ptr<RewriteRule>> rules;
+  rules.push_back(std::make_unique<CounterDropoutRule>());
+  return std::make_unique<RuleBasedTransformer>("counter_dropout", std::move(rules));
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,48 @@
+// Replaces attention operators that no single kernel can differentiate by the plain operators of their record's body, before
+// the gradient is built: AttentionDropout always, Attention when its mask wants a gradient (a learned bias).
+//
+// Training only. All other Attention nodes stay whole: ATen's fused kernels are what makes them fast.
+#include "base/status.h"
+#include "transforms/expand_body.h"
+#include "transforms/passes.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr size_t kMaskInput = 3;
+
+bool mask_wants_gradient(const Node& node, const std::vector<bool>& wants) {
+  const NodeArg* mask = node.input(kMaskInput);
+  return mask && (mask->id() >= wants.size() || wants[mask->id()]);
+}
+
+class DecomposeAttention : public GraphTransformer {
+ public:
+  const char* name() const override { return "decompose_attention"; }
+
+  size_t apply(Graph& graph, const TransformContext& context) override {
+    if (!context.training) return 0;
+    std::vector<Node*> found;
+    std::vector<bool> wants;
+    graph.for_each([&](Node& node) {
+      if (node.qualified_op() == "ai.ortmodule::AttentionDropout") {
+        found.push_back(&node);
+      } else if (node.qualified_op() == "Attention" && node.input(kMaskInput)) {
+        if (wants.empty()) wants = wants_gradient(graph, context);
+        if (mask_wants_gradient(node, wants)) found.push_back(&node);
+      }
+    });
+    for (Node* node : found) {
+      const std::string described = node->describe();
+      ORTMODULE_CHECK(expand_body(graph, *node), kUnsupported, described,
+                      " cannot be written in plain operators, which its gradient needs");
+    }
+    return found.size();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<GraphTransformer> make_decompose_attention() { return std::make_unique<DecomposeAttention>(); }
+
+}  // namespace ortmodule

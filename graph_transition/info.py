@@ -1,0 +1,98 @@
+"""The product of the manager: a graph ready to run, and how to get from a call to its inputs and back.
+
+Field names are ONNX Runtime training's, so that its users find their way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+import torch
+from torch.utils import _pytree as pytree
+
+from ..capture import Captured
+from ..errors import InternalError
+
+__all__ = ["PostExportProcessedModelInfo"]
+
+
+@dataclasses.dataclass
+class PostExportProcessedModelInfo:
+    """A captured model after post-export processing.
+
+    Attributes:
+        onnx_graph_input_names: every graph input, in order.
+        onnx_graph_input_names_require_grad: those that get a gradient.
+        onnx_graph_input_names_user_defined: those that come from the call.
+        onnx_graph_input_names_require_grad_user_defined: both.
+        onnx_graph_input_dynamic_axes_map: input name -> {axis: symbol} of the sizes that may vary.
+        buffer_for_ort_runs: input name -> the module's tensor (parameters, buffers, constants).
+        post_export_processed_model: the graph.
+        data_accessor: input name -> index among the call's flat leaves.
+        module_forward_output_schema: pytree spec of the module's result.
+        captured: what capture said besides.
+    """
+
+    onnx_graph_input_names: list[str]
+    onnx_graph_input_names_require_grad: list[str]
+    onnx_graph_input_names_user_defined: list[str]
+    onnx_graph_input_names_require_grad_user_defined: list[str]
+    onnx_graph_input_dynamic_axes_map: dict[str, dict[int, str]]
+    buffer_for_ort_runs: dict[str, torch.Tensor]
+    post_export_processed_model: onnx.ModelProto
+    data_accessor: dict[str, int]
+    module_forward_output_schema: pytree.TreeSpec
+    captured: Captured
+
+    @classmethod
+    def build(
+        cls, captured: Captured, tensors: dict[str, torch.Tensor], leaves: Sequence[Any], grad: bool
+    ) -> PostExportProcessedModelInfo:
+        """`tensors` are the module's, by graph input name; `grad` says whether gradients are wanted at all."""
+        accessor = {name: index for index, name in captured.user_inputs}
+        names = [i.name for i in captured.model.graph.input]
+        buffers = {n: tensors[n] for n in names if n not in accessor}
+
+        def wants(name: str) -> bool:
+            tensor = leaves[accessor[name]] if name in accessor else buffers[name]
+            return grad and tensor.requires_grad
+
+        with_grad = [n for n in names if wants(n)]
+        axes: dict[str, dict[int, str]] = {}
+        for value in captured.model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            symbolic = {k: d.dim_param for k, d in enumerate(dims) if d.dim_param}
+            if symbolic:
+                axes[value.name] = symbolic
+        user = [n for n in names if n in accessor]
+        return cls(
+            names, with_grad, user, [n for n in with_grad if n in accessor], axes, buffers, captured.model, accessor,
+            captured.out_spec, captured,
+        )  # fmt: skip
+
+    def construct_inputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
+        """Graph inputs in order, from the call's flat leaves and the module's tensors."""
+        accessor, buffers = self.data_accessor, self.buffer_for_ort_runs
+        return [leaves[accessor[n]] if n in accessor else buffers[n] for n in self.onnx_graph_input_names]
+
+    def restore_outputs(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
+        """The module's result in its own structure, from the graph's outputs (mutations removed) in graph order."""
+        by_name = dict(zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False))
+        flat: list[Any] = []
+        for ref in self.captured.outputs:
+            if ref.kind == "tensor":
+                flat.append(by_name[ref.name])  # type: ignore[index]
+            elif ref.kind == "size":
+                flat.append(int(by_name[ref.name]))  # type: ignore[index]
+            elif ref.kind == "constant":
+                flat.append(ref.value)
+            elif ref.kind == "input" and ref.flat_index is not None:
+                flat.append(leaves[ref.flat_index])
+            elif ref.kind == "input" and ref.name is not None:
+                flat.append(self.buffer_for_ort_runs[ref.name])
+            else:
+                raise InternalError(f"unknown output kind {ref.kind!r}")
+        return pytree.tree_unflatten(flat, self.module_forward_output_schema)

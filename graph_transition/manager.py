@@ -1,0 +1,232 @@
+"""GraphTransitionManager: finds or makes the graph for a call.
+
+States of a graph: captured -> post-processed -> session built. A call walks only the part of that way that is
+missing. Graphs are kept per signature; among those of one signature the first whose sizes fit is used, a static one
+before dynamic ones, so that A -> B -> A exports twice and any third size not at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import _C
+from ..capture import Captured, capture
+from ..errors import ORTModuleError
+from ..options import DebugOptions, Options
+from ..report import Export, SessionReport
+from .info import PostExportProcessedModelInfo
+from .signature import CallSignature, flatten_call, signature_of
+
+__all__ = ["GraphTransitionManager", "Transition"]
+
+_LOGGER = logging.getLogger("ortmodule")
+
+
+class _Graph:
+    """One captured graph and the sessions made from it, by the set of inputs that want a gradient."""
+
+    def __init__(self, captured: Captured, leaves: Sequence[Any], dynamic: frozenset[tuple[int, int]]) -> None:
+        self.captured = captured
+        self.dynamic = dynamic
+        self.shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves]
+        self.tensor_leaves = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        self.sessions: dict[tuple[Any, ...], Transition] = {}
+
+    def refusal(self, leaves: Sequence[Any], module: torch.nn.Module) -> str | None:
+        """Why this graph does not hold for the call; None when it does."""
+        for i in self.tensor_leaves:
+            shape = leaves[i].shape
+            if shape == self.shapes[i]:
+                continue
+            for axis, (new, old) in enumerate(zip(shape, self.shapes[i], strict=True)):  # type: ignore[arg-type]
+                if new != old and (i, axis) not in self.dynamic:
+                    return f"size {axis} of input {i} changed from {old} to {new}"
+        for owner, name, value in self.captured.attributes:
+            now = getattr(module.get_submodule(owner), name, None)
+            if now is not value and now != value:
+                return f"the attribute {owner + '.' if owner else ''}{name} changed from {value!r} to {now!r}"
+        if self.dynamic:
+            failed = self.captured.check([leaves[i] for i in self.tensor_leaves])
+            if failed is not None:
+                return f"the guard `{failed}` does not hold"
+        return None
+
+
+@dataclasses.dataclass
+class Transition:
+    """A session, ready to run, with the information that leads from a call to it and back."""
+
+    info: PostExportProcessedModelInfo
+    session: _C.Session
+    mode: str
+    runs: int = 0
+
+    def report(self) -> SessionReport:
+        s = self.session.statistics()
+        types = []
+        for value in self.info.post_export_processed_model.graph.input:
+            if value.name in self.info.data_accessor:
+                dims = (d.dim_param or str(d.dim_value) for d in value.type.tensor_type.shape.dim)
+                types.append(f"{value.name}[{', '.join(dims)}]")
+        return SessionReport(
+            mode=self.mode,
+            inputs=tuple(types),
+            forward_nodes=s["forward_nodes"],
+            backward_nodes=s["backward_nodes"],
+            aten_nodes=dict(s["aten_nodes"]),
+            gradients=s["gradients"],
+            seconds={**self.info.captured.seconds, **s["seconds"]},
+            peak_bytes=max(s["peak_forward_bytes"], s["peak_backward_bytes"]),
+            saved_bytes=s["saved_bytes"],
+            runs=self.runs,
+        )
+
+
+class GraphTransitionManager:
+    """Owns the graphs of one module."""
+
+    def __init__(self, module: torch.nn.Module, options: Options, debug: DebugOptions) -> None:
+        self._module = module
+        self._options = options
+        self._debug = debug
+        self._graphs: OrderedDict[CallSignature, list[_Graph]] = OrderedDict()
+        self.exports: list[Export] = []
+
+    def transitions(self) -> list[Transition]:
+        """Every session that is kept."""
+        return [t for graphs in self._graphs.values() for g in graphs for t in g.sessions.values()]
+
+    def use_cache_or_reconstruct_post_processed_model(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Transition, list[Any]]:
+        """The session for this call, made if need be, and the call's flat leaves.
+
+        Raises:
+            CaptureError: the module cannot be captured.
+            ORTModuleError: the captured graph cannot be compiled.
+        """
+        leaves, spec = flatten_call(args, kwargs)
+        training = tuple(m.training for m in self._module.modules())
+        signature = signature_of(leaves, spec, training)
+        graph = self._find(signature, leaves)
+        if graph is None:
+            graph = self._export(signature, args, kwargs, leaves)
+        return self._session(graph, leaves), leaves
+
+    # -- graphs -----------------------------------------------------------------------------------------------------
+
+    def _find(self, signature: CallSignature, leaves: list[Any]) -> _Graph | None:
+        graphs = self._graphs.get(signature)
+        if graphs is None:
+            return None
+        self._graphs.move_to_end(signature)
+        for graph in graphs:
+            if graph.refusal(leaves, self._module) is None:
+                return graph
+        return None
+
+    def _export(self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> _Graph:
+        reason, dynamic = self._plan_export(signature, leaves)
+        start = time.perf_counter()
+        captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None)
+        seconds = time.perf_counter() - start
+        names = dict(captured.user_inputs)
+        axes = tuple(f"{names.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
+        self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized)))
+        _LOGGER.info("export %d of %s: %s (%.2f s)", len(self.exports), type(self._module).__name__, reason, seconds)
+        graph = _Graph(captured, leaves, frozenset(dynamic))
+        self._graphs.setdefault(signature, []).append(graph)
+        self._bound()
+        return graph
+
+    def _plan_export(self, signature: CallSignature, leaves: list[Any]) -> tuple[str, set[tuple[int, int]]]:
+        """Why an export is needed, and the sizes it should keep symbolic: those that were seen to change."""
+        graphs = self._graphs.get(signature, [])
+        if not graphs:
+            if not self._graphs:
+                return "first call", set()
+            last = next(reversed(self._graphs))
+            return "; ".join(signature.differences(last)) or "a new signature", set()
+        refusals = [g.refusal(leaves, self._module) for g in graphs]
+        dynamic: set[tuple[int, int]] = set()
+        for graph in graphs:
+            dynamic |= graph.dynamic
+            for i in graph.tensor_leaves:
+                sizes = zip(leaves[i].shape, graph.shapes[i], strict=True)  # type: ignore[arg-type]
+                dynamic |= {(i, axis) for axis, (new, old) in enumerate(sizes) if new != old}
+        # A size of 0 or 1 is a constant to PyTorch's export, because it broadcasts.
+        dynamic = {(i, axis) for i, axis in dynamic if leaves[i].shape[axis] > 1}
+        return refusals[-1] or "a new size", dynamic
+
+    def _bound(self) -> None:
+        """Drops the least recently used signatures, and the oldest graphs of the present one, beyond the limit."""
+        while sum(map(len, self._graphs.values())) > self._options.cache_size:
+            if len(self._graphs) > 1:
+                self._graphs.popitem(last=False)
+            else:
+                next(iter(self._graphs.values())).pop(0)
+
+    # -- sessions ---------------------------------------------------------------------------------------------------
+
+    def _tensors(self, captured: Captured) -> dict[str, torch.Tensor]:
+        named = dict(self._module.named_parameters(remove_duplicate=False))
+        named.update(self._module.named_buffers(remove_duplicate=False))
+        return {**{n: named[n] for n in (*captured.parameters, *captured.buffers)}, **captured.constants}
+
+    def _session(self, graph: _Graph, leaves: list[Any]) -> Transition:
+        captured = graph.captured
+        tensors = self._tensors(captured)
+        grad = torch.is_grad_enabled()
+        info = PostExportProcessedModelInfo.build(captured, tensors, leaves, grad)
+        wanted = tuple(info.onnx_graph_input_names_require_grad)
+        device = next((str(t.device) for t in info.construct_inputs(leaves)), "cpu")
+        mode = "training" if wanted else "inference"
+        key = (mode, wanted, device)
+        transition = graph.sessions.get(key)
+        if transition is None:
+            session = self._build(info, mode, wanted, device)
+            transition = graph.sessions[key] = Transition(info, session, mode)
+        else:
+            transition.info.buffer_for_ort_runs = info.buffer_for_ort_runs
+        return transition
+
+    def _build(self, info: PostExportProcessedModelInfo, mode: str, wanted: Sequence[str], device: str) -> _C.Session:
+        index = {name: i for i, name in enumerate(info.onnx_graph_input_names)}
+        outputs = {o.name: i for i, o in enumerate(info.post_export_processed_model.graph.output)}
+        users = {leaf: name for name, leaf in info.data_accessor.items()}
+        mutations = []
+        for output, kind, target in info.captured.mutations:
+            name = users[target] if kind == "input" else target  # type: ignore[index]
+            mutations.append((outputs[output], index[name]))  # type: ignore[index]
+        options = {
+            "device": device,
+            "dropout": self._options.dropout,
+            "keep_stages": self._debug.save_onnx,
+            "mutations": mutations,
+        }
+        session = _C.Session(info.post_export_processed_model.SerializeToString(), mode, list(wanted), options)
+        if self._debug.save_onnx:
+            self._save_stages(session, mode)
+        return session
+
+    def _save_stages(self, session: _C.Session, mode: str) -> None:
+        for number, stage in enumerate(session.stage_names()):
+            path = f"{self._debug.save_path}/{self._debug.onnx_prefix}_{number:02d}_{stage}_{mode}.onnx"
+            with open(path, "wb") as file:
+                file.write(session.stage_model(stage))
+        path = f"{self._debug.save_path}/{self._debug.onnx_prefix}_portable_{mode}.onnx"
+        try:
+            model = session.stage_model("resolved", portable=True)
+        except ORTModuleError as error:
+            _LOGGER.warning("the %s graph has no portable form: %s", mode, error)
+            return
+        with open(path, "wb") as file:
+            file.write(model)
+

@@ -1,0 +1,78 @@
+"""What about a call decides which graph it may run on.
+
+Sizes are not part of it: they are checked per graph (a static graph wants its own sizes, a dynamic one its guards).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+__all__ = ["CallSignature", "flatten_call", "signature_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CallSignature:
+    """Hashable facts of a call.
+
+    Attributes:
+        structure: text of the pytree structure of (args, kwargs).
+        leaves: per flat leaf ("tensor", dtype, rank, device) or ("value", type, value).
+        training: the training flag of every sub-module, in `modules()` order.
+        autocast: (device type, dtype) where autocast is on.
+    """
+
+    structure: str
+    leaves: tuple[tuple[Any, ...], ...]
+    training: tuple[bool, ...]
+    autocast: tuple[tuple[str, torch.dtype], ...]
+
+    def differences(self, other: CallSignature) -> list[str]:
+        """Sentences that say what changed from `other` to this signature."""
+        out = []
+        if self.structure != other.structure:
+            out.append("the structure of the inputs changed")
+        elif len(self.leaves) == len(other.leaves):
+            for i, (new, old) in enumerate(zip(self.leaves, other.leaves, strict=True)):
+                if new != old:
+                    out.append(f"input {i} changed from {_leaf_text(old)} to {_leaf_text(new)}")
+        if self.training != other.training:
+            out.append("train/eval mode changed")
+        if self.autocast != other.autocast:
+            out.append(f"autocast changed from {other.autocast or 'off'} to {self.autocast or 'off'}")
+        return out
+
+
+def _leaf_text(leaf: tuple[Any, ...]) -> str:
+    if leaf[0] == "tensor":
+        return f"{str(leaf[1]).removeprefix('torch.')}[{', '.join('?' * leaf[2])}] on {leaf[3]}"
+    return repr(leaf[2])
+
+
+def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
+    """Flat leaves of a call and their structure; the inverse is `pytree.tree_unflatten`."""
+    return pytree.tree_flatten((args, kwargs))
+
+
+def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
+    """(device type, dtype) of every device type on which autocast is on."""
+    return tuple((d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
+
+
+def signature_of(leaves: list[Any], spec: pytree.TreeSpec, training: tuple[bool, ...]) -> CallSignature:
+    """The signature of a flattened call.
+
+    Raises:
+        TypeError: a leaf that is neither a tensor nor hashable.
+    """
+    facts: list[tuple[Any, ...]] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            facts.append(("tensor", leaf.dtype, leaf.dim(), str(leaf.device)))
+        else:
+            hash(leaf)
+            facts.append(("value", type(leaf), leaf))
+    return CallSignature(str(spec), tuple(facts), training, autocast_state())

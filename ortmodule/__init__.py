@@ -1,0 +1,35 @@
+"""ORTModule: trains PyTorch models faster with one line, `model = ORTModule(model)`."""
+
+from __future__ import annotations
+
+import torch  # noqa: F401  its libraries must be loaded before ours
+
+from .environment import check_build
+
+check_build()
+
+from .errors import (  # noqa: E402
+    CaptureError,
+    InternalError,
+    InvalidArgumentError,
+    InvalidGraphError,
+    ORTModuleError,
+    UnsupportedError,
+)
+from .options import DebugOptions, LogLevel, Options  # noqa: E402
+from .ortmodule import ORTModule  # noqa: E402
+from .report import Report  # noqa: E402
+
+__all__ = [
+    "CaptureError",
+    "DebugOptions",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidGraphError",
+    "LogLevel",
+    "ORTModule",
+    "ORTModuleError",
+    "Options",
+    "Report",
+    "UnsupportedError",
+]

@@ -1,0 +1,220 @@
+"""Everything of torch that is private or version dependent and that capture must touch, in one place.
+
+`traced_module_calls` replaces, for the duration of one capture and for the capturing thread only, the few functions of
+torch whose effect an export would lose without a word:
+
+- `autograd.Function.apply`: traced through, the user's backward would be lost; becomes `ortmodule::python_op`.
+- `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
+- `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
+- hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
+
+The patches are process-global, hence `LOCK`. No graph is read or written here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+import torch.utils.checkpoint as torch_checkpoint
+
+from ..errors import CaptureError
+from .library import FunctionCall, call_function_class, tracing
+
+__all__ = ["LOCK", "AttributeReads", "export_guards", "release_example_inputs", "storage_of", "traced_module_calls"]
+
+LOCK = threading.RLock()
+_MISSING = object()
+_TORCH_ROOT = str(Path(torch.__file__).parent)
+_OUR_ROOT = str(Path(__file__).parent)
+
+
+def user_source_line(error: BaseException) -> str | None:
+    """The innermost line of `error`'s traceback that is neither torch's nor ours, as `path:12: code`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _last_user_frame(frames)
+
+
+def current_source_line() -> str | None:
+    """The innermost line of the running stack that is neither torch's nor ours, as `path:12: code`."""
+    return _last_user_frame(traceback.extract_stack())
+
+
+def _last_user_frame(frames: traceback.StackSummary) -> str | None:
+    for frame in reversed(frames):
+        if not frame.filename.startswith((_TORCH_ROOT, _OUR_ROOT, "<")):
+            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+    return None
+
+
+class AttributeReads:
+    """Python values that the traced forward read from its modules' attributes: they are baked into the graph.
+
+    `values` maps (module, attribute) to the value first read, for numbers, strings, None, tuples of them and plain
+    tensors; a later call must find equal values for the graph to hold.
+    """
+
+    _KINDS = (bool, int, float, str, type(None), tuple, torch.Tensor)
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._names = {module: name for name, module in root.named_modules()}
+        self.values: dict[tuple[str, str], Any] = {}
+
+    def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
+        """Notes one read of `module.name`; the first value wins."""
+        if name[0] != "_" and isinstance(value, self._KINDS) and name in vars(module):
+            owner = self._names.get(module)
+            if owner is not None:
+                self.values.setdefault((owner, name), value)
+
+
+@contextlib.contextmanager
+def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
+    """Installs the patches; yields the list that collects the traced calls of custom autograd Functions.
+
+    Args:
+        reads: receives every plain attribute that the forward reads.
+    """
+    calls: list[FunctionCall] = []
+    thread = threading.get_ident()
+    with contextlib.ExitStack() as stack:
+        for owner, name, make in _patches():
+            stack.enter_context(_replaced(owner, name, make, thread))
+        stack.enter_context(_recorded_reads(reads, thread))
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        tracing.calls = calls
+        try:
+            yield calls
+        finally:
+            tracing.calls = None
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, make: Callable[[Any], Any], thread: int) -> Iterator[None]:
+    """Sets `owner.name` to `make(original)`, which other threads never see: they are sent to the original."""
+    raw = vars(owner).get(name, _MISSING)
+    original = getattr(owner, name)
+    replacement = make(raw.__func__ if isinstance(raw, classmethod) else original)
+
+    @functools.wraps(replacement)
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            return replacement(*args, **kwargs)
+        return raw.__func__(*args, **kwargs) if isinstance(raw, classmethod) else original(*args, **kwargs)
+
+    setattr(owner, name, classmethod(dispatch) if isinstance(raw, classmethod) else dispatch)
+    try:
+        yield
+    finally:
+        if raw is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, raw)
+
+
+@contextlib.contextmanager
+def _recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
+    def getattribute(self: torch.nn.Module, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if threading.get_ident() == thread:
+            reads.record(self, name, value)
+        return value
+
+    torch.nn.Module.__getattribute__ = getattribute  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del torch.nn.Module.__getattribute__  # type: ignore[attr-defined]
+
+
+def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    regions = itertools.count()
+    table: list[tuple[Any, str, Callable[[Any], Any]]] = [
+        (torch.autograd.Function, "apply", _opaque_apply),
+        (torch_checkpoint, "_checkpoint_without_reentrant_generator", lambda original: _marked_generator(regions)),
+        (torch_checkpoint.CheckpointFunction, "apply", lambda original: _marked_call(regions)),
+    ]
+    table += [
+        (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    ]
+    refused = [
+        (torch.Tensor, "register_hook"), (torch.Tensor, "register_post_accumulate_grad_hook"),
+        (torch.Tensor, "retain_grad"), (torch.Tensor, "backward"), (torch.autograd, "grad"),
+        (torch.autograd, "backward"),
+    ]  # fmt: skip
+    return table + [(owner, name, functools.partial(_refused, name)) for owner, name in refused]
+
+
+def _opaque_apply(original: Any) -> Any:
+    def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith("torch."):
+            return original(cls, *args, **kwargs)
+        return call_function_class(cls, args, kwargs)
+
+    return apply
+
+
+def _recurrent(name: str, original: Any) -> Any:
+    operator = getattr(torch.ops.ortmodule, name)
+
+    def call(x: torch.Tensor, hx: Any, params: Any, *rest: Any) -> Any:
+        if not isinstance(params, (list, tuple)):  # the packed-sequence form has batch_sizes in second place
+            return original(x, hx, params, *rest)
+        bias, layers, dropout, train, bidirectional, batch_first = rest
+        states = list(hx) if name == "lstm" else hx
+        return operator(x, states, list(params), bias, layers, float(dropout), train, bidirectional, batch_first)
+
+    return call
+
+
+def _marked_generator(regions: Iterator[int]) -> Any:
+    def generator(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        with fx_traceback.annotate({"recompute": next(regions)}):
+            yield
+
+    return generator
+
+
+def _marked_call(regions: Iterator[int]) -> Any:
+    def apply(function: Any, preserve_rng_state: bool, *args: Any) -> Any:
+        with fx_traceback.annotate({"recompute": next(regions)}):
+            return function(*args)
+
+    return apply
+
+
+def _refused(name: str, original: Any) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise CaptureError(
+            f"`{name}` is called inside forward; a captured graph cannot honour it", current_source_line()
+        )
+
+    return refuse
+
+
+def recompute_region(meta: dict[str, Any]) -> int | None:
+    """The checkpoint region that a traced node belongs to, or None."""
+    return (meta.get("custom") or {}).get("recompute")
+
+
+def storage_of(fake: torch.Tensor) -> int:
+    """A number shared by exactly the fake tensors of one trace that share memory."""
+    return fake.untyped_storage()._cdata
+
+
+def export_guards(program: torch.export.ExportedProgram) -> list[str]:
+    """The conditions on the inputs under which the exported program holds, as Python expressions over `L`."""
+    return list(getattr(program, "_guards_code", None) or [])
+
+
+def release_example_inputs(program: torch.export.ExportedProgram) -> None:
+    """Drops the reference to the tensors of the example call, which would stay in memory otherwise."""
+    program._example_inputs = None

@@ -1,0 +1,312 @@
+"""Walks an exported fx graph and writes it as an ONNX model.
+
+`Converter` holds the value of every fx node and offers the translators (ops/) what they share: typed emission, casts,
+constants and sizes. Writes into whole tensors become new values here: a later reader of the tensor sees the last one,
+and what was written into an input, buffer or parameter is an output of the graph.
+
+Not here: the export itself (export.py), the ONNX writing (graph.py), single operators (ops/).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..errors import CaptureError
+from . import aten_node
+from .compat import recompute_region
+from .graph import GraphBuilder, Value
+from .ops import TRANSLATORS
+from .regions import functional_form
+from .sizes import Dim, SizePrinter
+
+__all__ = ["Converter"]
+
+_DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_functional_assert_async",
+            "sym_constrain_range_for_size", "_functional_assert_scalar"}  # fmt: skip
+_FLOAT_ARITHMETIC = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div",
+                     operator.pow: "Pow", operator.neg: "Neg"}  # fmt: skip
+_HALVES = (torch.float16, torch.bfloat16)
+_MODULE_PREFIX = "module."
+
+
+class Converter:
+    """One conversion. Feed `define` with the graph's inputs, then call `run`."""
+
+    def __init__(self, builder: GraphBuilder, printer: SizePrinter) -> None:
+        self.builder = builder
+        self.printer = printer
+        self.values: dict[Node, Any] = {}
+        self.written: dict[Node, Value] = {}
+        self._roots: dict[Node, Node] = {}
+        self._node: Node | None = None
+        self._result_name = ""
+        self.out: Any = None
+
+    def define(self, node: Node, value: Any) -> None:
+        """Sets the value of a placeholder."""
+        self.values[node] = value
+
+    def run(self, graph: torch.fx.Graph) -> None:
+        """Translates every node of `graph` in order."""
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self._visit(node)
+            elif node.op not in ("placeholder", "output"):
+                raise CaptureError(f"the exported graph holds '{node.target}' ({node.op}), which has no ONNX form")
+
+    def root(self, node: Node) -> Node:
+        """The node that first made the tensor that `node` is, seen through in-place operators."""
+        return self._roots.get(node, node)
+
+    def read(self, node: Node) -> Any:
+        """The present value of a node: a Value, a tuple of Values, a SymInt or a Python number."""
+        return self.values[self.root(node)]
+
+    @property
+    def name(self) -> str:
+        """Name of the node's result."""
+        return self._result_name
+
+    @property
+    def operator(self) -> str:
+        """The fx node's target as text, such as `aten.relu.default`."""
+        assert self._node is not None
+        return str(self._node.target)
+
+    def changes_device(self) -> bool:
+        """Whether the node's result lies on another device than its first argument."""
+        assert self._node is not None
+        source = self._node.args[0]
+        return isinstance(source, Node) and source.meta["val"].device != self.out.device
+
+    # -- what translators use -------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the node's result."""
+        return self.out.dtype
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """Dims of the node's result."""
+        return self.printer.shape(self.out)
+
+    def emit(
+        self, op: str, *inputs: Value | None, compute: torch.dtype | None = None, domain: str = "", **attrs: Any
+    ) -> Value:
+        """Emits the operator that makes the node's result.
+
+        Args:
+            compute: the dtype the operator itself yields where it is not the result's; a Cast follows.
+        """
+        if compute is not None and compute != self.dtype:
+            return self.cast(
+                self.helper(op, inputs, compute, self.shape, domain, **attrs), self.dtype, self._result_name
+            )
+        result = self.builder.value(self._result_name, self.dtype, self.shape)
+        self.builder.node(op, inputs, [result], domain, **attrs)
+        return result
+
+    def emit_many(self, op: str, inputs: Sequence[Value | None], keep: Sequence[bool] | None = None, domain: str = "",
+                  **attrs: Any) -> tuple[Value | None, ...]:  # fmt: skip
+        """Emits the operator whose outputs are the node's results; `keep` says which are wanted."""
+        kept = keep if keep is not None else [True] * len(self.out)
+        results = [
+            self.builder.value(f"{self._result_name}.{i}", fake.dtype, self.printer.shape(fake)) if wanted else None
+            for i, (fake, wanted) in enumerate(zip(self.out, kept, strict=True))
+        ]
+        self.builder.node(op, inputs, results, domain, **attrs)
+        return tuple(results)
+
+    def helper(self, op: str, inputs: Sequence[Value | None], dtype: torch.dtype, shape: Sequence[Dim], domain: str = "",
+               **attrs: Any) -> Value:  # fmt: skip
+        """Emits an operator for an intermediate value that has no fx node."""
+        result = self.builder.value(f"{self._result_name}.{op.lower()}", dtype, shape)
+        self.builder.node(op, inputs, [result], domain, **attrs)
+        return result
+
+    def cast(self, value: Value, dtype: torch.dtype, name: str | None = None) -> Value:
+        """`value` in another dtype; itself where nothing changes."""
+        if value.dtype == dtype:
+            return value
+        result = self.builder.value(name or f"{self._result_name}.cast", dtype, value.shape)
+        self.builder.node("Cast", [value], [result], to=int(aten_node.onnx_type(dtype)))
+        return result
+
+    def tensor(self, x: Any, dtype: torch.dtype) -> Value:
+        """A Value, number or symbolic size as a Value of `dtype`; numbers are 0-d."""
+        if isinstance(x, Value):
+            return self.cast(x, dtype)
+        if isinstance(x, torch.SymInt):
+            return self.cast(self.builder.size(self.printer.dim(x)), dtype)
+        return self.builder.const(_converted(x, dtype), dtype)
+
+    def const(self, data: Any, dtype: torch.dtype) -> Value:
+        """A small constant."""
+        return self.builder.const(data, dtype)
+
+    def sizes(self, dims: Sequence[Any]) -> Value:
+        """Ints, SymInts or size texts as a 1-D int64 value."""
+        return self.builder.sizes([d if isinstance(d, (int, str)) else self.printer.dim(d) for d in dims])
+
+    def dim(self, size: Any) -> Dim:
+        """One int or SymInt as int or text."""
+        return self.printer.dim(size)
+
+    def opmath(self, *scalars: Any) -> torch.dtype:
+        """The dtype to compute in: float32 where the result is half precision and cannot hold a scalar exactly."""
+        if self.dtype in _HALVES and any(isinstance(s, (int, float)) and not _exact(s, self.dtype) for s in scalars):
+            return torch.float32
+        return self.dtype
+
+    def used_outputs(self) -> list[bool]:
+        """For each of the node's results, whether anything reads it."""
+        assert self._node is not None
+        used = [False] * len(self.out)
+        for user in self._node.users:
+            if user.target is operator.getitem and user.users:
+                used[user.args[1]] = True
+        return used
+
+    # -- the walk -------------------------------------------------------------------------------------------------
+
+    def _visit(self, node: Node) -> None:
+        target = node.target
+        self.out = node.meta.get("val")
+        if target is operator.getitem:
+            source = self.read(node.args[0])
+            self.values[node] = source[node.args[1]]
+            return
+        self._enter(node)
+        if isinstance(self.out, torch.SymFloat):
+            self.values[node] = self._symbolic_float(node)
+        elif isinstance(self.out, (int, float, torch.SymInt, torch.SymBool)):
+            self._bind_symbols(node)
+            self.values[node] = self.out
+        elif isinstance(target, torch._ops.OpOverload):
+            if target._schema.name.split("::")[1] not in _DROPPED:
+                self._operator(node, target)
+        else:
+            raise CaptureError(f"the operator '{target}' has no ONNX form", _source_line(node))
+
+    def _enter(self, node: Node) -> None:
+        self._node = node
+        self._result_name = node.name
+        stack = node.meta.get("nn_module_stack")
+        path = next(reversed(stack.values()))[0] if stack else ""
+        path = path if isinstance(path, str) else ""
+        self.builder.node_name = path.removeprefix(_MODULE_PREFIX) if path != "module" else ""
+        region = recompute_region(node.meta)
+        self.builder.metadata = {} if region is None else {"recompute": str(region)}
+
+    def _operator(self, node: Node, target: torch._ops.OpOverload) -> None:
+        written = target._schema.is_mutable
+        functional = functional_form(target) if written else target
+        if functional is None:
+            raise CaptureError(f"the in-place operator '{target}' has no functional form", _source_line(node))
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._argument)
+        result = self._translate(functional, args, kwargs)
+        if result is NotImplemented:
+            result = aten_node.emit(self, functional, args, kwargs)
+        if written:
+            self._write(node, result)
+        else:
+            self.values[node] = result
+            self._bind_symbols(node)
+
+    def _translate(self, target: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        if target.namespace != "aten":
+            return NotImplemented
+        name, overload = target._schema.name[6:], target._schema.overload_name
+        translator = TRANSLATORS.get(f"{name}.{overload}" if overload else name)
+        if translator is None or self._is_complex(args):
+            return NotImplemented
+        return translator(self, *args, **kwargs)
+
+    def _is_complex(self, args: Sequence[Any]) -> bool:
+        if isinstance(self.out, torch.Tensor) and self.out.dtype.is_complex:
+            return True
+        return any(isinstance(a, Value) and a.dtype.is_complex for a in args)
+
+    def _argument(self, node: Node) -> Any:
+        return self.read(node)
+
+    def _write(self, node: Node, result: Value) -> None:
+        root = self.root(node.args[0])
+        self._roots[node] = root
+        self.rebind(root, result)
+
+    def rebind(self, root: Node, value: Value) -> None:
+        """From here on `root` reads as `value`; a placeholder's new value becomes a mutation of the module."""
+        self.values[root] = value
+        if root.op == "placeholder":
+            self.written[root] = value
+
+    def argument_root(self, index: int) -> Node | None:
+        """The node behind the present operator's positional argument, for operators that write hidden state."""
+        assert self._node is not None
+        argument = self._node.args[index] if index < len(self._node.args) else None
+        return self.root(argument) if isinstance(argument, Node) else None
+
+    # -- sizes and numbers that come from data --------------------------------------------------------------------
+
+    def _bind_symbols(self, node: Node) -> None:
+        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items():
+            value = self._bound_value(node, path)
+            if value is not None:
+                self.builder.bind(str(symbol), value)
+
+    def _bound_value(self, node: Node, path: Sequence[Any]) -> Value | None:
+        if not isinstance(node.meta["val"], torch.SymInt):  # the size of a result, found by walking to it
+            value = self.values[node]
+            axis = 0
+            for key in path:
+                if getattr(key, "name", None) == "size":
+                    axis = path[-1].idx
+                    break
+                value = value[key.idx]
+            shape = self.helper("Shape", [value], torch.int64, (value.rank,))
+            return self.helper("Gather", [shape, self.const(axis, torch.int64)], torch.int64, (), axis=0)
+        if path and getattr(path[-1], "name", "item") != "item":
+            return None
+        return self._scalar(self.read(node.args[0]), torch.int64)
+
+    def _scalar(self, value: Value, dtype: torch.dtype) -> Value:
+        value = self.cast(value, dtype)
+        return value if value.rank == 0 else self.helper("Reshape", [value, self.sizes([])], dtype, (), allowzero=1)
+
+    def _symbolic_float(self, node: Node) -> Value:
+        """A Python float computed from sizes or from data: a 0-d double."""
+        name = getattr(node.target, "__name__", str(node.target))
+        operands = [self.read(a) if isinstance(a, Node) else a for a in node.args]
+        if node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
+            source = self.helper("StopGradient", operands, operands[0].dtype, operands[0].shape, "ai.ortmodule")
+            return self._scalar(source, torch.float64)
+        values = [self.tensor(a, torch.float64) for a in operands]
+        if node.target in _FLOAT_ARITHMETIC:
+            return self.helper(_FLOAT_ARITHMETIC[node.target], values, torch.float64, ())
+        if name == "sym_float":
+            return values[0]
+        if name in ("_sym_sqrt", "sym_sqrt"):
+            return self.helper("Sqrt", values, torch.float64, ())
+        raise CaptureError(f"a Python float is computed with '{name}' of a size or a tensor", _source_line(node))
+
+
+def _source_line(node: Node) -> str | None:
+    trace = node.meta.get("stack_trace")
+    return " ".join(trace.strip().splitlines()[-2:]).strip() if trace else None
+
+
+def _converted(x: Any, dtype: torch.dtype) -> Any:
+    if dtype == torch.bool:
+        return bool(x)
+    return float(x) if dtype.is_floating_point else int(x)
+
+
+def _exact(x: float, dtype: torch.dtype) -> bool:
+    return torch.tensor(x, dtype=dtype).item() == x or x != x

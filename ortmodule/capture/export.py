@@ -1,0 +1,207 @@
+"""Runs `torch.export` on a module in its present mode, hardened against what an export loses without a word.
+
+The module is traced through a wrapper that takes the tensors among the call's leaves and returns the tensors among the
+result's leaves; everything else (Python values, structure) is kept beside the program. So no restriction of export on
+argument or output types applies, and values that are baked are known. The wrapper also re-enters the caller's autocast
+inside the trace, where its casts become nodes.
+
+What is patched in torch is in `compat.py`; how regions and mutations in the graph are resolved is in `regions.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import CaptureError, ORTModuleError
+from . import compat, regions
+from .library import FunctionCall
+
+__all__ = ["Exported", "export_module", "flatten_call"]
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.SymInt)
+
+
+@dataclasses.dataclass
+class Exported:
+    """An exported program and what the export itself does not say.
+
+    Attributes:
+        program: the ExportedProgram of the wrapper; its parameters are named `module.<FQN>`.
+        tensor_index: for each input tensor of the program, its index among the call's flat leaves.
+        outputs: one per flat output leaf: ("value", position among the program's outputs) or ("constant", value).
+        out_spec: pytree spec of the module's result.
+        calls: the custom autograd Functions that the graph refers to.
+        attributes: (module FQN, attribute, value) for the plain attributes that the forward read.
+        changed_attributes: `module.attribute` of those that the forward itself changed.
+        seconds: wall seconds per step of the export.
+    """
+
+    program: torch.export.ExportedProgram
+    tensor_index: list[int]
+    outputs: list[tuple[str, Any]]
+    out_spec: pytree.TreeSpec
+    calls: list[FunctionCall]
+    attributes: list[tuple[str, str, Any]]
+    changed_attributes: list[str]
+    seconds: dict[str, float]
+
+
+class _Result:
+    """What the traced forward returned; kept outside the wrapper, whose attributes export restores."""
+
+    def __init__(self) -> None:
+        self.outputs: list[tuple[str, Any]] = []
+        self.spec: pytree.TreeSpec | None = None
+
+
+class _Wrapper(torch.nn.Module):
+    """The traced module: tensors in, tensors out."""
+
+    def __init__(self, module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec) -> None:
+        super().__init__()
+        self.module = module
+        self._leaves = leaves
+        self._spec = spec
+        self._autocast = [
+            (device, torch.get_autocast_dtype(device))
+            for device in ("cpu", "cuda")
+            if torch.is_autocast_enabled(device)
+        ]
+        self.result = _Result()
+        self.training = module.training
+
+    def forward(self, *tensors: torch.Tensor) -> list[Any]:
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        with contextlib.ExitStack() as stack:
+            for device, dtype in self._autocast:
+                stack.enter_context(
+                    torch.autocast(device, dtype=dtype, cache_enabled=torch.is_autocast_cache_enabled())
+                )
+            result = self.module(*args, **kwargs)
+        return self._collect(result)
+
+    def _collect(self, result: Any) -> list[Any]:
+        flat, self.result.spec = _flatten_registering(result)
+        self.result.outputs, values = [], []
+        for leaf in flat:
+            if isinstance(leaf, (torch.Tensor, torch.SymInt)):
+                self.result.outputs.append(("value", len(values)))
+                values.append(leaf)
+            elif isinstance(leaf, _PLAIN) or not _holds_tensor(leaf):
+                self.result.outputs.append(("constant", leaf))
+            else:
+                name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+                raise CaptureError(f"the module returns an object of class {name} that holds tensors; register the class "
+                                   "with torch.utils._pytree.register_pytree_node")  # fmt: skip
+        return values
+
+
+def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves and the structure of a call; dataclasses that no one registered yet are registered."""
+    return _flatten_registering((args, kwargs))
+
+
+def _flatten_registering(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    leaves, spec = pytree.tree_flatten(value)
+    fresh = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
+    if not fresh:
+        return leaves, spec
+    for cls in fresh:
+        torch.export.register_dataclass(cls)
+    return _flatten_registering(value)
+
+
+def _holds_tensor(value: Any, depth: int = 3) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth == 0 or isinstance(value, type):
+        return False
+    inner = value if isinstance(value, (list, tuple, set)) else [*getattr(value, "__dict__", {}).values()]
+    inner = [*inner, *value.values()] if isinstance(value, dict) else inner
+    return any(_holds_tensor(item, depth - 1) for item in inner)
+
+
+def export_module(
+    module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, dynamic: set[tuple[int, int]]
+) -> Exported:
+    """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
+
+    Args:
+        module: the user's module; its parameters, buffers and random state are left as they are.
+        leaves, spec: the call, as `flatten_call` gives it.
+        dynamic: (leaf index, axis) pairs whose size shall stay symbolic where the module allows it.
+
+    Raises:
+        CaptureError: the module cannot be exported; it names the reason and the user's line of code.
+    """
+    for name, child in module.named_modules():
+        if child._backward_hooks or child._backward_pre_hooks:
+            raise CaptureError(f"module '{name}' has a backward hook; a captured graph cannot honour it")
+    tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
+    reads = compat.AttributeReads(module)
+    seconds: dict[str, float] = {}
+    wrapper = _Wrapper(module, leaves, spec)
+    autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
+    with compat.LOCK, _same_random_state(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        for context in autocast_off:
+            stack.enter_context(context)
+        calls = stack.enter_context(compat.traced_module_calls(reads))
+        try:
+            program = _timed(seconds, "export", lambda: torch.export.export(
+                wrapper, tuple(leaves[i] for i in tensor_index), dynamic_shapes=(shapes,), strict=False))  # fmt: skip
+            regions.inline_no_grad(program)
+            if not regions.is_convertible(program.graph_module):
+                program = _timed(seconds, "functionalize", lambda: program.run_decompositions({}))
+        except ORTModuleError:
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split())
+            raise CaptureError(f"{type(error).__name__}: {text[:500]}", compat.user_source_line(error)) from error
+    compat.release_example_inputs(program)
+    result = wrapper.result
+    assert result.spec is not None
+    attributes = [(owner, name, value) for (owner, name), value in reads.values.items()]
+    owners = dict(module.named_modules())
+    changed = [f"{o}.{n}".lstrip(".") for o, n, v in attributes if not _same(vars(owners[o]).get(n), v)]
+    return Exported(program, tensor_index, result.outputs, result.spec, calls, attributes, changed, seconds)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and not isinstance(a, torch.Tensor) and a == b)
+
+
+def _timed(seconds: dict[str, float], name: str, run: Any) -> Any:
+    start = time.perf_counter()
+    result = run()
+    seconds[name] = time.perf_counter() - start
+    return result
+
+
+@contextlib.contextmanager
+def _same_random_state() -> Iterator[None]:
+    """Leaves the generators of torch, Python and numpy as they were: a capture must not move the user's seeds."""
+    states = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        states.append((numpy.random.set_state, numpy.random.get_state()))
+    try:
+        yield
+    finally:
+        for restore, state in states:
+            restore(state)

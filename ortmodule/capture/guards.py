@@ -1,0 +1,57 @@
+"""When a captured graph holds for a call: the conditions on its input sizes.
+
+The export records them as Python expressions over the inputs; a size that it treated as symbolic may also be limited to
+a range (torch's export assumes at least 2). A size that was asked to be dynamic and came out fixed is a condition too.
+All of them are compiled into one function, which a call evaluates in microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .sizes import Dim
+
+__all__ = ["compile_check", "range_conditions"]
+
+Check = Callable[[Sequence[torch.Tensor]], str | None]
+
+
+def range_conditions(shapes: dict[int, tuple[Dim, ...]], ranges: dict[Any, Any]) -> list[str]:
+    """Conditions for the symbols that are an input's dim.
+
+    Args:
+        shapes: dims of each input tensor, by its position.
+        ranges: the export's range constraints, symbol to value range.
+    """
+    limits = {str(symbol): (bounds.lower, bounds.upper) for symbol, bounds in ranges.items()}
+    conditions = []
+    for i, shape in shapes.items():
+        for axis, dim in enumerate(shape):
+            bounds = limits.pop(dim, None) if isinstance(dim, str) else None
+            if bounds is None:
+                continue
+            source = f"L['tensors'][{i}].size()[{axis}]"
+            low, high = (int(b) if b.is_Integer else None for b in bounds)
+            if low:
+                conditions.append(f"{source} >= {low}")
+            if high is not None and high < 2**62:
+                conditions.append(f"{source} <= {high}")
+    return conditions
+
+
+def compile_check(conditions: Sequence[str]) -> Check:
+    """One function over the program's input tensors: the text of the first condition that fails, or None."""
+    lines = ["def check(tensors):"]
+    for condition in conditions:
+        lines.append(f"    if not ({condition.replace(_SOURCE, 'tensors')}):\n        return {condition!r}")
+    lines.append("    return None")
+    scope: dict[str, Any] = {"torch": torch, "math": math}
+    exec("\n".join(lines), scope)  # noqa: S102  the expressions are torch.export's own, made for evaluation
+    return scope["check"]  # type: ignore[no-any-return]
+
+
+_SOURCE = "L['tensors']"

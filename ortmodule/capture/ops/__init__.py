@@ -1,0 +1,10 @@
+"""Translators of aten operators, one file per family.
+
+Importing this package fills `registry.TRANSLATORS`. An operator without a translator, or whose translator returns
+NotImplemented for the arguments at hand, becomes an ATen node.
+"""
+
+from . import create, elementwise, indexing, nn, reduction, shape
+from .registry import TRANSLATORS, Translator
+
+__all__ = ["TRANSLATORS", "Translator", "create", "elementwise", "indexing", "nn", "reduction", "shape"]

@@ -1,0 +1,70 @@
+"""Operators that make a tensor from sizes and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..graph import Value, tensor_proto
+from .registry import translates
+
+if TYPE_CHECKING:
+    from ..converter import Converter
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _filled(c: Converter, value: Any) -> Any:
+    if c.dtype.is_complex:
+        return NotImplemented
+    if isinstance(value, (torch.SymInt, Value)):
+        return c.emit("Expand", c.tensor(value, c.dtype), c.sizes(c.shape))
+    proto = tensor_proto(torch.tensor([value]).to(c.dtype))
+    return c.emit("ConstantOfShape", c.sizes(c.shape), value=proto)
+
+
+@translates("zeros", "zeros_like", "new_zeros", "zero")
+def zeros(c: Converter, *args: Any, **kwargs: Any) -> Any:
+    return _filled(c, 0)
+
+
+@translates("ones", "ones_like", "new_ones")
+def ones(c: Converter, *args: Any, **kwargs: Any) -> Any:
+    return _filled(c, 1)
+
+
+@translates("full", "full_like", "new_full", "fill.Scalar", "fill.Tensor")
+def full(c: Converter, like: Any, *args: Any, **kwargs: Any) -> Any:
+    return _filled(c, kwargs["fill_value"] if "fill_value" in kwargs else kwargs.get("value", args[-1] if args else None))
+
+
+@translates("scalar_tensor")
+def scalar_tensor(c: Converter, s: Any, **kwargs: Any) -> Any:
+    return NotImplemented if c.dtype.is_complex else c.tensor(s, c.dtype)
+
+
+@translates("arange", "arange.start", "arange.start_step")
+def arange(c: Converter, *bounds: Any, start: Any = 0, end: Any = None, step: Any = 1, **kwargs: Any) -> Any:
+    if c.dtype in _HALVES:
+        return NotImplemented
+    if len(bounds) == 1:
+        end = bounds[0]
+    elif bounds:
+        start, end, step = (*bounds, step)[:3] if len(bounds) == 2 else bounds
+    return c.emit("Range", c.tensor(start, c.dtype), c.tensor(end, c.dtype), c.tensor(step, c.dtype))
+
+
+@translates("rand_like")
+def rand_like(c: Converter, self: Value, **kwargs: Any) -> Any:
+    if c.dtype not in (torch.float32, torch.float64) or kwargs.get("generator") is not None:
+        return NotImplemented
+    return c.emit("RandomUniformLike", self, dtype=1 if c.dtype == torch.float32 else 11)
+
+
+def filled_vector(c: Converter, value: float, sizes: Sequence[Any], dtype: torch.dtype) -> Value:
+    """A constant-filled intermediate tensor, such as the missing scale of a normalization."""
+    shape = [c.dim(s) for s in sizes]
+    proto = tensor_proto(torch.tensor([value]).to(dtype))
+    return c.helper("ConstantOfShape", [c.sizes(shape)], dtype, shape, value=proto)

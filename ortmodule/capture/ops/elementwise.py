@@ -1,0 +1,257 @@
+"""Elementwise operators: arithmetic, comparison, logic, activations and dtype conversion.
+
+ONNX operators take operands of one type, so torch's promotion becomes Casts. Python scalars become 0-d constants.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..graph import ORTMODULE, Value
+from .registry import translates
+
+if TYPE_CHECKING:
+    from ..converter import Converter
+
+_ARITHMETIC = {"mul": "Mul", "div": "Div", "true_divide": "Div", "multiply": "Mul", "divide": "Div"}
+_COMPARISON = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
+_COMPARISON |= {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual"}
+_LOGIC = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
+_BITWISE = {"bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor": "Xor", "__and__": "And", "__or__": "Or", "__xor__": "Xor"}
+_UNARY = {
+    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "neg": "Neg",
+    "abs": "Abs", "cos": "Cos", "sin": "Sin", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "negative": "Neg",
+    "reciprocal": "Reciprocal", "sign": "Sign", "hardswish": "HardSwish", "silu": "Silu", "rsqrt": "Rsqrt",
+}  # fmt: skip
+_OWN_UNARY = {"Silu", "Rsqrt"}
+
+
+@functools.cache
+def _promoted(a: torch.dtype, a_rank: bool, b: torch.dtype, b_rank: bool) -> torch.dtype:
+    return torch.result_type(torch.empty([1] * a_rank, dtype=a), torch.empty([1] * b_rank, dtype=b))
+
+
+def common_dtype(a: Any, b: Any) -> torch.dtype:
+    """The dtype in which torch combines two operands, each a Value, a number or a symbolic size."""
+    if isinstance(a, Value) and isinstance(b, Value):
+        return _promoted(a.dtype, a.rank > 0, b.dtype, b.rank > 0)
+    value, scalar = (a, b) if isinstance(a, Value) else (b, a)
+    kind = bool if isinstance(scalar, bool) else float if isinstance(scalar, float) else int
+    return torch.result_type(torch.empty([1] * (value.rank > 0), dtype=value.dtype), kind(1))
+
+
+def _arithmetic(c: Converter, op: str, a: Any, b: Any, domain: str = "", wide: bool = False) -> Value:
+    dtype = c.opmath(a, b, 0.1 if wide else 0)
+    return c.emit(op, c.tensor(a, dtype), c.tensor(b, dtype), compute=dtype, domain=domain)
+
+
+def _sum(c: Converter, op: str, a: Any, b: Any, alpha: Any) -> Any:
+    if c.dtype == torch.bool or isinstance(alpha, torch.SymInt):
+        return NotImplemented
+    if alpha == 1:
+        return _arithmetic(c, op, a, b)
+    dtype = c.opmath(a, b, alpha, 0.1)
+    scaled = c.tensor(b, dtype)
+    scaled = c.helper("Mul", [scaled, c.const(alpha, dtype)], dtype, scaled.shape)
+    return c.emit(op, c.tensor(a, dtype), scaled, compute=dtype)
+
+
+@translates("add.Tensor", "add.Scalar")
+def add(c: Converter, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return _sum(c, "Add", self, other, alpha)
+
+
+@translates("sub.Tensor", "sub.Scalar", "subtract.Tensor", "subtract.Scalar")
+def sub(c: Converter, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return _sum(c, "Sub", self, other, alpha)
+
+
+@translates("rsub.Tensor", "rsub.Scalar")
+def rsub(c: Converter, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return _sum(c, "Sub", other, self, alpha) if alpha == 1 else NotImplemented
+
+
+def _binary(name: str, op: str) -> None:
+    def translate(c: Converter, self: Any, other: Any) -> Any:
+        if c.dtype == torch.bool:
+            return c.emit("And", self, c.tensor(other, torch.bool)) if op == "Mul" and self.dtype == torch.bool else NotImplemented
+        return _arithmetic(c, op, self, other)
+
+    translates(f"{name}.Tensor", f"{name}.Scalar")(translate)
+
+
+def _comparison(name: str, op: str, negate: bool = False) -> None:
+    def translate(c: Converter, self: Any, other: Any) -> Value:
+        dtype = common_dtype(self, other)
+        if dtype == torch.bool and op != "Equal":
+            dtype = torch.int32
+        a, b = c.tensor(self, dtype), c.tensor(other, dtype)
+        if not negate:
+            return c.emit(op, a, b, compute=torch.bool)
+        return c.emit("Not", c.helper(op, [a, b], torch.bool, c.shape), compute=torch.bool)
+
+    translates(f"{name}.Tensor", f"{name}.Scalar")(translate)
+
+
+def _unary(name: str, op: str) -> None:
+    def translate(c: Converter, self: Value) -> Any:
+        if not self.dtype.is_floating_point and op in ("Floor", "Ceil"):
+            return self
+        if c.dtype == torch.bool:
+            return NotImplemented
+        return c.emit(op, c.cast(self, c.dtype), domain=ORTMODULE if op in _OWN_UNARY else "")
+
+    translates(name)(translate)
+
+
+for _name, _op in _ARITHMETIC.items():
+    _binary(_name, _op)
+for _name, _op in _COMPARISON.items():
+    _comparison(_name, _op)
+for _name in ("ne", "not_equal"):
+    _comparison(_name, "Equal", negate=True)
+for _name, _op in _UNARY.items():
+    _unary(_name, _op)
+
+
+@translates("div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode")
+def div_mode(c: Converter, self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode == "trunc":
+        return NotImplemented
+    return floor_divide(c, self, other) if rounding_mode == "floor" else _arithmetic(c, "Div", self, other)
+
+
+@translates("floor_divide", "floor_divide.Scalar")
+def floor_divide(c: Converter, self: Any, other: Any) -> Value:
+    return _arithmetic(c, "FloorDiv", self, other, ORTMODULE)
+
+
+@translates("remainder.Tensor", "remainder.Scalar")
+def remainder(c: Converter, self: Any, other: Any) -> Any:
+    if c.dtype.is_floating_point or c.dtype == torch.bool:
+        return NotImplemented
+    return _arithmetic(c, "Mod", self, other)
+
+
+@translates("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def pow_(c: Converter, self: Any, exponent: Any) -> Any:
+    if c.dtype == torch.bool:
+        return NotImplemented
+    if isinstance(exponent, (int, float)) and exponent == 2:
+        return square(c, self)
+    return _arithmetic(c, "Pow", self, exponent)
+
+
+@translates("square")
+def square(c: Converter, self: Value) -> Value:
+    x = c.cast(self, c.dtype)
+    return c.emit("Mul", x, x)
+
+
+@translates("minimum", "min.other")
+def minimum(c: Converter, self: Value, other: Value) -> Any:
+    return NotImplemented if c.dtype == torch.bool else _arithmetic(c, "Min", self, other)
+
+
+@translates("maximum", "max.other")
+def maximum(c: Converter, self: Value, other: Value) -> Any:
+    return NotImplemented if c.dtype == torch.bool else _arithmetic(c, "Max", self, other)
+
+
+def _logic(name: str, op: str, bitwise: bool) -> None:
+    def translate(c: Converter, self: Any, other: Any) -> Value:
+        if bitwise and c.dtype != torch.bool:
+            return c.emit(f"Bitwise{op}", c.tensor(self, c.dtype), c.tensor(other, c.dtype))
+        return c.emit(op, c.tensor(self, torch.bool), c.tensor(other, torch.bool), compute=torch.bool)
+
+    translates(*([f"{name}.Tensor", f"{name}.Scalar"] if bitwise else [name]))(translate)
+
+
+for _name, _op in _LOGIC.items():
+    _logic(_name, _op, bitwise=False)
+for _name, _op in _BITWISE.items():
+    _logic(_name, _op, bitwise=True)
+
+
+@translates("logical_not")
+def logical_not(c: Converter, self: Value) -> Value:
+    return c.emit("Not", c.cast(self, torch.bool), compute=torch.bool)
+
+
+@translates("bitwise_not")
+def bitwise_not(c: Converter, self: Value) -> Value:
+    return c.emit("Not" if c.dtype == torch.bool else "BitwiseNot", self)
+
+
+@translates("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(c: Converter, condition: Value, self: Any, other: Any) -> Value:
+    return c.emit("Where", c.cast(condition, torch.bool), c.tensor(self, c.dtype), c.tensor(other, c.dtype))
+
+
+@translates("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(c: Converter, self: Value, mask: Value, value: Any) -> Value:
+    return c.emit("Where", c.cast(mask, torch.bool), c.tensor(value, c.dtype), c.cast(self, c.dtype))
+
+
+@translates("clamp", "clip")
+def clamp(c: Converter, self: Value, min: Any = None, max: Any = None) -> Value:
+    bounds = [None if bound is None else c.tensor(bound, c.dtype) for bound in (min, max)]
+    return c.emit("Clip", c.cast(self, c.dtype), *bounds)
+
+
+@translates("hardtanh")
+def hardtanh(c: Converter, self: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
+    return clamp(c, self, min_val, max_val)
+
+
+@translates("clamp_min")
+def clamp_min(c: Converter, self: Value, min: Any) -> Value:
+    return clamp(c, self, min)
+
+
+@translates("clamp_max")
+def clamp_max(c: Converter, self: Value, max: Any) -> Value:
+    return clamp(c, self, None, max)
+
+
+@translates("relu6")
+def relu6(c: Converter, self: Value) -> Value:
+    return clamp(c, self, 0, 6)
+
+
+@translates("gelu")
+def gelu(c: Converter, self: Value, approximate: str = "none") -> Value:
+    return c.emit("Gelu", self, approximate=approximate)
+
+
+@translates("softplus")
+def softplus(c: Converter, self: Value, beta: Any = 1, threshold: Any = 20) -> Any:
+    return c.emit("Softplus", self) if (beta, threshold) == (1, 20) else NotImplemented
+
+
+@translates("leaky_relu")
+def leaky_relu(c: Converter, self: Value, negative_slope: Any = 0.01) -> Value:
+    return c.emit("LeakyRelu", self, alpha=float(negative_slope))
+
+
+@translates("elu")
+def elu(c: Converter, self: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    return c.emit("Elu", self, alpha=float(alpha)) if (scale, input_scale) == (1, 1) else NotImplemented
+
+
+@translates("detach")
+def detach(c: Converter, self: Value) -> Value:
+    return c.emit("StopGradient", self, domain=ORTMODULE)
+
+
+@translates("alias", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "lift")
+def same_value(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Value:
+    return self
+
+
+@translates("to.dtype", "to.dtype_layout", "to.device", "to.other", "_to_copy", "type_as", "to.prim_dtype")
+def to(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if c.changes_device() else c.cast(self, c.dtype, c.name)

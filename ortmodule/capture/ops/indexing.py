@@ -1,0 +1,75 @@
+"""Operators that read or write by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..graph import ORTMODULE, Value
+from .registry import translates
+from .shape import axis_of
+
+if TYPE_CHECKING:
+    from ..converter import Converter
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+@translates("embedding")
+def embedding(c: Converter, weight: Value, indices: Value, padding_idx: Any = -1, scale_grad_by_freq: bool = False,
+              sparse: bool = False) -> Any:  # fmt: skip
+    if scale_grad_by_freq or sparse or not isinstance(padding_idx, int):
+        return NotImplemented
+    if padding_idx < 0:
+        return c.emit("Gather", weight, indices, axis=0)
+    return c.emit("Embedding", weight, indices, domain=ORTMODULE, padding_idx=padding_idx)
+
+
+@translates("index_select")
+def index_select(c: Converter, self: Value, dim: int, index: Value) -> Any:
+    if self.rank == 0 or index.rank != 1:
+        return NotImplemented
+    return c.emit("Gather", self, index, axis=axis_of(dim, self.rank))
+
+
+@translates("gather")
+def gather(c: Converter, self: Value, dim: int, index: Value, sparse_grad: bool = False) -> Any:
+    if self.rank == 0 or self.rank != index.rank:
+        return NotImplemented
+    return c.emit("GatherElements", self, index, axis=axis_of(dim, self.rank))
+
+
+@translates("scatter.src")
+def scatter(c: Converter, self: Value, dim: int, index: Value, src: Value) -> Any:
+    return _scatter(c, self, dim, index, src, None)
+
+
+@translates("scatter.value")
+def scatter_value(c: Converter, self: Value, dim: int, index: Value, value: Any) -> Any:
+    if self.rank == 0 or self.rank != index.rank:
+        return NotImplemented
+    filler = c.helper("Expand", [c.tensor(value, self.dtype), c.sizes(index.shape)], self.dtype, index.shape)
+    return _scatter(c, self, dim, index, filler, None)
+
+
+@translates("scatter_add")
+def scatter_add(c: Converter, self: Value, dim: int, index: Value, src: Value) -> Any:
+    return _scatter(c, self, dim, index, src, "add")
+
+
+def _scatter(c: Converter, x: Value, dim: int, index: Value, src: Value, reduction: str | None) -> Any:
+    if x.rank == 0 or x.rank != index.rank or index.shape != src.shape or x.dtype != src.dtype:
+        return NotImplemented
+    return c.emit("ScatterElements", x, index, src, axis=axis_of(dim, x.rank), reduction=reduction)
+
+
+@translates("index.Tensor")
+def index(c: Converter, self: Value, indices: Sequence[Value | None]) -> Any:
+    given = [(i, v) for i, v in enumerate(indices) if v is not None]
+    if not given or any(v.dtype in _MASKS for _, v in given):
+        return NotImplemented
+    if len(given) == 1:
+        return c.emit("Gather", self, given[0][1], axis=given[0][0])
+    return c.emit("Index", self, *(v for _, v in given), domain=ORTMODULE, dims=[i for i, _ in given])

@@ -1,0 +1,103 @@
+"""Reductions, scans and order statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..graph import Value
+from .registry import translates
+from .shape import axis_of
+
+if TYPE_CHECKING:
+    from ..converter import Converter
+
+
+def _reduce(c: Converter, op: str, x: Value, dim: Any, keepdim: bool) -> Value:
+    x = c.cast(x, c.dtype)
+    dims = [dim] if isinstance(dim, int) else list(dim or ())
+    axes = c.sizes(sorted(axis_of(d, x.rank) for d in dims)) if dims and x.rank else None
+    return c.emit(op, x, axes, keepdims=int(keepdim))
+
+
+@translates("sum.dim_IntList", "sum")
+def sum_(c: Converter, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return _reduce(c, "ReduceSum", self, dim, keepdim)
+
+
+@translates("mean.dim", "mean")
+def mean(c: Converter, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return _reduce(c, "ReduceMean", self, dim, keepdim)
+
+
+@translates("amax", "max")
+def amax(c: Converter, self: Value, dim: Any = (), keepdim: bool = False) -> Any:
+    return NotImplemented if c.dtype == torch.bool else _reduce(c, "ReduceMax", self, dim, keepdim)
+
+
+@translates("amin", "min")
+def amin(c: Converter, self: Value, dim: Any = (), keepdim: bool = False) -> Any:
+    return NotImplemented if c.dtype == torch.bool else _reduce(c, "ReduceMin", self, dim, keepdim)
+
+
+def _index_of(c: Converter, op: str, x: Value, dim: int | None, keepdim: bool) -> Any:
+    if dim is None:
+        if keepdim or x.rank == 0:
+            return NotImplemented
+        if x.rank > 1:
+            count = "*".join(f"({d})" for d in x.shape) if any(isinstance(d, str) for d in x.shape) else None
+            total = count if count is not None else torch.Size(x.shape).numel()
+            x = c.helper("Reshape", [x, c.sizes([total])], x.dtype, (total,), allowzero=1)
+    if x.rank == 0:
+        return NotImplemented
+    return c.emit(op, x, axis=axis_of(dim or 0, x.rank), keepdims=int(keepdim))
+
+
+@translates("argmax")
+def argmax(c: Converter, self: Value, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _index_of(c, "ArgMax", self, dim, keepdim)
+
+
+@translates("argmin")
+def argmin(c: Converter, self: Value, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _index_of(c, "ArgMin", self, dim, keepdim)
+
+
+@translates("cumsum")
+def cumsum(c: Converter, self: Value, dim: int, dtype: Any = None) -> Any:
+    if self.rank == 0:
+        return NotImplemented
+    return c.emit("CumSum", c.cast(self, c.dtype), c.const(axis_of(dim, self.rank), torch.int64))
+
+
+@translates("topk")
+def topk(c: Converter, self: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if self.rank == 0:
+        return NotImplemented
+    axis = axis_of(dim, self.rank)
+    return c.emit_many("TopK", [self, c.sizes([k])], axis=axis, largest=int(largest), sorted=int(sorted))
+
+
+@translates("softmax.int", "_softmax")
+def softmax(c: Converter, self: Value, dim: int, dtype: Any = None) -> Value:
+    return c.emit("Softmax", c.cast(self, c.dtype), axis=axis_of(dim, self.rank))
+
+
+@translates("log_softmax.int", "_log_softmax")
+def log_softmax(c: Converter, self: Value, dim: int, dtype: Any = None) -> Value:
+    return c.emit("LogSoftmax", c.cast(self, c.dtype), axis=axis_of(dim, self.rank))
+
+
+def _triangle(c: Converter, x: Value, diagonal: int, upper: int) -> Value:
+    return c.emit("Trilu", x, c.const(diagonal, torch.int64), upper=upper)
+
+
+@translates("tril")
+def tril(c: Converter, self: Value, diagonal: int = 0) -> Value:
+    return _triangle(c, self, diagonal, 0)
+
+
+@translates("triu")
+def triu(c: Converter, self: Value, diagonal: int = 0) -> Value:
+    return _triangle(c, self, diagonal, 1)

@@ -1,0 +1,191 @@
+"""Operators that only rearrange: views, permutations, slices, joins.
+
+Sizes are always those of the traced result, fully explicit, so that no -1 has to be resolved at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..graph import ORTMODULE, Value
+from ..sizes import Dim
+from .registry import translates
+
+if TYPE_CHECKING:
+    from ..converter import Converter
+
+INT_MAX = torch.iinfo(torch.int64).max
+
+
+def axis_of(dim: int, rank: int) -> int:
+    """A possibly negative axis as a non-negative one."""
+    return dim % rank if rank else 0
+
+
+@translates("view", "reshape", "_unsafe_view", "flatten.using_ints", "unflatten.int", "view_as", "reshape_as", "ravel",
+            "_reshape_alias")  # fmt: skip
+def reshape(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Value:
+    if self.shape == c.shape:
+        return self
+    return c.emit("Reshape", self, c.sizes(c.shape), allowzero=1)
+
+
+def _permuted(c: Converter, x: Value, order: Sequence[int]) -> Value:
+    return x if list(order) == list(range(x.rank)) else c.emit("Transpose", x, perm=list(order))
+
+
+@translates("permute")
+def permute(c: Converter, self: Value, dims: Sequence[int]) -> Value:
+    return _permuted(c, self, [axis_of(d, self.rank) for d in dims])
+
+
+@translates("transpose.int", "swapaxes", "swapdims")
+def transpose(c: Converter, self: Value, dim0: int, dim1: int) -> Value:
+    order = list(range(self.rank))
+    if order:
+        a, b = axis_of(dim0, self.rank), axis_of(dim1, self.rank)
+        order[a], order[b] = order[b], order[a]
+    return _permuted(c, self, order)
+
+
+@translates("t", "numpy_T")
+def reverse_axes(c: Converter, self: Value) -> Value:
+    return _permuted(c, self, range(self.rank - 1, -1, -1))
+
+
+@translates("mT")
+def matrix_transpose(c: Converter, self: Value) -> Value:
+    return transpose(c, self, -2, -1)
+
+
+@translates("movedim.int", "moveaxis.int")
+def movedim(c: Converter, self: Value, source: int, destination: int) -> Value:
+    order = list(range(self.rank))
+    order.insert(axis_of(destination, self.rank), order.pop(axis_of(source, self.rank)))
+    return _permuted(c, self, order)
+
+
+@translates("unsqueeze")
+def unsqueeze(c: Converter, self: Value, dim: int) -> Value:
+    return c.emit("Unsqueeze", self, c.sizes([axis_of(dim, self.rank + 1)]))
+
+
+@translates("squeeze", "squeeze.dim", "squeeze.dims")
+def squeeze(c: Converter, self: Value, dim: int | Sequence[int] | None = None) -> Value:
+    wanted = range(self.rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    axes = [a for a in (axis_of(d, self.rank) for d in wanted) if self.rank and self.shape[a] == 1]
+    return c.emit("Squeeze", self, c.sizes(sorted(axes))) if axes else self
+
+
+@translates("expand", "expand_as", "broadcast_to")
+def expand(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Value:
+    return self if self.shape == c.shape else c.emit("Expand", self, c.sizes(c.shape))
+
+
+@translates("repeat")
+def repeat(c: Converter, self: Value, repeats: Sequence[Any]) -> Value:
+    added = len(repeats) - self.rank
+    if added:
+        self = c.helper("Unsqueeze", [self, c.sizes(list(range(added)))], self.dtype, (*[1] * added, *self.shape))
+    return c.emit("Tile", self, c.sizes(repeats))
+
+
+def _bounds(c: Converter, start: Any, end: Any) -> tuple[Dim, Dim]:
+    return c.dim(0 if start is None else start), c.dim(INT_MAX if end is None else end)
+
+
+@translates("slice.Tensor")
+def slice_(c: Converter, self: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+    if c.shape == self.shape and step == 1:
+        return self
+    first, last = _bounds(c, start, end)
+    axis = axis_of(dim, self.rank)
+    return c.emit("Slice", self, c.sizes([first]), c.sizes([last]), c.sizes([axis]), c.sizes([step]))
+
+
+@translates("narrow")
+def narrow(c: Converter, self: Value, dim: int, start: Any, length: Any) -> Any:
+    if isinstance(start, Value):
+        return NotImplemented
+    return slice_(c, self, dim, start, start + length)
+
+
+@translates("select.int")
+def select(c: Converter, self: Value, dim: int, index: Any) -> Value:
+    return c.emit("Gather", self, c.tensor(index, torch.int64), axis=axis_of(dim, self.rank))
+
+
+@translates("slice_scatter")
+def slice_scatter(c: Converter, self: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+    first, last = _bounds(c, start, end)
+    bounds = [c.sizes([b]) for b in (first, last, step)]
+    axis = axis_of(dim, self.rank)
+    return c.emit("SliceScatter", self, c.cast(src, c.dtype), *bounds, domain=ORTMODULE, axis=axis)
+
+
+@translates("select_scatter")
+def select_scatter(c: Converter, self: Value, src: Value, dim: int, index: Any) -> Value:
+    axis = axis_of(dim, self.rank)
+    shape = (*src.shape[:axis], 1, *src.shape[axis:])
+    row = c.helper("Unsqueeze", [c.cast(src, c.dtype), c.sizes([axis])], c.dtype, shape)
+    last = INT_MAX if isinstance(index, int) and index == -1 else index + 1
+    return slice_scatter(c, self, row, axis, index, last)
+
+
+@translates("copy")
+def copy(c: Converter, self: Value, src: Value, non_blocking: bool = False) -> Value:
+    source = c.cast(src, c.dtype)
+    return source if source.shape == c.shape else c.emit("Expand", source, c.sizes(c.shape))
+
+
+def _split(c: Converter, x: Value, dim: int) -> Any:
+    axis = axis_of(dim, x.rank)
+    if len(c.out) == 1:
+        return (x,)
+    return c.emit_many("Split", [x, c.sizes([c.dim(part.shape[axis]) for part in c.out])], axis=axis)
+
+
+@translates("split.Tensor", "split_with_sizes", "chunk", "tensor_split.sections", "split.sizes")
+def split(c: Converter, self: Value, size: Any, dim: int = 0) -> Any:
+    return _split(c, self, dim)
+
+
+@translates("unbind.int")
+def unbind(c: Converter, self: Value, dim: int = 0) -> Any:
+    axis = axis_of(dim, self.rank)
+    row = (*self.shape[:axis], 1, *self.shape[axis + 1 :])
+    parts = [c.builder.value(f"{c.name}.part", self.dtype, row) for _ in c.out] if len(c.out) > 1 else [self]
+    if len(c.out) > 1:
+        c.builder.node("Split", [self, c.sizes([1] * len(c.out))], parts, axis=axis)
+    shape = (*self.shape[:axis], *self.shape[axis + 1 :])
+    return tuple(c.helper("Squeeze", [part, c.sizes([axis])], self.dtype, shape) for part in parts)
+
+
+@translates("cat", "concat", "concatenate")
+def cat(c: Converter, tensors: Sequence[Value], dim: int = 0) -> Value:
+    parts = [c.cast(t, c.dtype) for t in tensors if t.shape != (0,) or len(c.shape) == 1]
+    return parts[0] if len(parts) == 1 else c.emit("Concat", *parts, axis=axis_of(dim, len(c.shape)))
+
+
+@translates("stack")
+def stack(c: Converter, tensors: Sequence[Value], dim: int = 0) -> Value:
+    rank = len(c.shape)
+    axis = axis_of(dim, rank)
+    shape = (*c.shape[:axis], 1, *c.shape[axis + 1 :])
+    rows = [c.helper("Unsqueeze", [c.cast(t, c.dtype), c.sizes([axis])], c.dtype, shape) for t in tensors]
+    return c.emit("Concat", *rows, axis=axis)
+
+
+@translates("pad", "constant_pad_nd")
+def pad(c: Converter, self: Value, pad: Sequence[Any], mode: Any = "constant", value: Any = None) -> Any:
+    if not isinstance(mode, str):  # constant_pad_nd has its value in third place
+        mode, value = "constant", mode
+    if mode != "constant":
+        return NotImplemented
+    pairs = list(zip(pad[::2], pad[1::2], strict=True))
+    pairs += [(0, 0)] * (self.rank - len(pairs))
+    pads = [low for low, _ in reversed(pairs)] + [high for _, high in reversed(pairs)]
+    return c.emit("Pad", self, c.sizes(pads), c.tensor(0 if value is None else value, c.dtype), mode="constant")

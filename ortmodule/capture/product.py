@@ -1,0 +1,293 @@
+"""`capture` itself: runs the export, names the graph's inputs and outputs, and converts.
+
+The order of graph inputs is user inputs, parameters, buffers, constants; of graph outputs the user's tensors (each
+once), then what the forward wrote into buffers, parameters and inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import onnx
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from . import compat, guards
+from .converter import Converter
+from .export import Exported, export_module, flatten_call
+from .graph import GraphBuilder, Value
+from .library import FunctionCall
+from .sizes import SizePrinter
+
+__all__ = ["Captured", "OutputRef", "capture"]
+
+_PREFIX = "module."
+_KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputRef:
+    """Where one leaf of the module's result comes from.
+
+    Attributes:
+        kind: "tensor": the graph output `name`; "size": the same, a 0-d int64 tensor that stands for a Python int;
+            "input": the caller's own tensor (`flat_index` among the call's leaves, or the parameter or buffer `name`),
+            to be returned as the very same object; "constant": `value`.
+        name: graph output, or the FQN of a parameter or buffer.
+        flat_index: index among the flat leaves of (args, kwargs).
+        value: a Python value.
+    """
+
+    kind: str
+    name: str | None = None
+    flat_index: int | None = None
+    value: Any = None
+
+
+@dataclasses.dataclass
+class Captured:
+    """The product of `capture`.
+
+    Attributes:
+        model: the graph; it holds no weights.
+        user_inputs: (index among the call's flat leaves, graph input name), in graph input order.
+        parameters, buffers: FQNs that are graph inputs, in order; a tied tensor has its first name.
+        constants: tensors that are neither parameter nor buffer, by graph input name.
+        outputs: one per flat leaf of the module's result.
+        mutations: (graph output name, "buffer" | "parameter" | "input", FQN or flat leaf index) to be written back.
+        in_spec, out_spec: pytree specs of (args, kwargs) and of the result.
+        baked: (flat leaf index, value) for the call's leaves that are not tensors; the graph holds for these only.
+        attributes: (module FQN, attribute name, value) for the plain attributes the forward read, baked as well.
+        changed_attributes: those of them that the forward itself changes from call to call.
+        guards: the conditions on input sizes, as text.
+        check: called with the call's flat tensors in order; the text of the first failed condition, or None.
+        specialized: a sentence for each size that was asked to be dynamic and that the module fixes.
+        needs_python: objects that the graph refers to by number and that must live as long as it.
+        seconds: wall seconds per step.
+    """
+
+    model: onnx.ModelProto
+    user_inputs: list[tuple[int, str]]
+    parameters: list[str]
+    buffers: list[str]
+    constants: dict[str, torch.Tensor]
+    outputs: list[OutputRef]
+    mutations: list[tuple[str, str, str | int]]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    baked: list[tuple[int, Any]]
+    attributes: list[tuple[str, str, Any]]
+    changed_attributes: list[str]
+    guards: list[str]
+    check: Callable[[Sequence[torch.Tensor]], str | None]
+    specialized: list[str]
+    needs_python: list[FunctionCall]
+    seconds: dict[str, float]
+
+
+def capture(
+    module: torch.nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    dynamic_dims: Iterable[tuple[int, int]] | None = None,
+) -> Captured:
+    """Captures `module(*args, **kwargs)` as an ONNX graph, in the module's present mode and the caller's autocast.
+
+    The module, its buffers, its gradients and every random generator are left as they were.
+
+    Args:
+        module: the module to trace.
+        args, kwargs: an example call; tensors may have any dtype and device.
+        dynamic_dims: (index among the flat leaves of (args, kwargs), axis) of the sizes to keep symbolic. None: static.
+
+    Raises:
+        CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
+    """
+    kwargs, dynamic = kwargs or {}, set(dynamic_dims or ())
+    with compat.LOCK:
+        leaves, in_spec = flatten_call(args, kwargs)
+        exported = export_module(module, leaves, in_spec, dynamic)
+        start = time.perf_counter()
+        assembly = _Assembly(module, exported, _leaf_names(module, args, kwargs))
+        captured = assembly.captured(leaves, in_spec, dynamic)
+        captured.seconds["convert"] = time.perf_counter() - start
+        return captured
+
+
+class _Assembly:
+    """Puts one model together from an exported program."""
+
+    def __init__(self, module: torch.nn.Module, exported: Exported, leaf_names: list[str]) -> None:
+        self.exported = exported
+        self.program = exported.program
+        self.leaf_names = leaf_names
+        self.builder = GraphBuilder(type(module).__name__)
+        self.printer = SizePrinter()
+        self.converter = Converter(self.builder, self.printer)
+        self.canonical = _first_names(module)
+        self.placeholders = [n for n in self.program.graph.nodes if n.op == "placeholder"]
+        self.sources: dict[Node, tuple[str, str | int]] = {}
+        self.user_inputs: list[tuple[int, str]] = []
+        self.named: dict[str, list[str]] = {"parameter": [], "buffer": [], "constant": []}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.declared: set[str] = set()
+
+    def captured(self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: set[tuple[int, int]]) -> Captured:
+        self._inputs()
+        self.converter.run(self.program.graph)
+        outputs, mutations = self._outputs()
+        shapes = {self.exported.tensor_index.index(i): self._shape_of(i) for i, _ in self.user_inputs}
+        conditions = compat.export_guards(self.program)
+        conditions += guards.range_conditions(shapes, self.program.range_constraints)
+        specialized = []
+        for leaf, axis in sorted(dynamic):
+            size = self._shape_of(leaf)[axis]
+            if isinstance(size, int):
+                position = self.exported.tensor_index.index(leaf)
+                conditions.append(f"L['tensors'][{position}].size()[{axis}] == {size}")
+                specialized.append(f"size {size} of axis {axis} of input '{self.leaf_names[leaf]}' is fixed by the module")
+        return Captured(
+            self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants, outputs,
+            mutations, in_spec, self.exported.out_spec,
+            [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
+            self.exported.attributes, self.exported.changed_attributes, conditions, guards.compile_check(conditions),
+            specialized, self.exported.calls, self.exported.seconds,
+        )  # fmt: skip
+
+    # -- inputs -----------------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> None:
+        specs = list(zip(self.program.graph_signature.input_specs, self.placeholders, strict=True))
+        position = 0
+        shared: dict[str, Value] = {}
+        for spec, node in specs:
+            if spec.kind is InputKind.USER_INPUT:
+                leaf = self.exported.tensor_index[position]
+                position += 1
+                self.sources[node] = ("input", leaf)
+                value = self._declare(node, self.leaf_names[leaf])
+                self.converter.define(node, value)
+                self.user_inputs.append((leaf, value.name))
+        for kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            for spec, node in specs:
+                if spec.kind is kind:
+                    self._named_input(_KINDS[kind], spec.target, node, shared)
+
+    def _named_input(self, kind: str, target: str, node: Node, shared: dict[str, Value]) -> None:
+        name = target.removeprefix(_PREFIX)
+        name = self.canonical.get(name, name)
+        self.sources[node] = (kind, name)
+        if kind == "constant":
+            tensor = self.program.constants[target]
+            if target.startswith("lifted_tensor") and tensor.numel() <= 16 and not tensor.is_complex():
+                self.converter.define(node, self.builder.const(tensor.tolist(), tensor.dtype))
+                return
+        if name not in shared:
+            if not node.users and not any(s[1] == name and n.users for n, s in self.sources.items()):
+                return
+            shared[name] = self._declare(node, name)
+            self.named[kind].append(shared[name].name)
+            if kind == "constant":
+                self.constants[shared[name].name] = self.program.constants[target]
+        self.converter.define(node, shared[name])
+
+    def _declare(self, node: Node, name: str) -> Value:
+        fake = node.meta["val"]
+        return self.builder.input(name, fake.dtype, self.printer.shape(fake))
+
+    def _shape_of(self, leaf: int) -> tuple[int | str, ...]:
+        users = [n for n, source in self.sources.items() if source == ("input", leaf)]
+        return self.printer.shape(users[0].meta["val"])
+
+    # -- outputs ----------------------------------------------------------------------------------------------------
+
+    def _outputs(self) -> tuple[list[OutputRef], list[tuple[str, str, str | int]]]:
+        nodes = self.program.graph.output_node().args[0]
+        written = dict(self.converter.written)
+        results: list[Any] = []
+        by_name = {n.name: n for n in self.placeholders}
+        targets = {(k, t): n for n, (k, t) in self.sources.items()}
+        for spec, node in zip(self.program.graph_signature.output_specs, nodes, strict=True):
+            if spec.kind is OutputKind.USER_OUTPUT:
+                results.append(node)
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                written[by_name[spec.target]] = self.converter.read(node)
+            else:
+                kind = "buffer" if spec.kind is OutputKind.BUFFER_MUTATION else "parameter"
+                name = spec.target.removeprefix(_PREFIX)
+                written[targets[kind, self.canonical.get(name, name)]] = self.converter.read(node)
+        declared: dict[Node, OutputRef] = {}
+        outputs = [
+            OutputRef("constant", value=what) if kind == "constant" else self._output(results[what], written, declared)
+            for kind, what in self.exported.outputs
+        ]
+        mutations = []
+        for node, value in written.items():
+            kind, target = self.sources[node]
+            mutations.append((self._graph_output(value, f"{node.name}.new"), kind, target))
+        return outputs, mutations
+
+    def _output(self, node: Any, written: dict[Node, Value], declared: dict[Node, OutputRef]) -> OutputRef:
+        if not isinstance(node, Node):
+            return OutputRef("constant", value=node)
+        root = self.converter.root(node)
+        for placeholder, value in written.items():  # a functionalised graph returns the new value of a written input
+            if root.op != "placeholder" and self.exported.seconds.get("functionalize") and value is self.converter.values.get(root):
+                root = placeholder
+        if root.op == "placeholder":
+            kind, target = self.sources[root]
+            if kind == "input":
+                return OutputRef("input", flat_index=int(target))
+            if kind in ("parameter", "buffer"):
+                return OutputRef("input", name=str(target))
+        if root not in declared:
+            value = self.converter.read(node)
+            if isinstance(value, torch.SymInt):
+                declared[root] = OutputRef("size", self._graph_output(self.builder.size(self.printer.dim(value)), node.name))
+            else:
+                declared[root] = OutputRef("tensor", self._graph_output(value, node.name))
+        return declared[root]
+
+    def _graph_output(self, value: Value, name: str) -> str:
+        """Declares a graph output; a value that is an input, a constant or an output already is passed through Identity."""
+        made = {v for n in self.builder.graph.node for v in n.output} if not self.declared else self._made
+        self._made = made
+        if value.name not in made or value.name in self.declared:
+            result = self.builder.value(name, value.dtype, value.shape)
+            self.builder.node_name, self.builder.metadata = "", {}
+            self.builder.node("Identity", [value], [result])
+            value = result
+        self.declared.add(value.name)
+        self.builder.output(value)
+        return value.name
+
+
+def _first_names(module: torch.nn.Module) -> dict[str, str]:
+    """Each FQN of a parameter or buffer and the first FQN of the same tensor."""
+    first: dict[int, str] = {}
+    every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in every}
+
+
+def _leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """A readable name for each flat leaf of a call: the forward's argument name, then the path inside it."""
+    try:
+        given = [p for p in inspect.signature(module.forward).parameters.values()]
+    except (TypeError, ValueError):
+        given = []
+    positional = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = []
+    for path, _ in pytree.tree_flatten_with_path((args, kwargs))[0]:
+        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path[1:]]
+        if path[0].idx == 0:
+            index = path[1].idx
+            parts[0] = positional[index] if index < len(positional) else f"arg{index}"
+        names.append(".".join(parts))
+    return names

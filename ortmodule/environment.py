@@ -1,0 +1,59 @@
+"""What this installation is made of; printed by `python -m ortmodule`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+
+__all__ = ["check_build", "environment"]
+
+
+def check_build() -> None:
+    """Stops the import, in one sentence, when torch is not the one that the engine was built with.
+
+    Raises:
+        ImportError: the engine was not built, or was built for another torch.
+    """
+    import torch
+
+    try:
+        from . import _build_info as build
+    except ImportError as error:
+        raise ImportError(
+            "ortmodule's C++ engine is not built; run `pip install --no-build-isolation .` in its source folder"
+        ) from error
+    built = build.TORCH_VERSION
+    if torch.__version__ != built:
+        raise ImportError(
+            f"ortmodule was built for torch {built} but torch {torch.__version__} is installed; reinstall it with "
+            "`pip install --no-build-isolation --force-reinstall --no-deps .`"
+        )
+
+
+def environment() -> dict[str, str]:
+    """Names and values of what matters for a bug report."""
+    import torch
+
+    from . import _build_info as build
+    from . import _C
+
+    facts = {
+        "ortmodule": importlib.metadata.version("ortmodule"),
+        "built with torch": build.TORCH_VERSION,
+        **{name.lower().replace("_", " "): str(getattr(build, name)) for name in sorted(vars(build)) if name.isupper()},
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "torch threads": str(torch.get_num_threads()),
+        "cpu capability": torch.backends.cpu.get_cpu_capability(),
+        "cuda": torch.version.cuda or "none",
+        "devices": ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) or "cpu only",
+        "operators": str(len(_C.operators())),
+    }
+    for package in ("onnx", "numpy", "transformers", "onnxruntime"):
+        try:
+            facts[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            facts[package] = "not installed"
+    return facts

@@ -1,0 +1,51 @@
+"""Every exception that ORTModule raises on purpose.
+
+One small tree, so that a caller can catch `ORTModuleError` for all of them or one kind. The C++ core raises the same
+types through the bindings. A failure of ours (a broken invariant, never the user's doing) is `InternalError`.
+No message is formatted here: the text is built where the failure is known.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CaptureError",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidGraphError",
+    "ORTModuleError",
+    "UnsupportedError",
+]
+
+
+class ORTModuleError(RuntimeError):
+    """Base of every error that ORTModule raises on purpose."""
+
+
+class CaptureError(ORTModuleError):
+    """The module cannot be turned into one training graph.
+
+    Attributes:
+        reason: what could not be captured, in a sentence.
+        source_line: the line of the user's code that caused it, as `file.py:12: code`, or None when it is not known.
+    """
+
+    def __init__(self, reason: str, source_line: str | None = None) -> None:
+        super().__init__(reason if source_line is None else f"{reason}\n  at {source_line}")
+        self.reason = reason
+        self.source_line = source_line
+
+
+class InvalidGraphError(ORTModuleError):
+    """A graph or an ONNX file breaks a rule of the format: a cycle, a missing value, a wrong type, truncated bytes."""
+
+
+class UnsupportedError(ORTModuleError):
+    """The graph is well formed but asks for something that this version does not implement."""
+
+
+class InvalidArgumentError(ORTModuleError, ValueError):
+    """A value given by the caller is wrong: a tensor of another dtype, a missing input, an unknown option."""
+
+
+class InternalError(ORTModuleError):
+    """An invariant of ORTModule was broken; this is a bug of ours and worth a report."""

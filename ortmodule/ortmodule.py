@@ -1,0 +1,201 @@
+"""The wrapper: `model = ORTModule(model)`.
+
+An ORTModule is an nn.Module that behaves as the module it wraps: same parameters under the same names, same modes, same
+attributes. Only its forward differs: it runs a compiled graph, found by the GraphTransitionManager, and autograd sees
+one node behind the outputs. What cannot be captured runs in PyTorch, and is said once.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import CaptureError, InvalidArgumentError, ORTModuleError
+from .graph_transition import GraphTransitionManager
+from .options import DebugOptions, Options
+from .report import Report
+
+__all__ = ["ORTModule"]
+
+_LOGGER = logging.getLogger("ortmodule")
+# Everything else of the public surface is looked up on the wrapped module.
+_OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons"})
+
+
+class ORTModule(nn.Module):
+    """Runs an nn.Module's forward and backward through the C++ engine.
+
+    Args:
+        module: the module to accelerate; it is used, not copied.
+        debug_options: what to log and save.
+        options: how to compute.
+
+    Raises:
+        InvalidArgumentError: `module` is no nn.Module, or an option does not fit.
+    """
+
+    def __init__(
+        self, module: nn.Module, debug_options: DebugOptions | None = None, *, options: Options | None = None
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise InvalidArgumentError(f"ORTModule wraps an nn.Module, got {type(module).__name__}")
+        if isinstance(module, ORTModule):
+            module = module.module
+        for name, value, kind in (("debug_options", debug_options, DebugOptions), ("options", options, Options)):
+            if value is not None and not isinstance(value, kind):
+                raise InvalidArgumentError(f"{name} should be {kind.__name__}, got {type(value).__name__}")
+        super().__init__()
+        self.__dict__.pop("training", None)
+        self._original = module
+        self._options = options or Options()
+        self._debug_options = debug_options or DebugOptions()
+        self._fallback_reasons: dict[Any, str] = {}
+        _LOGGER.setLevel(self._debug_options.log_level.logging_level)
+        self._manager = GraphTransitionManager(module, self._options, self._debug_options)
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped module's forward, through the engine."""
+        if torch.compiler.is_compiling():
+            return self._original(*args, **kwargs)
+        if self._fallback_reasons:
+            return self._original(*args, **kwargs)
+        try:
+            transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
+        except (CaptureError, ORTModuleError, TypeError) as error:
+            return self._fall_back(error, args, kwargs)
+        transition.runs += 1
+        outputs = transition.session.run(transition.info.construct_inputs(leaves))
+        return transition.info.restore_outputs(outputs, leaves)
+
+    def _fall_back(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._options.fallback == "error":
+            raise error
+        self._fallback_reasons[type(error)] = str(error)
+        warnings.warn(
+            f"{type(self._original).__name__} runs in PyTorch, not in ORTModule's engine: {error}", stacklevel=3
+        )
+        return self._original(*args, **kwargs)
+
+    def report(self) -> Report:
+        """What was exported and compiled so far, and what runs in PyTorch. Printable."""
+        reason = next(iter(self._fallback_reasons.values()), None)
+        return Report(
+            module=type(self._original).__name__,
+            sessions=tuple(t.report() for t in self._manager.transitions()),
+            exports=tuple(self._manager.exports),
+            fallback="whole" if reason else "none",
+            fallback_reason=reason,
+        )
+
+    # -- the wrapped module's surface -------------------------------------------------------------------------------
+
+    @property
+    def module(self) -> nn.Module:
+        """The wrapped module."""
+        return self._original
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:  # not set yet: __init__ did not finish, or unpickling
+            raise AttributeError(name)
+        return getattr(self._original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or name.startswith("_forward") or name.startswith("_backward"):
+            self.__dict__[name] = value
+        elif "_original" in self.__dict__:
+            setattr(self._original, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._original, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._original)})
+
+    def __repr__(self) -> str:
+        return f"ORTModule({self._original!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Graphs are rebuilt on first use; compiled sessions do not travel.
+        state = self.__dict__.copy()
+        del state["_manager"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__dict__["_manager"] = GraphTransitionManager(self._original, self._options, self._debug_options)
+
+    def train(self, mode: bool = True) -> ORTModule:
+        self._original.train(mode)
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
+        self._original._apply(fn, recurse)
+        return self
+
+    def apply(self, fn: Any) -> ORTModule:
+        self._original.apply(fn)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self._original.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self._original.load_state_dict(*args, **kwargs)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return self._original.named_parameters(*args, **kwargs)
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return self._original.parameters(recurse)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._original.named_buffers(*args, **kwargs)
+
+    def buffers(self, recurse: bool = True) -> Iterator[torch.Tensor]:
+        return self._original.buffers(recurse)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        return self._original.named_children()
+
+    def children(self) -> Iterator[nn.Module]:
+        return self._original.children()
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        return self._original.named_modules(*args, **kwargs)
+
+    def modules(self) -> Iterator[nn.Module]:
+        return self._original.modules()
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        self._original.add_module(name, module)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        self._original.register_parameter(name, param)
+
+    def register_buffer(self, name: str, tensor: torch.Tensor | None, persistent: bool = True) -> None:
+        self._original.register_buffer(name, tensor, persistent)
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        return self._original.get_parameter(target)
+
+    def get_buffer(self, target: str) -> torch.Tensor:
+        return self._original.get_buffer(target)
+
+    def get_submodule(self, target: str) -> nn.Module:
+        return self._original.get_submodule(target)
+
+    def requires_grad_(self, requires_grad: bool = True) -> ORTModule:
+        self._original.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._original.zero_grad(set_to_none)

@@ -1,0 +1,98 @@
+"""What an ORTModule did so far, as data that prints."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["Export", "Report", "SessionReport"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """One run of capture: why it was needed, and wall seconds."""
+
+    reason: str
+    seconds: float
+    dynamic: tuple[str, ...] = ()
+    specialized: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionReport:
+    """One compiled graph.
+
+    Attributes:
+        mode: "training" (forward and backward) or "inference" (forward only).
+        inputs: name and type of each user input.
+        forward_nodes, backward_nodes: steps of the plans.
+        aten_nodes: ATen fallback nodes of forward, by operator.
+        gradients: parameters and inputs that get a gradient.
+        seconds: wall seconds per stage.
+        peak_bytes: the larger of forward's and backward's peak of intermediate tensors, measured on the first run.
+        saved_bytes: what forward left for backward.
+        runs: how often it ran.
+    """
+
+    mode: str
+    inputs: tuple[str, ...]
+    forward_nodes: int
+    backward_nodes: int
+    aten_nodes: dict[str, int]
+    gradients: int
+    seconds: dict[str, float]
+    peak_bytes: int
+    saved_bytes: int
+    runs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The product of `ORTModule.report()`.
+
+    Attributes:
+        module: class of the wrapped module.
+        sessions: one per compiled graph.
+        exports: one per capture, with its reason.
+        aten_nodes: ATen fallback nodes over all sessions, by operator (the largest count of one session).
+        fallback: "none", "partial" or "whole" (some call ran in PyTorch).
+        fallback_reason: why, or None.
+    """
+
+    module: str
+    sessions: tuple[SessionReport, ...]
+    exports: tuple[Export, ...]
+    fallback: str
+    fallback_reason: str | None
+
+    @property
+    def aten_nodes(self) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for session in self.sessions:
+            for name, count in session.aten_nodes.items():
+                total[name] = max(total.get(name, 0), count)
+        return total
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest peak of any session."""
+        return max((s.peak_bytes for s in self.sessions), default=0)
+
+    def __str__(self) -> str:
+        lines = [f"ORTModule({self.module})"]
+        fallback = self.fallback + (f": {self.fallback_reason}" if self.fallback_reason else "")
+        lines.append(f"  fallback   {fallback}")
+        for i, export in enumerate(self.exports):
+            dynamic = f", dynamic {', '.join(export.dynamic)}" if export.dynamic else ""
+            lines.append(f"  export {i}   {export.seconds:.2f} s, {export.reason}{dynamic}")
+            lines.extend(f"             {sentence}" for sentence in export.specialized)
+        for i, s in enumerate(self.sessions):
+            lines.append(f"  session {i}  {s.mode}, {s.runs} runs, inputs {', '.join(s.inputs)}")
+            lines.append(
+                f"             {s.forward_nodes} forward and {s.backward_nodes} backward nodes, {s.gradients} gradients, "
+                f"peak {s.peak_bytes / 2**20:.1f} MiB, saved {s.saved_bytes / 2**20:.1f} MiB"
+            )
+            aten = ", ".join(f"{name} x{count}" for name, count in sorted(s.aten_nodes.items())) or "none"
+            lines.append(f"             ATen fallback nodes: {aten}")
+            stages = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
+            lines.append(f"             stages: {stages}")
+        return "\n".join(lines)
