@@ -105,7 +105,7 @@ mypy:
 	MYPYPATH=build/typed $(MYPY) -p ortmodule
 
 format: $(STAMPS)/deps-dev
-	$(PY) -m ruff check --fix setup.py $(PYTHON_DIRS)
+	$(PY) -m ruff check --quiet --fix --exit-zero setup.py $(PYTHON_DIRS)
 	$(PY) -m ruff format setup.py $(PYTHON_DIRS)
 	$(if $(CPP),$(VENV)/bin/clang-format -i $(CPP))
 

@@ -44,7 +44,11 @@ class MLP(nn.Module):
     def __init__(self, width: int = 32, dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.ReLU(), nn.Dropout(dropout), nn.LayerNorm(2 * width), nn.Linear(2 * width, CLASSES)
+            nn.Linear(width, 2 * width),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.LayerNorm(2 * width),
+            nn.Linear(2 * width, CLASSES),
         )
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -55,9 +59,12 @@ class Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
@@ -72,14 +79,21 @@ class ResNet18(nn.Module):
     def __init__(self, width: int = 16) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(3, width, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
         )
         stages: list[nn.Module] = []
         channels = width
         for i in range(4):
             stages += [Residual(channels, width << i, 1 if i == 0 else 2), Residual(width << i, width << i, 1)]
             channels = width << i
-        self.stages, self.pool, self.head = nn.Sequential(*stages), nn.AdaptiveAvgPool2d(1), nn.Linear(channels, CLASSES)
+        self.stages, self.pool, self.head = (
+            nn.Sequential(*stages),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Linear(channels, CLASSES),
+        )
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(self.head(self.pool(self.stages(self.stem(x))).flatten(1)), y)
@@ -114,7 +128,11 @@ def _tags(batch: int, seq: int) -> dict[str, torch.Tensor]:
 
 
 def _text(batch: int, seq: int) -> dict[str, torch.Tensor]:
-    return {"input_ids": ids(batch, seq), "attention_mask": torch.ones(batch, seq, dtype=torch.long), "labels": ids(batch, seq)}
+    return {
+        "input_ids": ids(batch, seq),
+        "attention_mask": torch.ones(batch, seq, dtype=torch.long),
+        "labels": ids(batch, seq),
+    }
 
 
 def _classified(batch: int, seq: int) -> dict[str, torch.Tensor]:
@@ -137,9 +155,18 @@ def _bert(layers: int) -> Callable[[float], nn.Module]:
     def make(p: float) -> nn.Module:
         import transformers as t
 
-        return t.BertForSequenceClassification(t.BertConfig(
-            vocab_size=VOCABULARY, hidden_size=48, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=96,
-            max_position_embeddings=128, hidden_dropout_prob=p, attention_probs_dropout_prob=p))  # fmt: skip
+        return t.BertForSequenceClassification(
+            t.BertConfig(
+                vocab_size=VOCABULARY,
+                hidden_size=48,
+                num_hidden_layers=layers,
+                num_attention_heads=4,
+                intermediate_size=96,
+                max_position_embeddings=128,
+                hidden_dropout_prob=p,
+                attention_probs_dropout_prob=p,
+            )
+        )
 
     return make
 
@@ -147,12 +174,31 @@ def _bert(layers: int) -> Callable[[float], nn.Module]:
 def _gpt2(p: float) -> nn.Module:
     import transformers as t
 
-    return t.GPT2LMHeadModel(t.GPT2Config(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, n_positions=128,
-                                          use_cache=False, resid_pdrop=p, embd_pdrop=p, attn_pdrop=p))  # fmt: skip
+    return t.GPT2LMHeadModel(
+        t.GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=48,
+            n_layer=2,
+            n_head=4,
+            n_positions=128,
+            use_cache=False,
+            resid_pdrop=p,
+            embd_pdrop=p,
+            attn_pdrop=p,
+        )
+    )
 
 
-_DECODER = dict(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-                num_key_value_heads=2, use_cache=False, max_position_embeddings=128)  # fmt: skip
+_DECODER = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    use_cache=False,
+    max_position_embeddings=128,
+)
 
 
 def _llama(p: float) -> nn.Module:
@@ -170,37 +216,78 @@ def _mixtral(p: float) -> nn.Module:
 def _t5(p: float) -> nn.Module:
     import transformers as t
 
-    return t.T5ForConditionalGeneration(t.T5Config(
-        vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4, use_cache=False, dropout_rate=p,
-        decoder_start_token_id=0, pad_token_id=0))  # fmt: skip
+    return t.T5ForConditionalGeneration(
+        t.T5Config(
+            vocab_size=VOCABULARY,
+            d_model=48,
+            d_kv=12,
+            d_ff=96,
+            num_layers=2,
+            num_heads=4,
+            use_cache=False,
+            dropout_rate=p,
+            decoder_start_token_id=0,
+            pad_token_id=0,
+        )
+    )
 
 
 def _vit(p: float) -> nn.Module:
     import transformers as t
 
-    return t.ViTForImageClassification(t.ViTConfig(
-        num_hidden_layers=2, hidden_size=48, intermediate_size=96, num_attention_heads=4, image_size=32, patch_size=8,
-        hidden_dropout_prob=p, attention_probs_dropout_prob=p))  # fmt: skip
+    return t.ViTForImageClassification(
+        t.ViTConfig(
+            num_hidden_layers=2,
+            hidden_size=48,
+            intermediate_size=96,
+            num_attention_heads=4,
+            image_size=32,
+            patch_size=8,
+            hidden_dropout_prob=p,
+            attention_probs_dropout_prob=p,
+        )
+    )
 
 
 def _mamba(p: float) -> nn.Module:
     import transformers as t
 
-    return t.MambaForCausalLM(t.MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4, use_cache=False))
+    return t.MambaForCausalLM(
+        t.MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4, use_cache=False)
+    )
 
 
 def _whisper(p: float) -> nn.Module:
     import transformers as t
 
-    return t.WhisperForConditionalGeneration(t.WhisperConfig(
-        vocab_size=VOCABULARY, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=16, max_source_positions=32,
-        max_target_positions=64, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        decoder_start_token_id=3, begin_suppress_tokens=None, dropout=p))  # fmt: skip
+    return t.WhisperForConditionalGeneration(
+        t.WhisperConfig(
+            vocab_size=VOCABULARY,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            num_mel_bins=16,
+            max_source_positions=32,
+            max_target_positions=64,
+            use_cache=False,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=3,
+            begin_suppress_tokens=None,
+            dropout=p,
+        )
+    )
 
 
 _BATCH, _BATCH_SEQ = (0,), (0, 1)
-_FAMILIES: dict[str, tuple[Callable[[float], nn.Module], Callable[[int, int], dict[str, torch.Tensor]], dict[str, tuple[int, ...]]]] = {
+_FAMILIES: dict[
+    str, tuple[Callable[[float], nn.Module], Callable[[int, int], dict[str, torch.Tensor]], dict[str, tuple[int, ...]]]
+] = {
     "mlp": (lambda p: MLP(dropout=p), _vectors, {}),
     "resnet18": (lambda p: ResNet18(), _images, {}),
     "lstm": (lambda p: Tagger(nn.LSTM, p), _tags, {"x": _BATCH_SEQ, "y": _BATCH_SEQ}),

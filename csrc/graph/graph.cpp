@@ -96,8 +96,8 @@ NodeArg* Graph::add_input(const std::string& name, TypeInfo type) {
 
 NodeArg* Graph::add_initializer(const std::string& name, TensorData data) {
   const size_t width = dtype_size(data.dtype);
-  ORTMODULE_CHECK_GRAPH(data.bytes && (width == 0 || data.bytes->size() / width == static_cast<size_t>(data.elements())),
-                        "the initializer '", name, "' has ", data.bytes ? data.bytes->size() : 0, " bytes for ",
+  const bool fits = data.bytes && (width == 0 || data.bytes->size() == static_cast<size_t>(data.elements()) * width);
+  ORTMODULE_CHECK_GRAPH(fits, "the initializer '", name, "' has ", data.bytes ? data.bytes->size() : 0, " bytes for ",
                         data.elements(), " elements of ", dtype_name(data.dtype));
   NodeArg* value = new_value(name);
   Shape shape(data.dims.begin(), data.dims.end());

@@ -192,7 +192,8 @@ class Parser {
       for (size_t i = 0; i < digits.size(); i += 2) {
         unsigned byte = 0;
         const char *first = digits.data() + i, *last = digits.data() + std::min(i + 2, digits.size());
-        if (std::from_chars(first, last, byte, 16).ptr != first + 2) error_at(at, "expected pairs of hexadecimal digits");
+        if (std::from_chars(first, last, byte, 16).ptr != first + 2)
+          error_at(at, "expected pairs of hexadecimal digits");
         bytes += static_cast<char>(byte);
       }
     } else {

@@ -58,8 +58,7 @@ class Printer {
       out += (i ? ", " : "") + name_text(in.name()) + type_text(in.type());
     }
     out += ") -> (";
-    for (size_t i = 0; i < graph.outputs().size(); ++i)
-      out += (i ? ", " : "") + name_text(graph.outputs()[i]->name());
+    for (size_t i = 0; i < graph.outputs().size(); ++i) out += (i ? ", " : "") + name_text(graph.outputs()[i]->name());
     return out + ")";
   }
 
@@ -67,7 +66,8 @@ class Printer {
     std::string out;
     for (const auto& [domain, version] : graph.opsets())
       out += indent + "opset " + quote(domain) + " " + std::to_string(version) + "\n";
-    for (const auto& [key, value] : graph.metadata()) out += indent + "metadata " + quote(key) + " " + quote(value) + "\n";
+    for (const auto& [key, value] : graph.metadata())
+      out += indent + "metadata " + quote(key) + " " + quote(value) + "\n";
     for (const NodeArg* value : graph.initializers())
       out += indent + "const %" + name_text(value->name()) + ": " + tensor(*value->constant(), " = ") + "\n";
     graph.for_each([&](Node& n) { out += indent + node(n, indent) + "\n"; });

@@ -7,9 +7,10 @@
 //     %y, _, %z = com.microsoft::Some(%h, _, %axes) {alpha=1.5, perm=[1, 0], mode="x"} @{name="n", phase="backward"}
 //
 // Types of node outputs may be left away; `_` is an absent input or output; a value may be used before its line. The
-// name and its colon, '-> (y)', {attributes} and @{node name, phase and metadata} are optional where they say nothing. Lists that
-// are empty say their kind: floats[]. A subgraph is an attribute `body=graph b(...) -> (...) { lines }`. Functions follow
-// the graph: `function "domain" "name" = graph name(a) -> (b) { lines }`, without formal attributes. '#' starts a comment.
+// name and its colon, '-> (y)', {attributes} and @{node name, phase and metadata} are optional where they say nothing.
+// Lists that are empty say their kind: floats[]. A subgraph is an attribute `body=graph b(...) -> (...) { lines }`.
+// Functions follow the graph: `function "domain" "name" = graph name(a) -> (b) { lines }`, without formal attributes.
+// '#' starts a comment.
 #pragma once
 
 #include <cstddef>

@@ -46,21 +46,28 @@ Dim read_dim(const std::string& text) {
 AttributeValue GraphReader::attribute(pb::AttributeProto& proto, const std::string& owner) {
   const std::string what = str("the attribute '", proto.name(), "' of ", owner);
   switch (proto.type()) {
-    case pb::AttributeProto::INT: return static_cast<int64_t>(proto.i());
-    case pb::AttributeProto::FLOAT: return shortest(proto.f());
-    case pb::AttributeProto::STRING: return proto.s();
+    case pb::AttributeProto::INT:
+      return static_cast<int64_t>(proto.i());
+    case pb::AttributeProto::FLOAT:
+      return shortest(proto.f());
+    case pb::AttributeProto::STRING:
+      return proto.s();
     case pb::AttributeProto::TENSOR:
       ORTMODULE_CHECK_GRAPH(proto.has_t(), what, " holds no tensor");
       return tensors_.read(*proto.mutable_t(), what);
-    case pb::AttributeProto::INTS: return std::vector<int64_t>(proto.ints().begin(), proto.ints().end());
+    case pb::AttributeProto::INTS:
+      return std::vector<int64_t>(proto.ints().begin(), proto.ints().end());
     case pb::AttributeProto::FLOATS: {
       std::vector<double> values;
       for (const float f : proto.floats()) values.push_back(shortest(f));
       return values;
     }
-    case pb::AttributeProto::STRINGS: return std::vector<std::string>(proto.strings().begin(), proto.strings().end());
-    case pb::AttributeProto::UNDEFINED: fail(ErrorCode::kInvalidGraph, what, " has no type");
-    default: fail(ErrorCode::kUnsupported, what, " is of kind ", static_cast<int>(proto.type()), ", which is not supported");
+    case pb::AttributeProto::STRINGS:
+      return std::vector<std::string>(proto.strings().begin(), proto.strings().end());
+    case pb::AttributeProto::UNDEFINED:
+      fail(ErrorCode::kInvalidGraph, what, " has no type");
+    default:
+      fail(ErrorCode::kUnsupported, what, " is of kind ", static_cast<int>(proto.type()), ", which is not supported");
   }
 }
 

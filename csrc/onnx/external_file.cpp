@@ -49,14 +49,16 @@ const ExternalFiles::File& ExternalFiles::open_file(const std::string& location,
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool last = i + 1 == parts.size();
     // O_NONBLOCK: a pipe must not block us before we see what it is.
-    const int next = ::openat(at, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | (last ? O_NONBLOCK : O_DIRECTORY));
+    const int next =
+        ::openat(at, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | (last ? O_NONBLOCK : O_DIRECTORY));
     const int error = errno;
     ::close(at);
-    ORTMODULE_CHECK_ARG(next >= 0, "the external data file '", location, "' of ", owner, " cannot be opened at '", parts[i],
-                        "': ", error == ELOOP || error == ENOTDIR ? "symbolic links are refused" : std::strerror(error));
+    ORTMODULE_CHECK_ARG(
+        next >= 0, "the external data file '", location, "' of ", owner, " cannot be opened at '", parts[i],
+        "': ", error == ELOOP || error == ENOTDIR ? "symbolic links are refused" : std::strerror(error));
     at = next;
   }
-  struct stat info {};
+  struct stat info{};
   const bool known = ::fstat(at, &info) == 0;
   if (!known || !S_ISREG(info.st_mode) || info.st_nlink != 1) {
     ::close(at);
@@ -66,7 +68,8 @@ const ExternalFiles::File& ExternalFiles::open_file(const std::string& location,
   return files_.emplace(location, File{at, static_cast<uint64_t>(info.st_size)}).first->second;
 }
 
-std::string ExternalFiles::read(const std::string& location, uint64_t offset, uint64_t length, const std::string& owner) {
+std::string ExternalFiles::read(const std::string& location, uint64_t offset, uint64_t length,
+                                const std::string& owner) {
   const File& file = open_file(location, owner);
   ORTMODULE_CHECK_GRAPH(offset <= file.size && length <= file.size - offset, owner, " asks for ", length, " bytes at ",
                         offset, " of '", location, "', which has ", file.size, " bytes");
@@ -74,8 +77,8 @@ std::string ExternalFiles::read(const std::string& location, uint64_t offset, ui
   for (uint64_t done = 0; done < length;) {
     const ssize_t n = ::pread(file.descriptor, bytes.data() + done, length - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
-    ORTMODULE_CHECK(n > 0, kRuntime, "reading '", location, "' for ", owner, " failed: ",
-                    n < 0 ? std::strerror(errno) : "the file became shorter");
+    ORTMODULE_CHECK(n > 0, kRuntime, "reading '", location, "' for ", owner,
+                    " failed: ", n < 0 ? std::strerror(errno) : "the file became shorter");
     done += static_cast<uint64_t>(n);
   }
   return bytes;

@@ -110,7 +110,8 @@ bool GraphReader::fold_constant(pb::NodeProto& proto) {
     data = TensorData::of_ints(*ints);
   } else if (std::get_if<std::vector<double>>(&value)) {
     const std::vector<float> floats(attr.floats().begin(), attr.floats().end());
-    data = {DType::kFloat, {static_cast<int64_t>(floats.size())},
+    data = {DType::kFloat,
+            {static_cast<int64_t>(floats.size())},
             std::make_shared<const std::string>(reinterpret_cast<const char*>(floats.data()), floats.size() * 4)};
   } else {
     fail(ErrorCode::kUnsupported, "[Constant] a value of kind ", attribute_kind(value), " is not supported (",
@@ -124,7 +125,8 @@ Node* GraphReader::add_node(const pb::NodeProto& proto) {
   ORTMODULE_CHECK_GRAPH(!proto.op_type().empty(), "a node without an operator (", describe(proto), ")");
   const auto& names = proto.output();
   const auto gap = std::find(names.begin(), names.end(), std::string());
-  Node* node = graph_.add_node(memory_domain(proto), proto.op_type(), {}, {names.begin(), gap}, {}, nullptr, proto.name());
+  Node* node =
+      graph_.add_node(memory_domain(proto), proto.op_type(), {}, {names.begin(), gap}, {}, nullptr, proto.name());
   for (int i = static_cast<int>(gap - names.begin()); i < names.size(); ++i) {  // outputs behind an absent one
     if (names[i].empty()) continue;
     ORTMODULE_CHECK_GRAPH(!graph_.find(names[i]), "the name '", names[i], "' is given to two values of graph '",

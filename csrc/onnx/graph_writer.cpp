@@ -54,7 +54,7 @@ void GraphWriter::write_graph(const Graph& graph, pb::GraphProto* proto, const R
     while (graph.find(fresh)) fresh += "_";
     auto* identity = proto->add_node();
     identity->set_op_type("Identity");
-    identity->set_name(fresh);
+    identity->set_name(unique_node_name(fresh));
     identity->add_input(renamed(renames, out->name()));
     identity->add_output(fresh);
     info->set_name(fresh);
@@ -104,7 +104,7 @@ void GraphWriter::write_node(const Node& node, pb::NodeProto* proto, const Renam
     fail(ErrorCode::kUnsupported, "the graph is not portable: ", node.describe(), " is written as ", domain,
          "::", node.op(), ", which other runtimes do not know");
   domains_.insert(domain);
-  proto->set_name(node.name());
+  proto->set_name(unique_node_name(node.name()));
   proto->set_op_type(node.op());
   if (!domain.empty()) proto->set_domain(domain);
 
@@ -142,6 +142,13 @@ void GraphWriter::write_node(const Node& node, pb::NodeProto* proto, const Renam
     attr->set_ref_attr_name(value.substr(space + 1));
   }
   if (node.phase() == Phase::kBackward) note(kPhaseKey, "backward");
+}
+
+// In memory a node's name is for people; onnxruntime refuses a file in which two nodes have one.
+std::string GraphWriter::unique_node_name(const std::string& name) {
+  std::string unique = name;
+  while (!unique.empty() && !node_names_.insert(unique).second) unique = str(name, "_", ++name_counters_[name]);
+  return unique;
 }
 
 void GraphWriter::write_attribute(const std::string& name, const AttributeValue& value, pb::AttributeProto* proto,

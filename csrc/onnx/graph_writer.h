@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "graph/graph.h"
 #include "onnx/export.h"
@@ -35,9 +37,13 @@ class GraphWriter {
   void write_tensor(const std::string& name, const TensorData& data, pb::TensorProto* proto);
   void write_value(const NodeArg& value, pb::ValueInfoProto* proto);
 
+  std::string unique_node_name(const std::string& name);
+
   const ExportOptions& options_;
   ExternalFileWriter* external_;
   std::set<std::string> domains_;
+  std::unordered_set<std::string> node_names_;
+  std::unordered_map<std::string, int> name_counters_;
   uint64_t inline_bytes_ = 0;
 };
 

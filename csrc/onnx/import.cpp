@@ -42,7 +42,8 @@ void check_versions(const pb::ModelProto& model) {
   constexpr int64_t kOldestIr = 3, kNewestIr = pb::Version::IR_VERSION;
   ORTMODULE_CHECK_GRAPH(model.has_ir_version(), "the model has no ir_version");
   ORTMODULE_CHECK(model.ir_version() >= kOldestIr && model.ir_version() <= kNewestIr, kUnsupported,
-                  "the model has ir_version ", model.ir_version(), "; ", kOldestIr, " to ", kNewestIr, " are supported");
+                  "the model has ir_version ", model.ir_version(), "; ", kOldestIr, " to ", kNewestIr,
+                  " are supported");
   ORTMODULE_CHECK_GRAPH(model.has_graph(), "the model has no graph");
   ORTMODULE_CHECK_GRAPH(model.opset_import_size() > 0, "the model imports no operator set");
 }

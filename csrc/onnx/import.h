@@ -1,7 +1,7 @@
 // Reads an ONNX model into a Graph. No protobuf type appears here, so that any layer may include this header.
 //
-// Not here: operators. A node of an unknown operator is imported; resolve() refuses it. Import checks the format: versions,
-// names, types of inputs, sizes of tensors, paths of external data.
+// Not here: operators. A node of an unknown operator is imported; resolve() refuses it. Import checks the format:
+// versions, names, types of inputs, sizes of tensors, paths of external data.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct ImportOptions {
   // The folder that external tensor data lies in; when empty, a model with external data is refused.
   // Locations are relative to it and may leave it by no means: '..', absolute paths, symbolic links and files with
   // several hard links are refused.
-  std::string external_data_dir;
+  std::string external_data_dir{};
   // Bytes of all tensors together. A model that declares more is refused before memory is taken.
   uint64_t max_tensor_bytes = uint64_t{64} << 30;
 };

@@ -26,18 +26,26 @@ std::string narrow(const Field& field) {
 std::string typed_fields(const pb::TensorProto& t, DType dtype) {
   switch (dtype) {
     case DType::kFloat:
-    case DType::kComplex64: return narrow<float>(t.float_data());
+    case DType::kComplex64:
+      return narrow<float>(t.float_data());
     case DType::kDouble:
-    case DType::kComplex128: return narrow<double>(t.double_data());
-    case DType::kInt64: return narrow<int64_t>(t.int64_data());
-    case DType::kUInt64: return narrow<uint64_t>(t.uint64_data());
-    case DType::kUInt32: return narrow<uint32_t>(t.uint64_data());
-    case DType::kInt32: return narrow<int32_t>(t.int32_data());
+    case DType::kComplex128:
+      return narrow<double>(t.double_data());
+    case DType::kInt64:
+      return narrow<int64_t>(t.int64_data());
+    case DType::kUInt64:
+      return narrow<uint64_t>(t.uint64_data());
+    case DType::kUInt32:
+      return narrow<uint32_t>(t.uint64_data());
+    case DType::kInt32:
+      return narrow<int32_t>(t.int32_data());
     case DType::kInt16:
     case DType::kUInt16:
     case DType::kFloat16:
-    case DType::kBFloat16: return narrow<uint16_t>(t.int32_data());
-    default: return narrow<uint8_t>(t.int32_data());
+    case DType::kBFloat16:
+      return narrow<uint16_t>(t.int32_data());
+    default:
+      return narrow<uint8_t>(t.int32_data());
   }
 }
 
@@ -65,8 +73,8 @@ uint64_t TensorReader::checked_size(const pb::TensorProto& tensor, DType dtype, 
     bytes = elements / 2 + elements % 2;
   else
     overflow = __builtin_mul_overflow(elements, static_cast<uint64_t>(dtype_size(dtype)), &bytes) || overflow;
-  ORTMODULE_CHECK_GRAPH(!overflow && bytes <= bytes_left_, owner,
-                        " brings the model's tensors over the limit of ", limit_, " bytes");
+  ORTMODULE_CHECK_GRAPH(!overflow && bytes <= bytes_left_, owner, " brings the model's tensors over the limit of ",
+                        limit_, " bytes");
   bytes_left_ -= bytes;
   return bytes;
 }

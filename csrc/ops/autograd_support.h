@@ -24,11 +24,18 @@ class AutogradScope {
   std::unique_ptr<Guards> guards_;
 };
 
-// The tensor without history, asking for a gradient. Shares memory.
-at::Tensor as_leaf(const at::Tensor& tensor);
+// An input that a gradient is wanted for: the tensor to compute with (it shares memory with the original), and a handle
+// of no elements to ask for the gradient by. The handle does not keep the tensor alive, as a leaf of autograd would:
+// only what the operator itself saves stays in memory until backward.
+struct GradientInput {
+  at::Tensor tensor, handle;
+};
+GradientInput gradient_input(const at::Tensor& tensor);
 
-// d(sum of outputs[i] * grads[i]) / d(leaves); undefined for a leaf that no output depends on. Histories stay usable.
-std::vector<at::Tensor> leaf_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves,
-                                       const std::vector<at::Tensor>& grads);
+// d(sum of outputs[i] * grads[i]) / d(input of handle j). Undefined where no output depends on it. Histories stay usable.
+std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& handles,
+                                        const std::vector<at::Tensor>& grads);
+// Zeros in the shape, type and device of the handle's input.
+at::Tensor input_zeros(const at::Tensor& handle);
 
 }  // namespace ortmodule

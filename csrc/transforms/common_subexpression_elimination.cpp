@@ -1,10 +1,11 @@
 // Merges nodes that compute the same: one operator, equal attributes, the same inputs.
 //
-// Hash-consing in list order: when a node is looked at, its inputs are merged already, so that one walk finds everything.
-// Not merged: random operators, side effects, opaque ATen nodes (whether they are pure is not known here), nodes with
-// subgraphs, and nodes whose output is a graph output (two results of the caller must not be one tensor). A backward node
-// is not merged into a forward one, which would keep the forward value alive between the two, except where the result is
-// a small host vector. Equal initializers come first: integers up to 4 KB and scalars, never one that is trained.
+// Hash-consing in list order: when a node is looked at, its inputs are merged already, so that one walk finds
+// everything. Not merged: random operators, side effects, opaque ATen nodes (whether they are pure is not known here),
+// nodes with subgraphs, and nodes whose output is a graph output (two results of the caller must not be one tensor). A
+// backward node is not merged into a forward one, which would keep the forward value alive between the two, except
+// where the result is a small host vector. Equal initializers come first: integers up to 4 KB and scalars, never one
+// that is trained.
 #include "ops/registry.h"
 #include "transforms/passes.h"
 

@@ -1,9 +1,10 @@
-// Replaces nodes whose results are known now by initializers: nodes all of whose inputs are constants, sizes that turned
-// out to be integers (Sizes, Shape).
+// Replaces nodes whose results are known now by initializers: nodes all of whose inputs are constants, sizes that
+// turned out to be integers (Sizes, Shape).
 //
-// Values come from context.evaluate, because transforms/ knows no kernels; sizes need none. Never folded: random operators, side
-// effects, opaque ATen nodes, initializers that are trained, graph outputs, results over options.fold_limit_bytes (a folded Expand of a scalar would turn
-// four bytes into a file). Nodes without inputs are folded only as Sizes.
+// Values come from context.evaluate, because transforms/ knows no kernels; sizes need none. Never folded: random
+// operators, side effects, opaque ATen nodes, initializers that are trained, graph outputs, results over
+// options.fold_limit_bytes (a folded Expand of a scalar would turn four bytes into a file). Nodes without inputs are
+// folded only as Sizes.
 #include <algorithm>
 
 #include "base/status.h"
@@ -27,8 +28,9 @@ bool foldable(const Node& node, const TransformContext& context) {
     int64_t bytes = std::max<int64_t>(1, static_cast<int64_t>(dtype_size(out->type().dtype)));
     for (const Dim& d : *out->type().shape) {
       if (!d.is_known() || d.value() < 0) return false;
-      if (__builtin_mul_overflow(bytes, d.value(), &bytes) || bytes > context.options.fold_limit_bytes) return false;
+      if (__builtin_mul_overflow(bytes, d.value(), &bytes)) return false;
     }
+    if (bytes > context.options.fold_limit_bytes) return false;
   }
   return true;
 }

@@ -1,5 +1,5 @@
-// With the option dropout="fast": Dropout in training mode, whose mask nobody reads, becomes ai.ortmodule::PhiloxDropout,
-// which recomputes its mask in backward from (seed, element index) instead of storing it.
+// With the option dropout="fast": Dropout in training mode, whose mask nobody reads, becomes
+// ai.ortmodule::PhiloxDropout, which recomputes its mask in backward from (seed, element index) instead of storing it.
 //
 // Only when asked for: the numbers drawn are not those of PyTorch's eager dropout.
 #include "ops/resolve.h"

@@ -1,6 +1,7 @@
 // Removes nodes whose outputs nobody uses, then optional outputs and initializers that nobody uses.
 //
-// Why outputs too: an output that exists is computed (a Dropout mask, MaxPool's indices). Nodes with a side effect stay.
+// Why outputs too: an output that exists is computed (a Dropout mask, MaxPool's indices). Nodes with a side effect
+// stay.
 #include "ops/registry.h"
 #include "transforms/passes.h"
 

@@ -1,5 +1,5 @@
-// Replaces attention operators that no single kernel can differentiate by the plain operators of their record's body, before
-// the gradient is built: AttentionDropout always, Attention when its mask wants a gradient (a learned bias).
+// Replaces attention operators that no single kernel can differentiate by the plain operators of their record's body,
+// before the gradient is built: AttentionDropout always, Attention when its mask wants a gradient (a learned bias).
 //
 // Training only. All other Attention nodes stay whole: ATen's fused kernels are what makes them fast.
 #include "base/status.h"

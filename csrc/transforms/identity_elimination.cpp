@@ -1,6 +1,6 @@
-// Removes nodes whose output equals their input: Identity, Cast to the same type and back from a wider one, Transpose by
-// the identity and pairs of Transposes, Reshape and Expand to the same shape, Reshape of a Reshape, Slice of everything,
-// Dropout that drops nothing.
+// Removes nodes whose output equals their input: Identity, Cast to the same type and back from a wider one, Transpose
+// by the identity and pairs of Transposes, Reshape and Expand to the same shape, Reshape of a Reshape, Slice of
+// everything, Dropout that drops nothing.
 //
 // Why: each is a kernel call and a row in the plan; capture emits many (clone, contiguous, expand). A node whose output
 // is a graph output stays: names of outputs are part of the interface, and the caller's tensors must not come back as
@@ -164,12 +164,18 @@ class ReshapeChain : public ChainRule {
 bool widens(DType from, DType to) {
   switch (from) {
     case DType::kFloat16:
-    case DType::kBFloat16: return to == DType::kFloat || to == DType::kDouble;
-    case DType::kFloat: return to == DType::kDouble;
-    case DType::kBool: return is_integer(to) || is_floating(to);
-    case DType::kInt32: return to == DType::kInt64 || to == DType::kDouble;
-    case DType::kInt16: return to == DType::kInt32 || to == DType::kInt64 || to == DType::kFloat || to == DType::kDouble;
-    default: return false;
+    case DType::kBFloat16:
+      return to == DType::kFloat || to == DType::kDouble;
+    case DType::kFloat:
+      return to == DType::kDouble;
+    case DType::kBool:
+      return is_integer(to) || is_floating(to);
+    case DType::kInt32:
+      return to == DType::kInt64 || to == DType::kDouble;
+    case DType::kInt16:
+      return to == DType::kInt32 || to == DType::kInt64 || to == DType::kFloat || to == DType::kDouble;
+    default:
+      return false;
   }
 }
 

@@ -36,7 +36,8 @@ class SizeEmitter : public DimVisitor {
       if (!in->type().shape) continue;
       for (size_t axis = 0; axis < in->type().shape->size(); ++axis)
         if ((*in->type().shape)[axis].lone_symbol() == name)
-          return keep(emit("Gather", {emit("Shape", {in}), graph_.constant(TensorData::of_ints({static_cast<int64_t>(axis)}))},
+          return keep(emit("Gather",
+                           {emit("Shape", {in}), graph_.constant(TensorData::of_ints({static_cast<int64_t>(axis)}))},
                            {{"axis", int64_t{0}}}));
     }
     failed_ = true;
@@ -46,12 +47,18 @@ class SizeEmitter : public DimVisitor {
   size_t apply(Op op, size_t a, size_t b) override {
     NodeArg *x = values_[a], *y = values_[b];
     switch (op) {
-      case Op::kAdd: return keep(emit("Add", {x, y}));
-      case Op::kMul: return keep(emit("Mul", {x, y}));
-      case Op::kMod: return keep(emit("Mod", {x, y}));  // takes the divisor's sign, as Python's % does
-      case Op::kMax: return keep(emit("Max", {x, y}));
-      case Op::kMin: return keep(emit("Min", {x, y}));
-      case Op::kFloorDiv: break;
+      case Op::kAdd:
+        return keep(emit("Add", {x, y}));
+      case Op::kMul:
+        return keep(emit("Mul", {x, y}));
+      case Op::kMod:
+        return keep(emit("Mod", {x, y}));  // takes the divisor's sign, as Python's % does
+      case Op::kMax:
+        return keep(emit("Max", {x, y}));
+      case Op::kMin:
+        return keep(emit("Min", {x, y}));
+      case Op::kFloorDiv:
+        break;
     }
     // ONNX's Div truncates; without the remainder nothing is left to round.
     return keep(emit("Div", {emit("Sub", {x, emit("Mod", {x, y})}), y}));

@@ -1,7 +1,8 @@
 // What a pass is, and the manager that runs a list of them.
 //
 // Passes ask operator records (traits, bodies) instead of listing operators, except where a pass is about one operator.
-// The order of the passes is in pass_list.cpp and nowhere else. Not here: memory and order (plan/), gradients (gradient/).
+// The order of the passes is in pass_list.cpp and nowhere else. Not here: memory and order (plan/), gradients
+// (gradient/).
 #pragma once
 
 #include <functional>
@@ -16,17 +17,17 @@
 namespace ortmodule {
 
 struct TransformOptions {
-  std::string dropout = "exact";       // "exact": ATen's generator; "fast": a counter-based one, see counter_dropout.cpp
+  std::string dropout = "exact";  // "exact": ATen's generator; "fast": a counter-based one, see counter_dropout.cpp
   int64_t fold_limit_bytes = 1 << 16;  // constant folding keeps results up to this size
 };
 
 struct TransformContext {
   bool training = false;
   // The graph inputs (and initializers) whose gradient is wanted.
-  std::unordered_set<const NodeArg*> grad_inputs;
-  TransformOptions options;
+  std::unordered_set<const NodeArg*> grad_inputs{};
+  TransformOptions options{};
   // Outputs of a node whose inputs are all constants; empty when it cannot run here. Unset: nothing is evaluated.
-  std::function<std::vector<TensorData>(const Node&)> evaluate;
+  std::function<std::vector<TensorData>(const Node&)> evaluate{};
 };
 
 class GraphTransformer {

@@ -52,7 +52,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises whatever the bytes provoke
-        fail(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {str(error).splitlines()[0]})")
+        fail(f"{path} is damaged or no checkpoint ({type(error).__name__})")
     if not isinstance(state, dict) or "engines" not in state:
         fail(f"{path} is no checkpoint of these examples")
     return state

@@ -68,6 +68,8 @@ def load_resumed(args: argparse.Namespace) -> dict[str, Any] | None:
     if changed:
         name = changed[0]
         option = "--" + name.replace("_", "-")
+        if isinstance(saved[name], bool):
+            fail(f"{path} was made {'with' if saved[name] else 'without'} {option}; resume it the same way")
         fail(f"{path} was made with {option} {saved[name]}, not {getattr(args, name)}; resume under the same {option}")
     if args.schedule_steps not in (None, saved["schedule_steps"]):
         fail(f"{path} was made with --schedule-steps {saved['schedule_steps']}")

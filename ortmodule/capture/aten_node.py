@@ -67,7 +67,7 @@ def emit(c: Converter, target: torch._ops.OpOverload, args: Sequence[Any], kwarg
             texts.append(_encode(c, str(argument.type), given, inputs, sizes))
     symbols, bound = c.builder.bindings(sizes)
     name, overload = _STANDS_FOR.get(schema.name, (schema.name, schema.overload_name))
-    attributes = dict(operator=name, overload=overload, arguments=texts, symbols=symbols or None)
+    attributes: dict[str, Any] = dict(operator=name, overload=overload, arguments=texts, symbols=symbols or None)
     if isinstance(c.out, torch.Tensor):
         return c.emit("ATen", *inputs, *bound, domain=ATEN, **attributes)
     if isinstance(c.out, (list, tuple)) and all(isinstance(o, torch.Tensor) for o in c.out):
@@ -164,7 +164,8 @@ def _decode_one(text: str, inputs: Any, evaluate: Callable[[str], int]) -> Any:
         "i": lambda: evaluate(rest), "f": lambda: float(rest), "b": lambda: rest == "1", "s": lambda: rest,
         "I": lambda: [evaluate(p) for p in parts], "F": lambda: [float(p) for p in parts],
         "B": lambda: [p == "1" for p in parts], "d": lambda: _TORCH_TYPES[int(rest)], "v": lambda: torch.device(rest),
-        "l": lambda: getattr(torch, rest.removeprefix("torch.")), "m": lambda: getattr(torch, rest.removeprefix("torch.")),
+        "l": lambda: getattr(torch, rest.removeprefix("torch.")),
+        "m": lambda: getattr(torch, rest.removeprefix("torch.")),
         "c": lambda: _decode_one(rest, inputs, evaluate),
     }  # fmt: skip
     return readers[kind]()

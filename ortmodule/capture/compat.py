@@ -7,6 +7,7 @@ torch whose effect an export would lose without a word:
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
+  So does `torch.cond`, whose trace fails without naming it.
 
 The patches are process-global, hence `LOCK`. No graph is read or written here.
 """
@@ -65,8 +66,10 @@ class AttributeReads:
     _KINDS = (bool, int, float, str, type(None), tuple, torch.Tensor)
 
     def __init__(self, root: torch.nn.Module) -> None:
-        self._names = {module: name for name, module in root.named_modules()}
+        self._modules = dict(root.named_modules())
+        self._names = {module: name for name, module in self._modules.items()}
         self.values: dict[tuple[str, str], Any] = {}
+        self.changed: list[str] = []
 
     def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
         """Notes one read of `module.name`; the first value wins."""
@@ -74,6 +77,13 @@ class AttributeReads:
             owner = self._names.get(module)
             if owner is not None:
                 self.values.setdefault((owner, name), value)
+
+    def finish(self) -> None:
+        """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
+        for (owner, name), value in list(self.values.items()):
+            now = vars(self._modules[owner]).get(name)
+            if now is not value and (isinstance(value, torch.Tensor) or type(now) is not type(value) or now != value):
+                self.changed.append(f"{owner}.{name}".lstrip("."))
 
 
 @contextlib.contextmanager
@@ -128,11 +138,11 @@ def _recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
             reads.record(self, name, value)
         return value
 
-    torch.nn.Module.__getattribute__ = getattribute  # type: ignore[method-assign]
+    setattr(torch.nn.Module, "__getattribute__", getattribute)  # noqa: B010
     try:
         yield
     finally:
-        del torch.nn.Module.__getattribute__  # type: ignore[attr-defined]
+        delattr(torch.nn.Module, "__getattribute__")
 
 
 def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
@@ -148,7 +158,7 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     refused = [
         (torch.Tensor, "register_hook"), (torch.Tensor, "register_post_accumulate_grad_hook"),
         (torch.Tensor, "retain_grad"), (torch.Tensor, "backward"), (torch.autograd, "grad"),
-        (torch.autograd, "backward"),
+        (torch.autograd, "backward"), (torch, "cond"),
     ]  # fmt: skip
     return table + [(owner, name, functools.partial(_refused, name)) for owner, name in refused]
 

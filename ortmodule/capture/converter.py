@@ -1,7 +1,7 @@
 """Walks an exported fx graph and writes it as an ONNX model.
 
 `Converter` holds the value of every fx node and offers the translators (ops/) what they share: typed emission, casts,
-constants and sizes. Writes into whole tensors become new values here: a later reader of the tensor sees the last one,
+constants and sizes. Writes into tensors become new values here: a later reader of the tensor sees the last one,
 and what was written into an input, buffer or parameter is an output of the graph.
 
 Not here: the export itself (export.py), the ONNX writing (graph.py), single operators (ops/).
@@ -21,13 +21,13 @@ from . import aten_node
 from .compat import recompute_region
 from .graph import GraphBuilder, Value
 from .ops import TRANSLATORS
-from .regions import functional_form
+from .regions import PART_VIEWS, functional_form
 from .sizes import Dim, SizePrinter
 
 __all__ = ["Converter"]
 
-_DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_functional_assert_async",
-            "sym_constrain_range_for_size", "_functional_assert_scalar"}  # fmt: skip
+_DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "_functional_assert_async",
+            "_functional_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}  # fmt: skip
 _FLOAT_ARITHMETIC = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div",
                      operator.pow: "Pow", operator.neg: "Neg"}  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
@@ -123,8 +123,15 @@ class Converter:
         self.builder.node(op, inputs, results, domain, **attrs)
         return tuple(results)
 
-    def helper(self, op: str, inputs: Sequence[Value | None], dtype: torch.dtype, shape: Sequence[Dim], domain: str = "",
-               **attrs: Any) -> Value:  # fmt: skip
+    def helper(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        dtype: torch.dtype,
+        shape: Sequence[Dim],
+        domain: str = "",
+        **attrs: Any,
+    ) -> Value:
         """Emits an operator for an intermediate value that has no fx node."""
         result = self.builder.value(f"{self._result_name}.{op.lower()}", dtype, shape)
         self.builder.node(op, inputs, [result], domain, **attrs)
@@ -170,7 +177,8 @@ class Converter:
         used = [False] * len(self.out)
         for user in self._node.users:
             if user.target is operator.getitem and user.users:
-                used[user.args[1]] = True
+                position: Any = user.args[1]
+                used[position] = True
         return used
 
     # -- the walk -------------------------------------------------------------------------------------------------
@@ -179,8 +187,8 @@ class Converter:
         target = node.target
         self.out = node.meta.get("val")
         if target is operator.getitem:
-            source = self.read(node.args[0])
-            self.values[node] = source[node.args[1]]
+            source, position = _arguments(node)
+            self.values[node] = self.read(source)[position]
             return
         self._enter(node)
         if isinstance(self.out, torch.SymFloat):
@@ -209,7 +217,7 @@ class Converter:
         functional = functional_form(target) if written else target
         if functional is None:
             raise CaptureError(f"the in-place operator '{target}' has no functional form", _source_line(node))
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._argument)
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.read)
         result = self._translate(functional, args, kwargs)
         if result is NotImplemented:
             result = aten_node.emit(self, functional, args, kwargs)
@@ -233,13 +241,21 @@ class Converter:
             return True
         return any(isinstance(a, Value) and a.dtype.is_complex for a in args)
 
-    def _argument(self, node: Node) -> Any:
-        return self.read(node)
-
     def _write(self, node: Node, result: Value) -> None:
-        root = self.root(node.args[0])
+        root = self.root(_arguments(node)[0])
         self._roots[node] = root
+        while root.target in PART_VIEWS:
+            self.values[root] = result
+            result = self._updated_base(root, result)
+            root = self.root(_arguments(root)[0])
         self.rebind(root, result)
+
+    def _updated_base(self, view: Node, part: Value) -> Value:
+        """The tensor that `view` is a slice or a selection of, after `part` was written there."""
+        base, *where = torch.fx.node.map_arg(view.args, self.read)
+        self.out, self._result_name = self.root(_arguments(view)[0]).meta["val"], f"{view.name}.base"
+        scatter = TRANSLATORS["select_scatter" if view.target is torch.ops.aten.select.int else "slice_scatter"]
+        return scatter(self, base, part, *where)
 
     def rebind(self, root: Node, value: Value) -> None:
         """From here on `root` reads as `value`; a placeholder's new value becomes a mutation of the module."""
@@ -274,7 +290,7 @@ class Converter:
             return self.helper("Gather", [shape, self.const(axis, torch.int64)], torch.int64, (), axis=0)
         if path and getattr(path[-1], "name", "item") != "item":
             return None
-        return self._scalar(self.read(node.args[0]), torch.int64)
+        return self._scalar(self.read(_arguments(node)[0]), torch.int64)
 
     def _scalar(self, value: Value, dtype: torch.dtype) -> Value:
         value = self.cast(value, dtype)
@@ -283,7 +299,7 @@ class Converter:
     def _symbolic_float(self, node: Node) -> Value:
         """A Python float computed from sizes or from data: a 0-d double."""
         name = getattr(node.target, "__name__", str(node.target))
-        operands = [self.read(a) if isinstance(a, Node) else a for a in node.args]
+        operands = [self.read(a) if isinstance(a, Node) else a for a in _arguments(node)]
         if node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
             source = self.helper("StopGradient", operands, operands[0].dtype, operands[0].shape, "ai.ortmodule")
             return self._scalar(source, torch.float64)
@@ -295,6 +311,10 @@ class Converter:
         if name in ("_sym_sqrt", "sym_sqrt"):
             return self.helper("Sqrt", values, torch.float64, ())
         raise CaptureError(f"a Python float is computed with '{name}' of a size or a tensor", _source_line(node))
+
+
+def _arguments(node: Node) -> tuple[Any, ...]:
+    return node.args
 
 
 def _source_line(node: Node) -> str | None:

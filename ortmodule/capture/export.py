@@ -67,9 +67,12 @@ class _Result:
 class _Wrapper(torch.nn.Module):
     """The traced module: tensors in, tensors out."""
 
-    def __init__(self, module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec) -> None:
+    def __init__(
+        self, module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, reads: compat.AttributeReads
+    ) -> None:
         super().__init__()
         self.module = module
+        self._reads = reads
         self._leaves = leaves
         self._spec = spec
         self._autocast = [
@@ -90,11 +93,13 @@ class _Wrapper(torch.nn.Module):
                     torch.autocast(device, dtype=dtype, cache_enabled=torch.is_autocast_cache_enabled())
                 )
             result = self.module(*args, **kwargs)
+        self._reads.finish()
         return self._collect(result)
 
     def _collect(self, result: Any) -> list[Any]:
         flat, self.result.spec = _flatten_registering(result)
-        self.result.outputs, values = [], []
+        values: list[Any] = []
+        self.result.outputs = []
         for leaf in flat:
             if isinstance(leaf, (torch.Tensor, torch.SymInt)):
                 self.result.outputs.append(("value", len(values)))
@@ -103,8 +108,8 @@ class _Wrapper(torch.nn.Module):
                 self.result.outputs.append(("constant", leaf))
             else:
                 name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-                raise CaptureError(f"the module returns an object of class {name} that holds tensors; register the class "
-                                   "with torch.utils._pytree.register_pytree_node")  # fmt: skip
+                advice = "register the class with torch.utils._pytree.register_pytree_node"
+                raise CaptureError(f"the module returns an object of class {name} that holds tensors; {advice}")
         return values
 
 
@@ -153,7 +158,7 @@ def export_module(
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     reads = compat.AttributeReads(module)
     seconds: dict[str, float] = {}
-    wrapper = _Wrapper(module, leaves, spec)
+    wrapper = _Wrapper(module, leaves, spec, reads)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
     with compat.LOCK, _same_random_state(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
@@ -161,9 +166,12 @@ def export_module(
             stack.enter_context(context)
         calls = stack.enter_context(compat.traced_module_calls(reads))
         try:
-            program = _timed(seconds, "export", lambda: torch.export.export(
-                wrapper, tuple(leaves[i] for i in tensor_index), dynamic_shapes=(shapes,), strict=False))  # fmt: skip
-            regions.inline_no_grad(program)
+            example = _distinct([leaves[i] for i in tensor_index])
+            program = _timed(
+                seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=(shapes,), strict=False)
+            )
+            regions.inline_regions(program)
+            regions.refuse_control_flow(program.graph_module)
             if not regions.is_convertible(program.graph_module):
                 program = _timed(seconds, "functionalize", lambda: program.run_decompositions({}))
         except ORTModuleError:
@@ -175,13 +183,16 @@ def export_module(
     result = wrapper.result
     assert result.spec is not None
     attributes = [(owner, name, value) for (owner, name), value in reads.values.items()]
-    owners = dict(module.named_modules())
-    changed = [f"{o}.{n}".lstrip(".") for o, n, v in attributes if not _same(vars(owners[o]).get(n), v)]
-    return Exported(program, tensor_index, result.outputs, result.spec, calls, attributes, changed, seconds)
+    return Exported(program, tensor_index, result.outputs, result.spec, calls, attributes, reads.changed, seconds)
 
 
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and not isinstance(a, torch.Tensor) and a == b)
+def _distinct(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The example tensors, with a stand-in for each that is given twice: export would take the two for one for ever."""
+    distinct: list[torch.Tensor] = []
+    for i, tensor in enumerate(tensors):
+        repeated = any(tensor is other for other in tensors[:i])
+        distinct.append(torch.empty_like(tensor).requires_grad_(tensor.requires_grad) if repeated else tensor)
+    return tuple(distinct)
 
 
 def _timed(seconds: dict[str, float], name: str, run: Any) -> Any:
@@ -194,7 +205,7 @@ def _timed(seconds: dict[str, float], name: str, run: Any) -> Any:
 @contextlib.contextmanager
 def _same_random_state() -> Iterator[None]:
     """Leaves the generators of torch, Python and numpy as they were: a capture must not move the user's seeds."""
-    states = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
+    states: list[tuple[Any, Any]] = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     numpy = sys.modules.get("numpy")

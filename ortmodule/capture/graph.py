@@ -58,6 +58,8 @@ class GraphBuilder:
         self._constants: dict[tuple[Any, ...], Value] = {}
         self._sizes: dict[tuple[Any, ...], Value] = {}
         self._names: set[str] = set()
+        self._reserved: set[str] = set()
+        self._computed: set[str] = set()
         self.node_name = ""
         self.metadata: dict[str, str] = {}
 
@@ -76,11 +78,22 @@ class GraphBuilder:
         _declare(self.graph.value_info.add(), value)
         return value
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps `names` for inputs that will be declared by `input` with exactly that name."""
+        self._reserved = set(names)
+        self._names |= self._reserved
+
     def input(self, name: str, dtype: torch.dtype, shape: Sequence[Dim]) -> Value:
         """A new graph input."""
-        value = Value(self.unique(name), dtype, tuple(shape))
+        exact = name in self._reserved
+        self._reserved.discard(name)
+        value = Value(name if exact else self.unique(name), dtype, tuple(shape))
         _declare(self.graph.input.add(), value)
         return value
+
+    def is_computed(self, value: Value) -> bool:
+        """Whether a node makes `value`; inputs and constants are not computed."""
+        return value.name in self._computed
 
     def output(self, value: Value) -> None:
         """Declares `value`, which a node must have made, as the next graph output."""
@@ -101,6 +114,7 @@ class GraphBuilder:
         results = [v.name if v is not None else "" for v in outputs]
         while results and not results[-1]:
             results.pop()
+        self._computed.update(results)
         proto = self.graph.node.add(op_type=op, domain=domain, input=names, output=results)
         proto.name = f"{self.node_name}/{results[0] if results else op}" if self.node_name else results[0]
         for name, attribute in attributes.items():

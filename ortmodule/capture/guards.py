@@ -8,6 +8,7 @@ All of them are compiled into one function, which a call evaluates in microsecon
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from .sizes import Dim
 
 __all__ = ["compile_check", "range_conditions"]
 
+_SOURCE = "L['tensors']"
+_SIZE = re.compile(re.escape(_SOURCE) + r"\[(\d+)\]\.size\(\)\[(\d+)\]")
 Check = Callable[[Sequence[torch.Tensor]], str | None]
 
 
@@ -45,13 +48,12 @@ def range_conditions(shapes: dict[int, tuple[Dim, ...]], ranges: dict[Any, Any])
 
 def compile_check(conditions: Sequence[str]) -> Check:
     """One function over the program's input tensors: the text of the first condition that fails, or None."""
-    lines = ["def check(tensors):"]
-    for condition in conditions:
-        lines.append(f"    if not ({condition.replace(_SOURCE, 'tensors')}):\n        return {condition!r}")
+    sizes = sorted({found.groups() for condition in conditions for found in _SIZE.finditer(condition)})
+    lines = ["def check(tensors):", *(f"    d{i}_{axis} = tensors[{i}].shape[{axis}]" for i, axis in sizes)]
+    for condition in dict.fromkeys(conditions):
+        test = _SIZE.sub(r"d\1_\2", condition).replace(_SOURCE, "tensors")
+        lines.append(f"    if not ({test}):\n        return {condition!r}")
     lines.append("    return None")
     scope: dict[str, Any] = {"torch": torch, "math": math}
-    exec("\n".join(lines), scope)  # noqa: S102  the expressions are torch.export's own, made for evaluation
-    return scope["check"]  # type: ignore[no-any-return]
-
-
-_SOURCE = "L['tensors']"
+    exec("\n".join(lines), scope)
+    return scope["check"]

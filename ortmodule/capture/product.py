@@ -152,10 +152,12 @@ class _Assembly:
             if isinstance(size, int):
                 position = self.exported.tensor_index.index(leaf)
                 conditions.append(f"L['tensors'][{position}].size()[{axis}] == {size}")
-                specialized.append(f"size {size} of axis {axis} of input '{self.leaf_names[leaf]}' is fixed by the module")
+                specialized.append(
+                    f"size {size} of axis {axis} of input '{self.leaf_names[leaf]}' is fixed by the module"
+                )
         return Captured(
-            self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants, outputs,
-            mutations, in_spec, self.exported.out_spec,
+            self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
+            outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.attributes, self.exported.changed_attributes, conditions, guards.compile_check(conditions),
             specialized, self.exported.calls, self.exported.seconds,
@@ -165,6 +167,8 @@ class _Assembly:
 
     def _inputs(self) -> None:
         specs = list(zip(self.program.graph_signature.input_specs, self.placeholders, strict=True))
+        taken = {self._name(spec.target) for spec, _ in specs if spec.kind in _KINDS}
+        self.builder.reserve(taken)
         position = 0
         shared: dict[str, Value] = {}
         for spec, node in specs:
@@ -172,7 +176,8 @@ class _Assembly:
                 leaf = self.exported.tensor_index[position]
                 position += 1
                 self.sources[node] = ("input", leaf)
-                value = self._declare(node, self.leaf_names[leaf])
+                name = self.leaf_names[leaf]
+                value = self._declare(node, f"input.{name}" if name in taken else name)
                 self.converter.define(node, value)
                 self.user_inputs.append((leaf, value.name))
         for kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
@@ -181,8 +186,7 @@ class _Assembly:
                     self._named_input(_KINDS[kind], spec.target, node, shared)
 
     def _named_input(self, kind: str, target: str, node: Node, shared: dict[str, Value]) -> None:
-        name = target.removeprefix(_PREFIX)
-        name = self.canonical.get(name, name)
+        name = self._name(target)
         self.sources[node] = (kind, name)
         if kind == "constant":
             tensor = self.program.constants[target]
@@ -197,6 +201,11 @@ class _Assembly:
             if kind == "constant":
                 self.constants[shared[name].name] = self.program.constants[target]
         self.converter.define(node, shared[name])
+
+    def _name(self, target: str) -> str:
+        """The module's own name of a parameter, buffer or constant; a tied one's first."""
+        name = target.removeprefix(_PREFIX)
+        return self.canonical.get(name, name)
 
     def _declare(self, node: Node, name: str) -> Value:
         fake = node.meta["val"]
@@ -221,8 +230,7 @@ class _Assembly:
                 written[by_name[spec.target]] = self.converter.read(node)
             else:
                 kind = "buffer" if spec.kind is OutputKind.BUFFER_MUTATION else "parameter"
-                name = spec.target.removeprefix(_PREFIX)
-                written[targets[kind, self.canonical.get(name, name)]] = self.converter.read(node)
+                written[targets[kind, self._name(spec.target)]] = self.converter.read(node)
         declared: dict[Node, OutputRef] = {}
         outputs = [
             OutputRef("constant", value=what) if kind == "constant" else self._output(results[what], written, declared)
@@ -239,7 +247,11 @@ class _Assembly:
             return OutputRef("constant", value=node)
         root = self.converter.root(node)
         for placeholder, value in written.items():  # a functionalised graph returns the new value of a written input
-            if root.op != "placeholder" and self.exported.seconds.get("functionalize") and value is self.converter.values.get(root):
+            if (
+                root.op != "placeholder"
+                and self.exported.seconds.get("functionalize")
+                and value is self.converter.values.get(root)
+            ):
                 root = placeholder
         if root.op == "placeholder":
             kind, target = self.sources[root]
@@ -250,16 +262,16 @@ class _Assembly:
         if root not in declared:
             value = self.converter.read(node)
             if isinstance(value, torch.SymInt):
-                declared[root] = OutputRef("size", self._graph_output(self.builder.size(self.printer.dim(value)), node.name))
+                declared[root] = OutputRef(
+                    "size", self._graph_output(self.builder.size(self.printer.dim(value)), node.name)
+                )
             else:
                 declared[root] = OutputRef("tensor", self._graph_output(value, node.name))
         return declared[root]
 
     def _graph_output(self, value: Value, name: str) -> str:
-        """Declares a graph output; a value that is an input, a constant or an output already is passed through Identity."""
-        made = {v for n in self.builder.graph.node for v in n.output} if not self.declared else self._made
-        self._made = made
-        if value.name not in made or value.name in self.declared:
+        """Declares a graph output; what no node computes, or what is an output already, passes through Identity."""
+        if not self.builder.is_computed(value) or value.name in self.declared:
             result = self.builder.value(name, value.dtype, value.shape)
             self.builder.node_name, self.builder.metadata = "", {}
             self.builder.node("Identity", [value], [result])
@@ -284,7 +296,8 @@ def _leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
         given = []
     positional = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = []
-    for path, _ in pytree.tree_flatten_with_path((args, kwargs))[0]:
+    paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs))[0]
+    for path, _ in paths:
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path[1:]]
         if path[0].idx == 0:
             index = path[1].idx

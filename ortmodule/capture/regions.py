@@ -1,34 +1,49 @@
-"""Resolves what an exported graph holds besides plain operators: no_grad regions and writes into tensors.
+"""Resolves what an exported graph holds besides plain operators: regions and writes into tensors.
 
-`inline_no_grad` replaces every no_grad region by its nodes and a `detach` on each result: inlining alone would let
-gradients flow. `is_convertible` says whether the converter can take the graph as it is: every write hits a whole tensor
-that no later reader sees under another name. Otherwise torch's own functionalisation has to run (which costs as much
-as the export again), as it does for autocast regions.
+`inline_regions` replaces every no_grad region by its nodes and a `detach` on each result (inlining alone would let
+gradients flow), and every autocast region by its nodes and their casts. `is_convertible` says whether the converter can
+take the graph as it is: every write hits a tensor, or a slice of one, that no later reader sees under another name.
+Otherwise torch's own functionalisation has to run, which costs as much as the export again.
 """
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from operator import getitem
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from ..errors import CaptureError
+from .autocast import AutocastRegion
 from .compat import storage_of
 
-__all__ = ["functional_form", "inline_no_grad", "is_convertible", "mutated_argument"]
+__all__ = [
+    "PART_VIEWS",
+    "functional_form",
+    "inline_regions",
+    "is_convertible",
+    "refuse_control_flow",
+]
 
 _SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
+_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 _DETACH = torch.ops.aten.detach.default
+PART_VIEWS = (torch.ops.aten.slice.Tensor, torch.ops.aten.select.int)
 _DUNDER = {"__iand__": "__and__", "__ior__": "__or__", "__ixor__": "__xor__"}
 
 
-def inline_no_grad(program: torch.export.ExportedProgram) -> None:
-    """Inlines the regions under `no_grad` / `enable_grad` of an exported program, in place."""
+def inline_regions(program: torch.export.ExportedProgram) -> None:
+    """Inlines the no_grad, enable_grad and autocast regions of an exported program, in place.
+
+    The gradient mode is resolved first, everywhere, so that each autocast region holds its operators itself.
+    """
     inlined = 0
     for module in [m for m in program.graph_module.modules() if isinstance(m, GraphModule)]:
-        inlined += _inline_module(module)
+        inlined += _inline_all(module, _SET_GRAD)
+    inlined += _inline_all(program.graph_module, _AUTOCAST)
     if inlined:
         outputs = program.graph_module.graph.output_node().args[0]
         for spec, node in zip(program.graph_signature.output_specs, outputs, strict=True):
@@ -36,9 +51,9 @@ def inline_no_grad(program: torch.export.ExportedProgram) -> None:
                 spec.arg.name = node.name
 
 
-def _inline_module(module: GraphModule) -> int:
+def _inline_all(module: GraphModule, kind: Any) -> int:
     inlined = 0
-    while regions := [n for n in module.graph.nodes if n.op == "call_function" and n.target is _SET_GRAD]:
+    while regions := [n for n in module.graph.nodes if n.op == "call_function" and n.target is kind]:
         for node in regions:
             _inline_region(module, node)
             inlined += 1
@@ -49,32 +64,52 @@ def _inline_module(module: GraphModule) -> int:
 
 
 def _inline_region(module: GraphModule, node: Node) -> None:
-    enabled, body_attribute, *operands = node.args
-    body = getattr(module, body_attribute.target).graph
-    env: dict[Node, Any] = dict(zip((n for n in body.nodes if n.op == "placeholder"), operands, strict=True))
-    results: Any = ()
-    with module.graph.inserting_before(node):
-        for inner in body.nodes:
-            if inner.op == "output":
-                results = torch.fx.node.map_arg(inner.args[0], lambda n: env[n])
-            elif inner.op == "get_attr":
-                name = f"{body_attribute.target}_{inner.target}".replace(".", "_")
-                setattr(module, name, getattr(getattr(module, body_attribute.target), inner.target))
-                env[inner] = module.graph.get_attr(name)
-            elif inner.op != "placeholder":
-                env[inner] = module.graph.node_copy(inner, lambda n: env[n])
-                if not enabled and _is_write(env[inner]):
-                    _detach_operands(module, env[inner])
-        if not enabled:
-            given = set(operands)
-            results = [r if r in given else _detached(module, r) for r in results]
+    arguments: tuple[Any, ...] = node.args
+    *settings, body_attribute = arguments[: 5 if node.target is _AUTOCAST else 2]
+    operands = arguments[len(settings) + 1 :]
+    autocast = AutocastRegion(*settings[:3]) if node.target is _AUTOCAST else None
+    without_grad = autocast is None and not settings[0]
+    results = _copy_body(module, node, body_attribute, operands, autocast, without_grad)
     for user in list(node.users):
-        assert user.target is operator.getitem
-        user.replace_all_uses_with(results[user.args[1]])
+        assert user.target is getitem
+        position: Any = user.args[1]
+        user.replace_all_uses_with(results[position])
         module.graph.erase_node(user)
     module.graph.erase_node(node)
     if not body_attribute.users:
         module.graph.erase_node(body_attribute)
+
+
+def _copy_body(
+    module: GraphModule,
+    node: Node,
+    body_attribute: Node,
+    operands: Sequence[Any],
+    autocast: AutocastRegion | None,
+    without_grad: bool,
+) -> list[Any]:
+    """Copies a region's nodes in front of `node`; returns what the region results in."""
+    attribute = str(body_attribute.target)
+    body = getattr(module, attribute)
+    env: dict[Node, Any] = dict(zip((n for n in body.graph.nodes if n.op == "placeholder"), operands, strict=True))
+    results: list[Any] = []
+    with module.graph.inserting_before(node):
+        for inner in body.graph.nodes:
+            if inner.op == "output":
+                results = list(torch.fx.node.map_arg(inner.args[0], lambda n: env[n]))
+            elif inner.op == "get_attr":
+                name = f"{attribute}_{inner.target}".replace(".", "_")
+                setattr(module, name, getattr(body, inner.target))
+                env[inner] = module.graph.get_attr(name)
+            elif inner.op != "placeholder":
+                env[inner] = module.graph.node_copy(inner, lambda n: env[n])
+                if autocast is not None:
+                    autocast.cast(module.graph, env[inner])
+                if without_grad and _is_write(env[inner]):
+                    _detach_operands(module, env[inner])
+        if without_grad:
+            results = [r if r in operands else _detached(module, r) for r in results]
+    return results
 
 
 def _detached(module: GraphModule, value: Any) -> Any:
@@ -114,6 +149,22 @@ def functional_form(target: torch._ops.OpOverload) -> torch._ops.OpOverload | No
     return found if [a.name for a in found._schema.arguments] == ours else None
 
 
+def refuse_control_flow(module: GraphModule) -> None:
+    """Raises CaptureError for what is left after inlining, such as `torch.while_loop`."""
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            trace = (node.meta.get("stack_trace") or "").strip().splitlines()
+            raise CaptureError(f"the operator '{node.target}' has no ONNX form", " ".join(trace[-2:]).strip() or None)
+
+
+def view_base(node: Node, root: Callable[[Node], Node]) -> Node:
+    """The tensor that `node` is a part of, seen through slices and selections of `root`s; itself if it is no part."""
+    while node.target in PART_VIEWS:
+        base: Any = node.args[0]
+        node = root(base)
+    return node
+
+
 def is_convertible(module: GraphModule) -> bool:
     """True when the converter can take the graph without torch's functionalisation."""
     nodes = list(module.graph.nodes)
@@ -121,23 +172,24 @@ def is_convertible(module: GraphModule) -> bool:
     sharing: dict[int, list[Node]] = defaultdict(list)
     writes: list[Node] = []
     for node in nodes:
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
-            return False
         if isinstance(node.meta.get("val"), torch.Tensor):
             sharing[storage_of(node.meta["val"])].append(node)
         if node.op == "call_function" and _is_write(node):
             writes.append(node)
     chain: dict[Node, Node] = {}
     for node in writes:
-        if torch.Tag.inplace_view in node.target.tags or mutated_argument(node.target) != 0:
+        operator: Any = node.target
+        written: Any = node.args[0]
+        if torch.Tag.inplace_view in operator.tags or mutated_argument(operator) != 0:
             return False
-        if functional_form(node.target) is None:
+        if functional_form(operator) is None:
             return False
-        chain[node] = chain.get(node.args[0], node.args[0])
+        chain[node] = chain.get(written, written)
     for node in writes:
         root = chain[node]
+        followed = {root, view_base(root, lambda n: chain.get(n, n))}
         for other in sharing[storage_of(root.meta["val"])]:
-            if other is root or chain.get(other) is root:
+            if chain.get(other, other) in followed or position[other] > position[node]:
                 continue
             if other.op == "placeholder" or any(position[user] > position[node] for user in other.users):
                 return False

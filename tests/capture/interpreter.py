@@ -17,17 +17,53 @@ from ortmodule.capture import Captured, aten_node
 
 TYPES = aten_node._TORCH_TYPES
 ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
-    "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div, "Pow": torch.pow, "Min": torch.minimum,
-    "Max": torch.maximum, "MatMul": torch.matmul, "Equal": torch.eq, "Less": torch.lt, "LessOrEqual": torch.le,
-    "Greater": torch.gt, "GreaterOrEqual": torch.ge, "And": torch.logical_and, "Or": torch.logical_or,
-    "Xor": torch.logical_xor, "BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or,
-    "BitwiseXor": torch.bitwise_xor, "FloorDiv": torch.floor_divide, "Mod": torch.remainder, "Linear": F.linear,
-    "Relu": torch.relu, "Silu": F.silu, "Tanh": torch.tanh, "Sigmoid": torch.sigmoid, "Exp": torch.exp, "Log": torch.log,
-    "Sqrt": torch.sqrt, "Neg": torch.neg, "Abs": torch.abs, "Cos": torch.cos, "Sin": torch.sin, "Erf": torch.erf,
-    "Floor": torch.floor, "Ceil": torch.ceil, "Softplus": F.softplus, "Reciprocal": torch.reciprocal,
-    "Rsqrt": torch.rsqrt, "Sign": torch.sign, "HardSwish": F.hardswish, "Not": torch.logical_not,
-    "BitwiseNot": torch.bitwise_not, "Where": torch.where, "StopGradient": torch.detach, "Identity": torch.Tensor.view_as,
-}  # fmt: skip
+    "Add": torch.add,
+    "Sub": torch.sub,
+    "Mul": torch.mul,
+    "Div": torch.div,
+    "Pow": torch.pow,
+    "Min": torch.minimum,
+    "Max": torch.maximum,
+    "MatMul": torch.matmul,
+    "Equal": torch.eq,
+    "Less": torch.lt,
+    "LessOrEqual": torch.le,
+    "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
+    "And": torch.logical_and,
+    "Or": torch.logical_or,
+    "Xor": torch.logical_xor,
+    "BitwiseAnd": torch.bitwise_and,
+    "BitwiseOr": torch.bitwise_or,
+    "BitwiseXor": torch.bitwise_xor,
+    "FloorDiv": torch.floor_divide,
+    "Mod": torch.remainder,
+    "Linear": F.linear,
+    "Relu": torch.relu,
+    "Silu": F.silu,
+    "Tanh": torch.tanh,
+    "Sigmoid": torch.sigmoid,
+    "Exp": torch.exp,
+    "Log": torch.log,
+    "Sqrt": torch.sqrt,
+    "Neg": torch.neg,
+    "Abs": torch.abs,
+    "Cos": torch.cos,
+    "Sin": torch.sin,
+    "Erf": torch.erf,
+    "Floor": torch.floor,
+    "Ceil": torch.ceil,
+    "Softplus": F.softplus,
+    "Reciprocal": torch.reciprocal,
+    "Rsqrt": torch.rsqrt,
+    "Sign": torch.sign,
+    "HardSwish": F.hardswish,
+    "Not": torch.logical_not,
+    "BitwiseNot": torch.bitwise_not,
+    "Where": torch.where,
+    "StopGradient": torch.detach,
+    "Identity": torch.Tensor.view_as,
+}
 CONTROLS: dict[str, Callable[..., Any]] = {}
 
 
@@ -83,14 +119,21 @@ def evaluate(text: str, symbols: dict[str, int]) -> int | None:
 
 
 def tensor_of(proto: onnx.TensorProto) -> torch.Tensor:
-    data = torch.frombuffer(bytearray(proto.raw_data), dtype=torch.uint8) if proto.raw_data else torch.empty(0, dtype=torch.uint8)
+    data = (
+        torch.frombuffer(bytearray(proto.raw_data), dtype=torch.uint8)
+        if proto.raw_data
+        else torch.empty(0, dtype=torch.uint8)
+    )
     return data.view(TYPES[proto.data_type]).reshape(list(proto.dims)).clone()
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     text = {n: v.decode() if isinstance(v, bytes) else v for n, v in found.items()}
-    return {n: [s.decode() for s in v] if isinstance(v, list) and v and isinstance(v[0], bytes) else v for n, v in text.items()}
+    return {
+        n: [s.decode() for s in v] if isinstance(v, list) and v and isinstance(v[0], bytes) else v
+        for n, v in text.items()
+    }
 
 
 def execute(node: onnx.NodeProto, inputs: list[Any], symbols: dict[str, int]) -> Any:
@@ -98,7 +141,9 @@ def execute(node: onnx.NodeProto, inputs: list[Any], symbols: dict[str, int]) ->
     if node.op_type == "ATen":
         bound = attrs.get("symbols") or []
         scope = {**symbols, **{s: int(v) for s, v in zip(bound, inputs[len(inputs) - len(bound) :], strict=True)}}
-        return aten_node.decode(attrs["operator"], attrs["overload"], attrs["arguments"], inputs, lambda t: evaluate(t, scope))
+        return aten_node.decode(
+            attrs["operator"], attrs["overload"], attrs["arguments"], inputs, lambda t: evaluate(t, scope)
+        )
     if node.op_type == "Sizes":
         scope = {**symbols, **dict(zip(attrs.get("symbols") or [], (int(v) for v in inputs), strict=True))}
         sizes = [evaluate(t, scope) for t in attrs["exprs"]]
@@ -237,7 +282,12 @@ def reduce(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return apply
 
 
-for _name, _function in (("Sum", lambda x, d, k: torch.sum(x, d, k, dtype=x.dtype)), ("Mean", torch.mean), ("Max", torch.amax), ("Min", torch.amin)):
+for _name, _function in (
+    ("Sum", lambda x, d, k: torch.sum(x, d, k, dtype=x.dtype)),
+    ("Mean", torch.mean),
+    ("Max", torch.amax),
+    ("Min", torch.amin),
+):
     CONTROLS[f"Reduce{_name}"] = reduce(_function)
 
 
@@ -318,7 +368,9 @@ def Dropout(x, ratio, training_mode):
 
 
 def attend(q, k, v, mask, p, is_causal, scale):
-    return F.scaled_dot_product_attention(q, k, v, mask, p, bool(is_causal), scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, p, bool(is_causal), scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
 
 
 @operator

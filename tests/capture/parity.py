@@ -15,13 +15,18 @@ from ortmodule.capture import Captured
 from .interpreter import run
 
 
-def call(captured: Captured, module: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+def call(
+    captured: Captured, module: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Any:
     """The module's result as the captured graph gives it; what the forward writes is written back."""
     leaves, spec = pytree.tree_flatten((args, kwargs or {}))
     assert spec == captured.in_spec
     assert captured.check([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]) is None
     env = run(captured, leaves, module)
-    state = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
+    state = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
     results: list[Any] = []
     for ref in captured.outputs:
         if ref.kind == "constant":
@@ -35,8 +40,14 @@ def call(captured: Captured, module: torch.nn.Module, args: tuple[Any, ...] = ()
     return pytree.tree_unflatten(results, captured.out_spec)
 
 
-def assert_same_training(captured: Captured, module: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None,
-                         loss: Any = lambda r: r, exact: bool = False) -> None:  # fmt: skip
+def assert_same_training(
+    captured: Captured,
+    module: torch.nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    loss: Any = lambda r: r,
+    exact: bool = False,
+) -> None:
     """Loss, every gradient (parameters and inputs) and every buffer equal eager's, with the same random draws."""
     twin = copy.deepcopy(module)
     mine, theirs = ([copy.deepcopy(x) for x in ((args, kwargs or {}))] for _ in range(2))
@@ -77,7 +88,9 @@ def assert_valid(captured: Captured) -> None:
     """The model passes the ONNX checker, and its inputs are what `Captured` says, in order."""
     onnx.checker.check_model(captured.model)
     names = [i.name for i in captured.model.graph.input]
-    assert names == [n for _, n in captured.user_inputs] + captured.parameters + captured.buffers + list(captured.constants)
+    assert names == [n for _, n in captured.user_inputs] + captured.parameters + captured.buffers + list(
+        captured.constants
+    )
     outputs = [o.name for o in captured.model.graph.output]
     mine = list(dict.fromkeys(r.name for r in captured.outputs if r.kind in ("tensor", "size")))
     assert outputs == mine + [name for name, _, _ in captured.mutations]

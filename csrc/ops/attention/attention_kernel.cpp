@@ -12,7 +12,6 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <limits>
 
@@ -37,12 +36,12 @@ struct Options {
 
 // An additive mask in q's type, and whether the kernel still has to apply causality: PyTorch refuses both at once.
 struct Mask {
-  at::Tensor additive;
+  std::optional<at::Tensor> additive;
   bool causal;
 };
 
 Mask prepare(const at::Tensor& mask, const at::Tensor& q, const at::Tensor& k, bool causal) {
-  if (!mask.defined()) return {mask, causal};
+  if (!mask.defined()) return {std::nullopt, causal};
   at::Tensor additive = mask;
   if (mask.scalar_type() == at::kBool)
     additive = at::where(mask, at::scalar_tensor(0, q.options()), at::scalar_tensor(kMinusInfinity, q.options()));
@@ -75,20 +74,22 @@ void attention(KernelContext& c, const Options& options) {
 // Backward by a second forward under autograd.
 void attention_grad_again(KernelContext& c, const Options& options) {
   AutogradScope scope;
-  std::vector<at::Tensor> leaves;
+  std::vector<at::Tensor> handles;
   std::vector<size_t> slots;
   const auto operand = [&](size_t slot, const at::Tensor& t) {
     if (!c.wants(slot)) return t;
+    GradientInput input = gradient_input(t);
     slots.push_back(slot);
-    return leaves.emplace_back(as_leaf(t));
+    handles.push_back(std::move(input.handle));
+    return std::move(input.tensor);
   };
   const at::Tensor q = operand(0, c.in(1)), k = operand(1, c.in(2)), v = operand(2, c.in(3));
   const Mask mask = prepare(c.has(6) ? operand(3, c.in(6)) : at::Tensor(), q, k, options.causal);
   const at::Tensor y = at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale,
                                                         q.size(1) != k.size(1));
-  const auto grads = leaf_gradients({y}, leaves, {c.in(0)});
+  const auto grads = input_gradients({y}, handles, {c.in(0)});
   for (size_t i = 0; i < slots.size(); ++i)
-    c.out(slots[i], grads[i].defined() ? grads[i] : at::zeros_like(leaves[i].detach()));
+    c.out(slots[i], grads[i].defined() ? grads[i].detach() : input_zeros(handles[i]));
 }
 
 void attention_grad(KernelContext& c, const Options& options) {

@@ -22,8 +22,8 @@ namespace {
 // String views of the attribute's two values that outlive every kernel.
 c10::string_view approximation(const Node& node) {
   const std::string text = node.get_string("approximate", "none");
-  ORTMODULE_CHECK_GRAPH(text == "none" || text == "tanh", "[", node.op(), "] approximate should be 'none' or 'tanh', got '",
-                        text, "' (", node.describe(), ")");
+  ORTMODULE_CHECK_GRAPH(text == "none" || text == "tanh", "[", node.op(),
+                        "] approximate should be 'none' or 'tanh', got '", text, "' (", node.describe(), ")");
   return text == "tanh" ? "tanh" : "none";
 }
 
@@ -35,9 +35,8 @@ ORTMODULE_KERNEL("", Gelu, "aten", [](const Node& node) -> Kernel {
 
 ORTMODULE_KERNEL("ai.ortmodule", GeluGrad, "aten", [](const Node& node) -> Kernel {
   const auto how = approximation(node);
-  return overwriting_kernel(
-      [how](at::Tensor& t, KernelContext& c) { at::gelu_backward_out(t, t, c.in(1), how); },
-      [how](KernelContext& c) { return at::gelu_backward(c.in(0), c.in(1), how); });
+  return overwriting_kernel([how](at::Tensor& t, KernelContext& c) { at::gelu_backward_out(t, t, c.in(1), how); },
+                            [how](KernelContext& c) { return at::gelu_backward(c.in(0), c.in(1), how); });
 }).inplace();
 
 ORTMODULE_KERNEL("ai.ortmodule", Silu, "aten", unary_kernel<at::silu, at::silu_>).inplace();

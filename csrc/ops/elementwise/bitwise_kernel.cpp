@@ -18,9 +18,8 @@ Kernel binary(const Node&) {
 ORTMODULE_KERNEL("", BitwiseAnd, "aten", binary<at::bitwise_and>);
 ORTMODULE_KERNEL("", BitwiseOr, "aten", binary<at::bitwise_or>);
 ORTMODULE_KERNEL("", BitwiseXor, "aten", binary<at::bitwise_xor>);
-ORTMODULE_KERNEL("", BitwiseNot, "aten", [](const Node&) -> Kernel {
-  return [](KernelContext& c) { c.out(0, at::bitwise_not(c.in(0))); };
-});
+ORTMODULE_KERNEL("", BitwiseNot, "aten",
+                 [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, at::bitwise_not(c.in(0))); }; });
 
 }  // namespace
 }  // namespace ortmodule

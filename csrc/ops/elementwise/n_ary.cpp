@@ -1,6 +1,6 @@
 // Elementwise operators of any number of operands: Sum, Min, Max. Sum is what the gradient builder accumulates with.
-#include "ops/grad_context.h"
 #include "base/status.h"
+#include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
 

@@ -21,9 +21,13 @@ ORTMODULE_OP("", Relu, 14).apply(unary).traits(kCheap).grad({"X"}, [](GradContex
 });
 ORTMODULE_OP("ai.ortmodule", ReluGrad, 1).apply(unary_grad).traits(kCheap);
 
-ORTMODULE_OP("", LeakyRelu, 16).apply(unary).traits(kCheap).attr("alpha", AttrKind::kFloat).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::LeakyReluGrad", {c.GO(0), c.I(0)}, {{"alpha", c.node().get_float("alpha", 0.01)}}));
-});
+ORTMODULE_OP("", LeakyRelu, 16)
+    .apply(unary)
+    .traits(kCheap)
+    .attr("alpha", AttrKind::kFloat)
+    .grad({"X"}, [](GradContext& c) {
+      c.GI(0, c.emit("ai.ortmodule::LeakyReluGrad", {c.GO(0), c.I(0)}, {{"alpha", c.node().get_float("alpha", 0.01)}}));
+    });
 ORTMODULE_OP("ai.ortmodule", LeakyReluGrad, 1).apply(unary_grad).traits(kCheap).attr("alpha", AttrKind::kFloat);
 
 ORTMODULE_OP("", Elu, 22).apply(unary).attr("alpha", AttrKind::kFloat).grad({"X"}, [](GradContext& c) {
@@ -38,7 +42,8 @@ ORTMODULE_OP("", HardSigmoid, 22)
     .attr("alpha", AttrKind::kFloat)
     .attr("beta", AttrKind::kFloat)
     .grad({"X"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::HardSigmoidGrad", {c.GO(0), c.O(0)}, {{"alpha", c.node().get_float("alpha", 0.2)}}));
+      c.GI(0,
+           c.emit("ai.ortmodule::HardSigmoidGrad", {c.GO(0), c.O(0)}, {{"alpha", c.node().get_float("alpha", 0.2)}}));
     });
 ORTMODULE_OP("ai.ortmodule", HardSigmoidGrad, 1).apply(unary_grad).traits(kCheap).attr("alpha", AttrKind::kFloat);
 
@@ -57,9 +62,7 @@ ORTMODULE_OP("ai.ortmodule", HardTanh, 1)
     .attr("min_val", AttrKind::kFloat)
     .attr("max_val", AttrKind::kFloat)
     .grad({"X"},
-          [](GradContext& c) {
-            c.GI(0, c.emit("ai.ortmodule::HardTanhGrad", {c.GO(0), c.I(0)}, bounds(c.node())));
-          })
+          [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::HardTanhGrad", {c.GO(0), c.I(0)}, bounds(c.node()))); })
     .body([](BodyContext& c) {
       c.out(0, c.emit("Clip", {c.in(0), c.scalar(c.node().get_float("min_val", -1), c.in(0)),
                                c.scalar(c.node().get_float("max_val", 1), c.in(0))}));
@@ -76,8 +79,7 @@ NodeArg* clip_bound_grad(GradContext& c, size_t bound, const char* beyond) {
   if (c.I(1) && c.I(2)) {
     // With min > max PyTorch returns max everywhere: min gets nothing, max everything.
     NodeArg* ordered = c.emit("Less", {c.I(1), c.I(2)});
-    taken = bound == 1 ? c.emit("And", {taken, ordered})
-                       : c.emit("Or", {taken, c.emit("Less", {c.I(2), c.I(1)})});
+    taken = bound == 1 ? c.emit("And", {taken, ordered}) : c.emit("Or", {taken, c.emit("Less", {c.I(2), c.I(1)})});
   }
   return c.reduce_to(c.emit("Where", {taken, c.GO(0), c.scalar(0, c.GO(0))}), c.I(bound));
 }

@@ -27,8 +27,8 @@ std::optional<std::vector<bool>> reduced_axes(InferContext& c, size_t rank) {
 void infer_reduce(InferContext& c) {
   const bool keep = c.attr_int("keepdims", 1) != 0;
   if (!c.shape(0)) {
-    c.out(0, c.dtype(0), !keep && !c.has(1) && !c.attr_int("noop_with_empty_axes", 0) ? std::optional<Shape>(Shape{})
-                                                                                     : std::nullopt);
+    c.out(0, c.dtype(0),
+          !keep && !c.has(1) && !c.attr_int("noop_with_empty_axes", 0) ? std::optional<Shape>(Shape{}) : std::nullopt);
     return;
   }
   const Shape& x = *c.shape(0);
@@ -167,8 +167,8 @@ ORTMODULE_OP("ai.ortmodule", ReduceSumTo, 1)
       std::vector<int64_t> axes;
       for (size_t i = 0; i < from.shape->size(); ++i)
         if (i < extra || (*from.shape)[i] != (*to.shape)[i - extra]) axes.push_back(static_cast<int64_t>(i));
-      NodeArg* summed = c.emit("ReduceSum", {c.in(0), c.ints(axes)}, {{"keepdims", int64_t{1}},
-                                                                      {"noop_with_empty_axes", int64_t{1}}});
+      NodeArg* summed = c.emit("ReduceSum", {c.in(0), c.ints(axes)},
+                               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}});
       c.out(0, c.emit("Reshape", {summed, c.in(1)}, {{"allowzero", int64_t{1}}}));
     });
 

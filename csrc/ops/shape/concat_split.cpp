@@ -31,7 +31,8 @@ void infer_concat(InferContext& c) {
       complete = false;
       continue;
     }
-    if (x->size() != out.size()) c.error(str("shapes ", shape_text(*known), " and ", shape_text(*x), " differ in rank"));
+    if (x->size() != out.size())
+      c.error(str("shapes ", shape_text(*known), " and ", shape_text(*x), " differ in rank"));
     total = total + (*x)[axis];
     for (size_t k = 0; k < out.size(); ++k) {
       if (k == axis || (*x)[k] == out[k] || !(*x)[k].is_known()) continue;
@@ -63,9 +64,10 @@ NodeArg* part_sizes(GradContext& c, int64_t axis) {
   }
   const bool symbolic = std::any_of(dims.begin(), dims.end(), [](const Dim& d) { return !d.is_known(); });
   if (dims.size() == c.input_count() && !symbolic) return c.sizes(dims);
+  // Slices of host vectors stay in host memory.
   std::vector<NodeArg*> parts;
   for (size_t i = 0; i < c.input_count(); ++i)
-    parts.push_back(c.emit("Gather", {c.sizes_of(c.I(i)), c.ints({axis})}));
+    parts.push_back(c.emit("Slice", {c.sizes_of(c.I(i)), c.ints({axis}), c.ints({axis == -1 ? INT64_MAX : axis + 1})}));
   return c.emit("Concat", parts, {{"axis", int64_t{0}}});
 }
 
@@ -125,8 +127,7 @@ ORTMODULE_OP("", Split, 18)
     .infer(infer_split)
     .grad({"input"}, [](GradContext& c) {
       std::vector<NodeArg*> parts;
-      for (size_t i = 0; i < c.node().outputs().size(); ++i)
-        parts.push_back(c.GO(i) ? c.GO(i) : c.zeros_like(c.O(i)));
+      for (size_t i = 0; i < c.node().outputs().size(); ++i) parts.push_back(c.GO(i) ? c.GO(i) : c.zeros_like(c.O(i)));
       c.GI(0, c.emit("Concat", parts, {{"axis", c.node().get_int("axis", 0)}}));
     });
 

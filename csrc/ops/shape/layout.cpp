@@ -77,9 +77,7 @@ ORTMODULE_OP("", Tile, 13)
       for (size_t i = 0; i < x->size(); ++i) out.push_back((*x)[i] * (*repeats)[i]);
       c.out(0, c.dtype(0), std::move(out));
     })
-    .grad({"input"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::TileGrad", {c.GO(0), c.sizes_of(c.I(0))}));
-    });
+    .grad({"input"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::TileGrad", {c.GO(0), c.sizes_of(c.I(0))})); });
 
 // Sums the copies: dX has `sizes`, each of which divides dY's.
 ORTMODULE_OP("ai.ortmodule", TileGrad, 1)

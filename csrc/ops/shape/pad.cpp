@@ -64,9 +64,10 @@ ORTMODULE_OP("ai.ortmodule", PadGrad, 1)
     .not_differentiable()
     .infer([](InferContext& c) {
       const auto dims = c.dims_value(1);
-      c.out(0, c.dtype(0), dims    ? std::optional<Shape>(*dims)
-                           : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
-                                        : std::nullopt);
+      c.out(0, c.dtype(0),
+            dims         ? std::optional<Shape>(*dims)
+            : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
+                         : std::nullopt);
     });
 
 // The upper or lower triangle of the last two axes, from diagonal k on.

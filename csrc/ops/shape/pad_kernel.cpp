@@ -30,7 +30,8 @@ struct AxisPad {
   int64_t axis, before, after;
 };
 
-c10::SmallVector<AxisPad, 4> read_pads(const KernelContext& c, const HostInts& pads, const HostInts& axes, int64_t rank) {
+c10::SmallVector<AxisPad, 4> read_pads(const KernelContext& c, const HostInts& pads, const HostInts& axes,
+                                       int64_t rank) {
   c10::DimVector p, a;
   const c10::IntArrayRef numbers = pads.read(c, p), list = axes.read(c, a);
   const size_t count = numbers.size() / 2;

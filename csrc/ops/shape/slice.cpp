@@ -105,9 +105,10 @@ ORTMODULE_OP("ai.ortmodule", SliceGrad, 1)
     .not_differentiable()
     .infer([](InferContext& c) {
       const auto dims = c.dims_value(1);
-      c.out(0, c.dtype(0), dims    ? std::optional<Shape>(*dims)
-                           : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
-                                        : std::nullopt);
+      c.out(0, c.dtype(0),
+            dims         ? std::optional<Shape>(*dims)
+            : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
+                         : std::nullopt);
     });
 
 // x with src in place of x[starts:ends:steps] along `axis`; starts, ends and steps hold one element each.
@@ -124,8 +125,8 @@ ORTMODULE_OP("ai.ortmodule", SliceScatter, 1)
           [](GradContext& c) {
             const int64_t axis = c.node().get_int("axis", 0);
             if (c.needs(0))
-              c.GI(0, c.emit("ai.ortmodule::SliceScatter",
-                             {c.GO(0), c.zeros_like(c.I(1)), c.I(2), c.I(3), c.I(4)}, {{"axis", axis}}));
+              c.GI(0, c.emit("ai.ortmodule::SliceScatter", {c.GO(0), c.zeros_like(c.I(1)), c.I(2), c.I(3), c.I(4)},
+                             {{"axis", axis}}));
             if (c.needs(1)) c.GI(1, c.emit("Slice", {c.GO(0), c.I(2), c.I(3), c.ints({axis}), c.I(4)}));
           })
     .body([](BodyContext& c) {

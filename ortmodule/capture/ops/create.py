@@ -37,7 +37,9 @@ def ones(c: Converter, *args: Any, **kwargs: Any) -> Any:
 
 @translates("full", "full_like", "new_full", "fill.Scalar", "fill.Tensor")
 def full(c: Converter, like: Any, *args: Any, **kwargs: Any) -> Any:
-    return _filled(c, kwargs["fill_value"] if "fill_value" in kwargs else kwargs.get("value", args[-1] if args else None))
+    return _filled(
+        c, kwargs["fill_value"] if "fill_value" in kwargs else kwargs.get("value", args[-1] if args else None)
+    )
 
 
 @translates("scalar_tensor")
@@ -65,6 +67,6 @@ def rand_like(c: Converter, self: Value, **kwargs: Any) -> Any:
 
 def filled_vector(c: Converter, value: float, sizes: Sequence[Any], dtype: torch.dtype) -> Value:
     """A constant-filled intermediate tensor, such as the missing scale of a normalization."""
-    shape = [c.dim(s) for s in sizes]
+    shape = [s if isinstance(s, str) else c.dim(s) for s in sizes]
     proto = tensor_proto(torch.tensor([value]).to(dtype))
     return c.helper("ConstantOfShape", [c.sizes(shape)], dtype, shape, value=proto)

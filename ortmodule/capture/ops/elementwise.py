@@ -20,7 +20,14 @@ _ARITHMETIC = {"mul": "Mul", "div": "Div", "true_divide": "Div", "multiply": "Mu
 _COMPARISON = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _COMPARISON |= {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual"}
 _LOGIC = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
-_BITWISE = {"bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor": "Xor", "__and__": "And", "__or__": "Or", "__xor__": "Xor"}
+_BITWISE = {
+    "bitwise_and": "And",
+    "bitwise_or": "Or",
+    "bitwise_xor": "Xor",
+    "__and__": "And",
+    "__or__": "Or",
+    "__xor__": "Xor",
+}
 _UNARY = {
     "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "neg": "Neg",
     "abs": "Abs", "cos": "Cos", "sin": "Sin", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "negative": "Neg",
@@ -77,7 +84,11 @@ def rsub(c: Converter, self: Any, other: Any, alpha: Any = 1) -> Any:
 def _binary(name: str, op: str) -> None:
     def translate(c: Converter, self: Any, other: Any) -> Any:
         if c.dtype == torch.bool:
-            return c.emit("And", self, c.tensor(other, torch.bool)) if op == "Mul" and self.dtype == torch.bool else NotImplemented
+            return (
+                c.emit("And", self, c.tensor(other, torch.bool))
+                if op == "Mul" and self.dtype == torch.bool
+                else NotImplemented
+            )
         return _arithmetic(c, op, self, other)
 
     translates(f"{name}.Tensor", f"{name}.Scalar")(translate)

@@ -36,36 +36,64 @@ def addmm(c: Converter, self: Value, mat1: Value, mat2: Value, beta: Any = 1, al
 
 
 @translates("layer_norm")
-def layer_norm(c: Converter, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None,
-               bias: Value | None = None, eps: float = 1e-5, cudnn_enable: bool = True) -> Any:  # fmt: skip
-    if any(v is not None and v.dtype != input.dtype for v in (weight, bias)):
-        return NotImplemented
-    scale = weight or filled_vector(c, 1.0, normalized_shape, input.dtype)
-    return c.emit("LayerNormalization", input, scale, bias, axis=-len(normalized_shape), epsilon=eps)
+def layer_norm(
+    c: Converter,
+    input: Value,
+    normalized_shape: Sequence[Any],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Any:
+    dtype = weight.dtype if weight is not None else input.dtype
+    scale = weight or filled_vector(c, 1.0, normalized_shape, dtype)
+    bias = None if bias is None else c.cast(bias, dtype)
+    return c.emit(
+        "LayerNormalization", c.cast(input, dtype), scale, bias, compute=dtype, axis=-len(normalized_shape), epsilon=eps
+    )
 
 
 @translates("rms_norm")
-def rms_norm(c: Converter, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None,
-             eps: float | None = None) -> Any:  # fmt: skip
-    if weight is not None and weight.dtype != input.dtype:
-        return NotImplemented
-    scale = weight or filled_vector(c, 1.0, normalized_shape, input.dtype)
+def rms_norm(
+    c: Converter, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None, eps: float | None = None
+) -> Any:
+    dtype = weight.dtype if weight is not None else input.dtype
+    scale = weight or filled_vector(c, 1.0, normalized_shape, dtype)
     epsilon = torch.finfo(input.dtype).eps if eps is None else eps
-    return c.emit("RMSNormalization", input, scale, axis=-len(normalized_shape), epsilon=epsilon)
+    return c.emit(
+        "RMSNormalization", c.cast(input, dtype), scale, compute=dtype, axis=-len(normalized_shape), epsilon=epsilon
+    )
 
 
 @translates("group_norm")
-def group_norm(c: Converter, input: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None,
-               eps: float = 1e-5, cudnn_enabled: bool = True) -> Any:  # fmt: skip
-    if any(v is not None and v.dtype != input.dtype for v in (weight, bias)):
-        return NotImplemented
-    scale = weight or filled_vector(c, 1.0, [input.shape[1]], input.dtype)
-    shift = bias or filled_vector(c, 0.0, [input.shape[1]], input.dtype)
-    return c.emit("GroupNormalization", input, scale, shift, num_groups=num_groups, epsilon=eps)
+def group_norm(
+    c: Converter,
+    input: Value,
+    num_groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Any:
+    dtype = weight.dtype if weight is not None else input.dtype
+    scale = weight or filled_vector(c, 1.0, [input.shape[1]], dtype)
+    shift = c.cast(bias, dtype) if bias is not None else filled_vector(c, 0.0, [input.shape[1]], dtype)
+    return c.emit(
+        "GroupNormalization", c.cast(input, dtype), scale, shift, compute=dtype, num_groups=num_groups, epsilon=eps
+    )
 
 
-def _batch_norm(c: Converter, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, var: Value | None,
-                training: bool, momentum: Any, eps: float) -> Any:  # fmt: skip
+def _batch_norm(
+    c: Converter,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    var: Value | None,
+    training: bool,
+    momentum: Any,
+    eps: float,
+) -> Any:
     """The outputs of the ONNX operator (result, then the new statistics when training), or NotImplemented."""
     if mean is None or var is None or not isinstance(momentum, float):
         return NotImplemented
@@ -79,14 +107,30 @@ def _batch_norm(c: Converter, x: Value, weight: Value | None, bias: Value | None
         c.builder.node("BatchNormalization", [x, scale, shift, mean, var], [result], epsilon=eps)
         return result, mean, var
     statistics = [c.builder.value(f"{c.name}.{n}", v.dtype, v.shape) for n, v in (("mean", mean), ("var", var))]
-    c.builder.node("BatchNormTraining", [x, scale, shift, mean, var], [result, *statistics], ORTMODULE,
-                   epsilon=eps, momentum=momentum)  # fmt: skip
+    c.builder.node(
+        "BatchNormTraining",
+        [x, scale, shift, mean, var],
+        [result, *statistics],
+        ORTMODULE,
+        epsilon=eps,
+        momentum=momentum,
+    )
     return result, *statistics
 
 
 @translates("batch_norm")
-def batch_norm(c: Converter, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
-               running_var: Value | None, training: bool, momentum: Any, eps: float, cudnn_enabled: bool) -> Any:  # fmt: skip
+def batch_norm(
+    c: Converter,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: Any,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
     results = _batch_norm(c, input, weight, bias, running_mean, running_var, training, momentum, eps)
     if results is NotImplemented or not training:
         return results if results is NotImplemented else results[0]
@@ -98,8 +142,17 @@ def batch_norm(c: Converter, input: Value, weight: Value | None, bias: Value | N
 
 
 @translates("_native_batch_norm_legit_functional")
-def functional_batch_norm(c: Converter, input: Value, weight: Value | None, bias: Value | None, running_mean: Value,
-                          running_var: Value, training: bool, momentum: Any, eps: float) -> Any:  # fmt: skip
+def functional_batch_norm(
+    c: Converter,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: Any,
+    eps: float,
+) -> Any:
     if any(c.used_outputs()[1:3]):
         return NotImplemented
     results = _batch_norm(c, input, weight, bias, running_mean, running_var, training, momentum, eps)
@@ -114,8 +167,16 @@ def _repeated(values: Sequence[int], spatial: int) -> list[int]:
 
 
 @translates("conv1d", "conv2d", "conv3d", "conv1d.padding", "conv2d.padding", "conv3d.padding")
-def conv(c: Converter, input: Value, weight: Value, bias: Value | None = None, stride: Sequence[int] = (1,),
-         padding: Sequence[int] | str = (0,), dilation: Sequence[int] = (1,), groups: int = 1) -> Any:  # fmt: skip
+def conv(
+    c: Converter,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] | str = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Any:
     spatial = weight.rank - 2
     kernel = weight.shape[2:]
     if input.rank != weight.rank or not all(isinstance(k, int) for k in kernel):
@@ -126,33 +187,73 @@ def conv(c: Converter, input: Value, weight: Value, bias: Value | None = None, s
         pads = [t // 2 for t in totals] + [t - t // 2 for t in totals]
     else:
         pads = _repeated(padding, spatial) * 2
-    return c.emit("Conv", input, weight, bias, dilations=dilations, group=groups, pads=pads,
-                  strides=_repeated(stride, spatial), kernel_shape=list(kernel))  # fmt: skip
+    return c.emit(
+        "Conv",
+        input,
+        weight,
+        bias,
+        dilations=dilations,
+        group=groups,
+        pads=pads,
+        strides=_repeated(stride, spatial),
+        kernel_shape=list(kernel),
+    )
 
 
 @translates("max_pool1d", "max_pool2d", "max_pool3d")
-def max_pool(c: Converter, self: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-             dilation: Sequence[int] = (1,), ceil_mode: bool = False) -> Any:  # fmt: skip
+def max_pool(
+    c: Converter,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Any:
     return _pool(c, "MaxPool", self, kernel_size, stride, padding, ceil_mode, dilation)
 
 
 @translates("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(c: Converter, self: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-             ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> Any:  # fmt: skip
+def avg_pool(
+    c: Converter,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
     if ceil_mode or divisor_override is not None:
         return NotImplemented
     return _pool(c, "AveragePool", self, kernel_size, stride, padding, False, (1,), int(count_include_pad))
 
 
-def _pool(c: Converter, op: str, x: Value, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-          ceil_mode: bool, dilation: Sequence[int], count_include_pad: int | None = None) -> Any:  # fmt: skip
+def _pool(
+    c: Converter,
+    op: str,
+    x: Value,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    dilation: Sequence[int],
+    count_include_pad: int | None = None,
+) -> Any:
     spatial = x.rank - 2
     if f"{spatial}d" not in c.operator:  # without a batch dim
         return NotImplemented
     sizes = _repeated(kernel, spatial)
-    return c.emit(op, x, kernel_shape=sizes, strides=_repeated(stride, spatial) if stride else sizes,
-                  pads=_repeated(padding, spatial) * 2, ceil_mode=int(ceil_mode), dilations=_repeated(dilation, spatial),
-                  count_include_pad=count_include_pad)  # fmt: skip
+    return c.emit(
+        op,
+        x,
+        kernel_shape=sizes,
+        strides=_repeated(stride, spatial) if stride else sizes,
+        pads=_repeated(padding, spatial) * 2,
+        ceil_mode=int(ceil_mode),
+        dilations=_repeated(dilation, spatial),
+        count_include_pad=count_include_pad,
+    )
 
 
 @translates("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
@@ -163,7 +264,9 @@ def adaptive_avg_pool(c: Converter, self: Value, output_size: Sequence[Any]) -> 
         return NotImplemented
     if all(s == 1 for s in output_size):
         return c.emit("GlobalAveragePool", self)
-    whole = all(isinstance(s, int) and isinstance(o, int) and s % o == 0 for s, o in zip(sizes, output_size, strict=True))
+    whole = all(
+        isinstance(s, int) and isinstance(o, int) and s % o == 0 for s, o in zip(sizes, output_size, strict=True)
+    )
     if not whole:
         return NotImplemented
     kernel = [int(s) // int(o) for s, o in zip(sizes, output_size, strict=True)]
@@ -186,8 +289,17 @@ def dropout(c: Converter, input: Value, p: float, train: bool | None) -> Any:
 
 
 @translates("scaled_dot_product_attention")
-def attention(c: Converter, query: Value, key: Value, value: Value, attn_mask: Value | None = None, dropout_p: float = 0.0,
-              is_causal: bool = False, scale: Any = None, enable_gqa: bool = False) -> Any:  # fmt: skip
+def attention(
+    c: Converter,
+    query: Value,
+    key: Value,
+    value: Value,
+    attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
     rank = query.rank
     symbolic_scale = not isinstance(scale, (int, float, type(None)))
     if rank not in (3, 4) or key.rank != rank or value.rank != rank or dropout_p == 1 or symbolic_scale:
@@ -220,19 +332,31 @@ def _with_head(c: Converter, x: Value) -> Value:
 
 
 @translates("cross_entropy_loss")
-def cross_entropy(c: Converter, self: Value, target: Value, weight: Value | None = None, reduction: int = 1,
-                  ignore_index: Any = -100, label_smoothing: float = 0.0) -> Any:  # fmt: skip
+def cross_entropy(
+    c: Converter,
+    self: Value,
+    target: Value,
+    weight: Value | None = None,
+    reduction: int = 1,
+    ignore_index: Any = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
     if target.dtype.is_floating_point or label_smoothing != 0 or self.rank < 2 or not isinstance(ignore_index, int):
         return NotImplemented
-    return c.emit("SoftmaxCrossEntropyLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction])
+    return c.emit(
+        "SoftmaxCrossEntropyLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction]
+    )
 
 
 @translates("nll_loss_nd", "nll_loss", "nll_loss2d")
-def nll_loss(c: Converter, self: Value, target: Value, weight: Value | None = None, reduction: int = 1,
-             ignore_index: Any = -100) -> Any:  # fmt: skip
+def nll_loss(
+    c: Converter, self: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: Any = -100
+) -> Any:
     if self.rank < 2 or not isinstance(ignore_index, int):
         return NotImplemented
-    return c.emit("NegativeLogLikelihoodLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction])
+    return c.emit(
+        "NegativeLogLikelihoodLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction]
+    )
 
 
 @translates("mse_loss")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,9 +47,10 @@ def _index_of(c: Converter, op: str, x: Value, dim: int | None, keepdim: bool) -
         if keepdim or x.rank == 0:
             return NotImplemented
         if x.rank > 1:
-            count = "*".join(f"({d})" for d in x.shape) if any(isinstance(d, str) for d in x.shape) else None
-            total = count if count is not None else torch.Size(x.shape).numel()
-            x = c.helper("Reshape", [x, c.sizes([total])], x.dtype, (total,), allowzero=1)
+            fixed = math.prod(d for d in x.shape if isinstance(d, int))
+            total = "*".join([str(fixed), *(f"({d})" for d in x.shape if isinstance(d, str))])
+            size = fixed if total == str(fixed) else total
+            x = c.helper("Reshape", [x, c.sizes([size])], x.dtype, (size,), allowzero=1)
     if x.rank == 0:
         return NotImplemented
     return c.emit(op, x, axis=axis_of(dim or 0, x.rank), keepdims=int(keepdim))

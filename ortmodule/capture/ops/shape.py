@@ -85,6 +85,15 @@ def expand(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Value:
     return self if self.shape == c.shape else c.emit("Expand", self, c.sizes(c.shape))
 
 
+@translates("broadcast_tensors")
+def broadcast_tensors(c: Converter, tensors: Sequence[Value]) -> tuple[Value, ...]:
+    shapes = [c.printer.shape(fake) for fake in c.out]
+    return tuple(
+        x if x.shape == shape else c.helper("Expand", [x, c.sizes(shape)], x.dtype, shape)
+        for x, shape in zip(tensors, shapes, strict=True)
+    )
+
+
 @translates("repeat")
 def repeat(c: Converter, self: Value, repeats: Sequence[Any]) -> Value:
     added = len(repeats) - self.rank
@@ -119,7 +128,9 @@ def select(c: Converter, self: Value, dim: int, index: Any) -> Value:
 
 
 @translates("slice_scatter")
-def slice_scatter(c: Converter, self: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+def slice_scatter(
+    c: Converter, self: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Value:
     first, last = _bounds(c, start, end)
     bounds = [c.sizes([b]) for b in (first, last, step)]
     axis = axis_of(dim, self.rank)

@@ -1,0 +1,126 @@
+// Kernels of Conv, ConvTranspose and their gradients, all through ATen's convolution.
+//
+// ATen pads both ends alike. Where the standard does not, Conv pads its input first; ConvTranspose computes everything
+// and cuts the result. Backward undoes the same step.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+
+#include "ops/conv/window.h"
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+size_t spatial_rank(const at::Tensor& x) { return static_cast<size_t>(x.dim() - 2); }
+
+// Pads of this run: auto_pad resolved against the sizes.
+ConvAttributes conv_attributes(const ConvAttributes& declared, const at::Tensor& x, const at::Tensor& w) {
+  ConvAttributes a = declared;
+  if (a.auto_pad == "VALID") a.pads.assign(a.pads.size(), 0);
+  if (!a.same()) return a;
+  for (size_t i = 0; i < spatial_rank(x); ++i) {
+    const int64_t size = x.size(i + 2), out = (size + a.strides[i] - 1) / a.strides[i];
+    a.set_total_pad(i, (out - 1) * a.strides[i] + a.extent(i, w.size(i + 2)) - size);
+  }
+  return a;
+}
+
+ConvAttributes transpose_attributes(const ConvAttributes& declared, const at::Tensor& x, const at::Tensor& w) {
+  ConvAttributes a = declared;
+  if (a.auto_pad == "VALID") a.pads.assign(a.pads.size(), 0);
+  if (!a.same() && a.output_shape.empty()) return a;
+  for (size_t i = 0; i < spatial_rank(x); ++i) {
+    const int64_t full =
+        a.strides[i] * (x.size(i + 2) - 1) + a.output_padding[i] + a.extent(i, w.size(i + 2));
+    a.set_total_pad(i, full - (a.output_shape.empty() ? x.size(i + 2) * a.strides[i] : a.output_shape[i]));
+  }
+  return a;
+}
+
+// constant_pad_nd's list: the last dimension first, (begin, end) each.
+std::vector<int64_t> aten_pads(const ConvAttributes& a, bool negative) {
+  const size_t rank = a.pads.size() / 2;
+  std::vector<int64_t> out;
+  for (size_t i = rank; i-- > 0;) {
+    out.push_back(negative ? -a.pads[i] : a.pads[i]);
+    out.push_back(negative ? -a.pads[i + rank] : a.pads[i + rank]);
+  }
+  return out;
+}
+
+c10::IntArrayRef begins(const ConvAttributes& a) { return c10::IntArrayRef(a.pads).slice(0, a.pads.size() / 2); }
+
+std::vector<int64_t> zeros(size_t n) { return std::vector<int64_t>(n, 0); }
+
+// Attributes are read for the rank of the weight, which the node's first run knows at the latest.
+template <void (*kernel)(KernelContext&, const ConvAttributes&)>
+Kernel make(const Node& node) {
+  const auto& shape = node.input(node.op().ends_with("Grad") ? 2 : 1)->type().shape;
+  const size_t rank = shape ? shape->size() - 2 : node.get_ints("kernel_shape", {1, 1}).size();
+  return [a = ConvAttributes(node, rank)](KernelContext& c) { kernel(c, a); };
+}
+
+void conv(KernelContext& c, const ConvAttributes& declared) {
+  const at::Tensor &x = c.in(0), &w = c.in(1), bias = c.in_or_undefined(2);
+  const size_t rank = spatial_rank(x);
+  const auto run = [&](const at::Tensor& input, c10::IntArrayRef padding, const ConvAttributes& a) {
+    c.out(0, at::convolution(input, w, bias, a.strides, padding, a.dilations, false, zeros(rank), a.group));
+  };
+  if (declared.auto_pad == "NOTSET" && declared.symmetric()) return run(x, begins(declared), declared);
+  const ConvAttributes a = conv_attributes(declared, x, w);
+  if (a.symmetric()) return run(x, begins(a), a);
+  run(at::constant_pad_nd(x, aten_pads(a, false)), zeros(rank), a);
+}
+
+void conv_grad(KernelContext& c, const ConvAttributes& declared) {
+  const at::Tensor &dy = c.in(0), &x = c.in(1), &w = c.in(2);
+  const size_t rank = spatial_rank(x);
+  const ConvAttributes a = conv_attributes(declared, x, w);
+  const bool symmetric = a.symmetric();
+  const at::Tensor input = symmetric ? x : at::constant_pad_nd(x, aten_pads(a, false));
+  const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(rank);
+  const int64_t bias_sizes[] = {dy.size(1)};
+  auto [dx, dw, db] =
+      at::convolution_backward(dy, input, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding, a.dilations, false,
+                               zeros(rank), a.group, {c.wants(0), c.wants(1), c.wants(2)});
+  if (c.wants(0)) c.out(0, symmetric ? dx : at::constant_pad_nd(dx, aten_pads(a, true)));
+  c.out(1, std::move(dw));
+  c.out(2, std::move(db));
+}
+
+void conv_transpose(KernelContext& c, const ConvAttributes& declared) {
+  const at::Tensor &x = c.in(0), &w = c.in(1);
+  const ConvAttributes a = transpose_attributes(declared, x, w);
+  const bool symmetric = a.symmetric();
+  const at::Tensor y =
+      at::convolution(x, w, c.in_or_undefined(2), a.strides, symmetric ? begins(a).vec() : zeros(spatial_rank(x)),
+                      a.dilations, true, a.output_padding, a.group);
+  c.out(0, symmetric ? y : at::constant_pad_nd(y, aten_pads(a, true)));
+}
+
+void conv_transpose_grad(KernelContext& c, const ConvAttributes& declared) {
+  const at::Tensor &x = c.in(1), &w = c.in(2);
+  const ConvAttributes a = transpose_attributes(declared, x, w);
+  const bool symmetric = a.symmetric();
+  const at::Tensor dy = symmetric ? c.in(0) : at::constant_pad_nd(c.in(0), aten_pads(a, false));
+  const int64_t bias_sizes[] = {dy.size(1)};
+  auto [dx, dw, db] = at::convolution_backward(
+      dy, x, w, at::OptionalIntArrayRef(bias_sizes), a.strides,
+      symmetric ? begins(a).vec() : zeros(spatial_rank(x)), a.dilations, true, a.output_padding, a.group,
+      {c.wants(0), c.wants(1), c.wants(2)});
+  c.out(0, std::move(dx));
+  c.out(1, std::move(dw));
+  c.out(2, std::move(db));
+}
+
+}  // namespace
+
+ORTMODULE_KERNEL("", Conv, "aten", make<conv>);
+ORTMODULE_KERNEL("ai.ortmodule", ConvGrad, "aten", make<conv_grad>);
+ORTMODULE_KERNEL("", ConvTranspose, "aten", make<conv_transpose>);
+ORTMODULE_KERNEL("ai.ortmodule", ConvTransposeGrad, "aten", make<conv_transpose_grad>);
+
+}  // namespace ortmodule

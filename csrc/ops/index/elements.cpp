@@ -1,0 +1,122 @@
+// Element-wise access by position along one axis: GatherElements, ScatterElements, TopK, OneHot.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+std::optional<Shape> copied(const Shape* shape) { return shape ? std::optional<Shape>(*shape) : std::nullopt; }
+
+void check_axis(InferContext& c, int64_t fallback) {
+  if (c.shape(0) && !c.shape(0)->empty()) c.axis(c.attr_int("axis", fallback), c.shape(0)->size());
+}
+
+ORTMODULE_OP("", GatherElements, 13)
+    .input("data")
+    .input("indices")
+    .output("output")
+    .attr("axis", AttrKind::kInt)
+    .no_grad({"indices"})
+    .infer([](InferContext& c) {
+      check_axis(c, 0);
+      c.out(0, c.dtype(0), copied(c.shape(1)));
+    })
+    .grad({"data"}, [](GradContext& c) {
+      c.GI(0, c.emit("ai.ortmodule::GatherElementsGrad", {c.GO(0), c.I(1), c.sizes_of(c.I(0))},
+                     {{"axis", c.node().get_int("axis", 0)}}));
+    });
+
+// Zeros of shape `sizes` to which dY is added at the positions.
+ORTMODULE_OP("ai.ortmodule", GatherElementsGrad, 1)
+    .input("dY")
+    .input("indices")
+    .host_input("sizes")
+    .output("dX")
+    .attr("axis", AttrKind::kInt)
+    .not_differentiable()
+    .infer([](InferContext& c) {
+      const auto dims = c.dims_value(2);
+      c.out(0, c.dtype(0),
+            dims         ? std::optional<Shape>(*dims)
+            : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
+                         : std::nullopt);
+    });
+
+// Without a reduction positions should be distinct: which of two writes stays is not defined.
+ORTMODULE_OP("", ScatterElements, 18)
+    .input("data")
+    .input("indices")
+    .input("updates")
+    .output("output")
+    .attr("axis", AttrKind::kInt)
+    .attr("reduction", AttrKind::kString)
+    .no_grad({"indices"})
+    .infer([](InferContext& c) {
+      check_axis(c, 0);
+      if (c.dtype(0) != c.dtype(2))
+        c.error(str("data and updates should have one type, got ", dtype_name(c.dtype(0)), " and ",
+                    dtype_name(c.dtype(2))));
+      infer_same(c);
+    })
+    .grad({"data", "updates"}, [](GradContext& c) {
+      const std::string reduction = c.node().get_string("reduction", "none");
+      ORTMODULE_CHECK(reduction == "none" || reduction == "add", kUnsupported, "[ScatterElements] reduction '",
+                      reduction, "' has no gradient here (", c.node().describe(), ")");
+      const int64_t axis = c.node().get_int("axis", 0);
+      if (c.needs(0))
+        c.GI(0, reduction == "add"
+                    ? c.GO(0)
+                    : c.emit("ScatterElements", {c.GO(0), c.I(1), c.zeros_like(c.I(2))}, {{"axis", axis}}));
+      if (c.needs(2)) c.GI(2, c.emit("GatherElements", {c.GO(0), c.I(1)}, {{"axis", axis}}));
+    });
+
+ORTMODULE_OP("", TopK, 11)
+    .input("X")
+    .host_input("K")
+    .output("Values")
+    .output("Indices")
+    .attr("axis", AttrKind::kInt)
+    .attr("largest", AttrKind::kInt)
+    .attr("sorted", AttrKind::kInt)
+    .infer([](InferContext& c) {
+      std::optional<Shape> shape = copied(c.shape(0));
+      if (shape) {
+        const size_t axis = c.axis(c.attr_int("axis", -1), shape->size());
+        const auto k = c.dims_value(1);
+        (*shape)[axis] = k && k->size() == 1 ? (*k)[0] : c.fresh_shape(shape->size())[axis];
+      }
+      c.out(0, c.dtype(0), shape);
+      c.out(1, DType::kInt64, shape);
+    })
+    .grad({"X"}, [](GradContext& c) {
+      if (!c.GO(0)) return;
+      c.GI(0, c.emit("ai.ortmodule::GatherElementsGrad", {c.GO(0), c.O(1), c.sizes_of(c.I(0))},
+                     {{"axis", c.node().get_int("axis", -1)}}));
+    });
+
+// values = [off, on]; a position outside [-depth, depth) gives a row of off.
+ORTMODULE_OP("", OneHot, 11)
+    .input("indices")
+    .host_input("depth")
+    .input("values")
+    .output("output")
+    .attr("axis", AttrKind::kInt)
+    .not_differentiable()
+    .infer([](InferContext& c) {
+      const Shape* indices = c.shape(0);
+      if (!indices) {
+        c.out(0, c.dtype(2), std::nullopt);
+        return;
+      }
+      const size_t axis = c.axis(c.attr_int("axis", -1), indices->size() + 1);
+      const auto depth = c.dims_value(1);
+      Shape out = *indices;
+      out.insert(out.begin() + static_cast<std::ptrdiff_t>(axis),
+                 depth && depth->size() == 1 ? (*depth)[0] : c.fresh_shape(out.size() + 1)[axis]);
+      c.out(0, c.dtype(2), std::move(out));
+    });
+
+}  // namespace
+}  // namespace ortmodule

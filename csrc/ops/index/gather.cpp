@@ -1,0 +1,97 @@
+// Gather (whole slices by a list of positions, or one slice by a 0-d position) and Embedding, with their gradients.
+#include "base/status.h"
+#include "ops/grad_context.h"
+#include "ops/infer_context.h"
+#include "ops/registry.h"
+
+namespace ortmodule {
+namespace {
+
+// Output 0 is the shape vector `input` as dims, or of the rank of `like`.
+void infer_from_sizes(InferContext& c, size_t input) {
+  std::optional<Shape> shape;
+  if (const auto dims = c.dims_value(input))
+    shape = *dims;
+  else if (const Shape* length = c.shape(input); length && length->size() == 1 && (*length)[0].is_known())
+    shape = c.fresh_shape(static_cast<size_t>((*length)[0].value()));
+  c.out(0, c.dtype(0), std::move(shape));
+}
+
+void infer_gather(InferContext& c) {
+  const Shape *x = c.shape(0), *indices = c.shape(1);
+  if (!x || !indices) {
+    c.out(0, c.dtype(0), std::nullopt);
+    return;
+  }
+  if (x->empty()) c.error("the data should have at least one dimension");
+  const size_t axis = c.axis(c.attr_int("axis", 0), x->size());
+  Shape out(x->begin(), x->begin() + static_cast<std::ptrdiff_t>(axis));
+  out.insert(out.end(), indices->begin(), indices->end());
+  out.insert(out.end(), x->begin() + static_cast<std::ptrdiff_t>(axis) + 1, x->end());
+  c.out(0, c.dtype(0), std::move(out));
+  const auto values = c.dims_value(0);
+  const auto positions = c.ints_value(1);
+  if (!values || !positions || x->size() != 1) return;
+  std::vector<Dim> picked;
+  for (int64_t p : *positions) picked.push_back((*values)[c.axis(p, values->size())]);
+  c.known(0, std::move(picked));
+}
+
+// kView: a constant 0-d position selects, and that is a view.
+ORTMODULE_OP("", Gather, 13)
+    .input("data")
+    .input("indices")
+    .output("output")
+    .attr("axis", AttrKind::kInt)
+    .traits(kView)
+    .no_grad({"indices"})
+    .infer(infer_gather)
+    .grad({"data"}, [](GradContext& c) {
+      c.GI(0, c.emit("ai.ortmodule::GatherGrad", {c.GO(0), c.I(1), c.sizes_of(c.I(0))},
+                     {{"axis", c.node().get_int("axis", 0)}}));
+    });
+
+ORTMODULE_OP("ai.ortmodule", GatherGrad, 1)
+    .input("dY")
+    .input("indices")
+    .host_input("sizes")
+    .output("dX")
+    .attr("axis", AttrKind::kInt)
+    .not_differentiable()
+    .infer([](InferContext& c) { infer_from_sizes(c, 2); });
+
+// Rows of `weight` [V, D] by `ids` (any shape); the row padding_idx receives no gradient.
+ORTMODULE_OP("ai.ortmodule", Embedding, 1)
+    .input("weight")
+    .input("ids")
+    .output("Y")
+    .attr("padding_idx", AttrKind::kInt)
+    .no_grad({"ids"})
+    .infer([](InferContext& c) {
+      const Shape *weight = c.shape_of_rank(0, 2), *ids = c.shape(1);
+      if (!weight || !ids) {
+        c.out(0, c.dtype(0), std::nullopt);
+        return;
+      }
+      Shape out = *ids;
+      out.push_back((*weight)[1]);
+      c.out(0, c.dtype(0), std::move(out));
+    })
+    .grad({"weight"},
+          [](GradContext& c) {
+            c.GI(0, c.emit("ai.ortmodule::EmbeddingGrad", {c.GO(0), c.I(1), c.sizes_of(c.I(0))},
+                           {{"padding_idx", c.node().get_int("padding_idx", -1)}}));
+          })
+    .body([](BodyContext& c) { c.out(0, c.emit("Gather", {c.in(0), c.in(1)}, {{"axis", int64_t{0}}})); });
+
+ORTMODULE_OP("ai.ortmodule", EmbeddingGrad, 1)
+    .input("dY")
+    .input("ids")
+    .host_input("sizes")
+    .output("dW")
+    .attr("padding_idx", AttrKind::kInt)
+    .not_differentiable()
+    .infer([](InferContext& c) { infer_from_sizes(c, 2); });
+
+}  // namespace
+}  // namespace ortmodule

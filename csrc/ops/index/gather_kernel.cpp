@@ -1,0 +1,98 @@
+// ATen kernels of Gather, Embedding and their gradients.
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/select.h>
+#include <ATen/ops/zeros.h>
+
+#include "ops/host_values.h"
+#include "ops/index/positions.h"
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+// The position when it is a constant scalar: torch's select.
+std::optional<int64_t> constant_position(const Node& node, size_t input) {
+  const NodeArg* value = node.input(input);
+  if (!value || !value->constant() || !value->constant()->dims.empty()) return std::nullopt;
+  return value->constant()->to_ints().at(0);
+}
+
+// sizes[:axis] + middle + sizes[axis+1:]
+c10::DimVector replace_axis(c10::IntArrayRef sizes, int64_t axis, c10::IntArrayRef middle) {
+  c10::DimVector out(sizes.begin(), sizes.begin() + axis);
+  out.append(middle.begin(), middle.end());
+  out.append(sizes.begin() + axis + 1, sizes.end());
+  return out;
+}
+
+at::Tensor gather(const at::Tensor& x, const at::Tensor& indices, int64_t axis) {
+  if (!x.device().is_cpu()) {
+    // Advanced indexing takes negative positions without a look at them.
+    c10::List<std::optional<at::Tensor>> list;
+    for (int64_t i = 0; i < axis; ++i) list.push_back(std::optional<at::Tensor>());
+    list.push_back(as_int64(indices));
+    return at::index(x, list);
+  }
+  const at::Tensor positions = wrap_negative(indices, x.size(axis));
+  if (axis == 0 && x.dim() == 2) return at::embedding(x, positions);
+  if (positions.dim() == 1) return at::index_select(x, axis, positions);
+  return at::index_select(x, axis, positions.reshape({-1})).view(replace_axis(x.sizes(), axis, positions.sizes()));
+}
+
+ORTMODULE_KERNEL("", Gather, "aten", [](const Node& node) -> Kernel {
+  const int64_t axis = node.get_int("axis", 0);
+  if (const auto position = constant_position(node, 1))
+    return [axis, at = *position](KernelContext& c) { c.out(0, c.in(0).select(axis, at)); };
+  return [axis](KernelContext& c) { c.out(0, gather(c.in(0), c.in(1), positive_axis(axis, c.in(0).dim(), "Gather"))); };
+});
+
+// Rows of dY summed by position into a tensor of `sizes`; the positions count along `axis`.
+at::Tensor scatter_rows(const at::Tensor& dy, const at::Tensor& indices, c10::IntArrayRef sizes, int64_t axis) {
+  const at::Tensor positions = wrap_negative(indices, sizes[static_cast<size_t>(axis)]);
+  if (axis == 0) {
+    int64_t width = 1;
+    for (size_t i = 1; i < sizes.size(); ++i) width *= sizes[i];
+    const int64_t rows = positions.numel();
+    // Negative positions are gone, so -1 pads nothing.
+    return at::embedding_dense_backward(dy.reshape({rows, width}), positions.reshape({rows}), sizes[0], -1, false)
+        .view(sizes);
+  }
+  const at::Tensor flat = dy.reshape(replace_axis(sizes, axis, {positions.numel()}));
+  return at::zeros(sizes, dy.options()).index_add_(axis, positions.reshape({-1}), flat);
+}
+
+ORTMODULE_KERNEL("ai.ortmodule", GatherGrad, "aten", [](const Node& node) -> Kernel {
+  const int64_t given = node.get_int("axis", 0);
+  return [given, sizes = HostInts(node, 2), position = constant_position(node, 1)](KernelContext& c) {
+    c10::DimVector storage;
+    const c10::IntArrayRef target = sizes.read(c, storage);
+    const int64_t axis = positive_axis(given, static_cast<int64_t>(target.size()), "GatherGrad");
+    if (position) {
+      at::Tensor dx = at::zeros(target, c.in(0).options());
+      dx.select(axis, *position).copy_(c.in(0));
+      c.out(0, std::move(dx));
+    } else {
+      c.out(0, scatter_rows(c.in(0), c.in(1), target, axis));
+    }
+  };
+});
+
+ORTMODULE_KERNEL("ai.ortmodule", Embedding, "aten", [](const Node&) -> Kernel {
+  return [](KernelContext& c) { c.out(0, at::embedding(c.in(0), c.in(1))); };
+});
+
+ORTMODULE_KERNEL("ai.ortmodule", EmbeddingGrad, "aten", [](const Node& node) -> Kernel {
+  const int64_t padding = node.get_int("padding_idx", -1);
+  return [padding, sizes = HostInts(node, 2)](KernelContext& c) {
+    c10::DimVector storage;
+    const int64_t rows = sizes.read(c, storage).at(0);
+    c.out(0, at::embedding_dense_backward(c.in(0), c.in(1), rows, padding < 0 ? -1 : padding, false));
+  };
+});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,102 @@
+// ATen kernels of GatherND, ScatterND, Index, IndexPut and NonZero, all through advanced indexing.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/index_put.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/zeros.h>
+
+#include "ops/host_values.h"
+#include "ops/index/positions.h"
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+using IndexList = c10::List<std::optional<at::Tensor>>;
+
+// indices[..., k] per axis, behind the batch axes' own counters.
+IndexList tuples(const at::Tensor& given, int64_t batch_dims) {
+  const at::Tensor indices = as_int64(given);
+  IndexList list;
+  const int64_t lead = indices.dim() - 1;
+  for (int64_t b = 0; b < batch_dims; ++b) {
+    c10::DimVector along(static_cast<size_t>(lead), 1);
+    along[static_cast<size_t>(b)] = indices.size(b);
+    list.push_back(at::arange(indices.size(b), indices.options()).view(along));
+  }
+  for (int64_t k = 0; k < indices.size(-1); ++k) list.push_back(indices.select(-1, k));
+  return list;
+}
+
+ORTMODULE_KERNEL("", GatherND, "aten", [](const Node& node) -> Kernel {
+  const int64_t batch = node.get_int("batch_dims", 0);
+  return [batch](KernelContext& c) { c.out(0, at::index(c.in(0), tuples(c.in(1), batch))); };
+});
+
+ORTMODULE_KERNEL("ai.ortmodule", GatherNDGrad, "aten", [](const Node& node) -> Kernel {
+  const int64_t batch = node.get_int("batch_dims", 0);
+  return [batch, sizes = HostInts(node, 2)](KernelContext& c) {
+    c10::DimVector storage;
+    at::Tensor dx = at::zeros(sizes.read(c, storage), c.in(0).options());
+    c.out(0, dx.index_put_(tuples(c.in(1), batch), c.in(0), true));
+  };
+});
+
+ORTMODULE_KERNEL("", ScatterND, "aten", [](const Node& node) -> Kernel {
+  const std::string reduction = node.get_string("reduction", "none");
+  ORTMODULE_CHECK(reduction == "none" || reduction == "add", kUnsupported, "[ScatterND] reduction '", reduction,
+                  "' has no kernel (", node.describe(), ")");
+  return [adds = reduction == "add"](KernelContext& c) {
+    at::Tensor y = c.may_overwrite(0) ? c.in(0) : c.in(0).clone();
+    c.out(0, y.index_put_(tuples(c.in(1), 0), c.in(2), adds));
+  };
+}).inplace();
+
+// Index tensors from input `first` on, each at its axis; axes between them stay whole.
+class AxisIndices {
+ public:
+  AxisIndices(const Node& node, size_t first) : first_(first), dims_(node.get_ints("dims")) {}
+
+  IndexList read(const KernelContext& c, int64_t rank) const {
+    IndexList list;
+    for (size_t k = 0; k < dims_.size(); ++k) {
+      const int64_t axis = positive_axis(dims_[k], rank, "Index");
+      while (static_cast<int64_t>(list.size()) <= axis) list.push_back(std::optional<at::Tensor>());
+      list.set(static_cast<size_t>(axis), as_int64(c.in(first_ + k)));
+    }
+    return list;
+  }
+
+ private:
+  size_t first_;
+  std::vector<int64_t> dims_;
+};
+
+ORTMODULE_KERNEL("ai.ortmodule", Index, "aten", [](const Node& node) -> Kernel {
+  return [indices = AxisIndices(node, 1)](KernelContext& c) {
+    c.out(0, at::index(c.in(0), indices.read(c, c.in(0).dim())));
+  };
+});
+
+ORTMODULE_KERNEL("ai.ortmodule", IndexGrad, "aten", [](const Node& node) -> Kernel {
+  return [sizes = HostInts(node, 1), indices = AxisIndices(node, 2)](KernelContext& c) {
+    c10::DimVector storage;
+    at::Tensor dx = at::zeros(sizes.read(c, storage), c.in(0).options());
+    c.out(0, dx.index_put_(indices.read(c, dx.dim()), c.in(0), true));
+  };
+});
+
+ORTMODULE_KERNEL("ai.ortmodule", IndexPut, "aten", [](const Node& node) -> Kernel {
+  const bool accumulate = node.get_int("accumulate", 0) != 0;
+  return [accumulate, indices = AxisIndices(node, 2)](KernelContext& c) {
+    at::Tensor y = c.may_overwrite(0) ? c.in(0) : c.in(0).clone();
+    c.out(0, y.index_put_(indices.read(c, y.dim()), c.in(1), accumulate));
+  };
+}).inplace();
+
+ORTMODULE_KERNEL("", NonZero, "aten",
+                 [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, at::nonzero(c.in(0)).t()); }; });
+
+}  // namespace
+}  // namespace ortmodule

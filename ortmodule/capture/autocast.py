@@ -1,0 +1,80 @@
+"""Autocast made explicit: the casts that torch inserts while dispatching become nodes.
+
+A traced autocast region has the right result dtypes but no casts. For an operator that autocast handles, the result's
+dtype says which way its operands were cast: to the region's dtype (matrix products), or to float32 (losses, softmax on
+CUDA). A composite operator without a kernel of its own may reach such an operator inside; there the operands are cast
+only where all of them differ from the result, so that mixed-precision normalization stays as it is.
+
+As in torch, the cast of a parameter is made once per region. Which region applies is the business of regions.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+__all__ = ["AutocastRegion"]
+
+_TO = torch.ops.aten._to_copy.default
+
+
+@functools.cache
+def _handled(operator: str, device: str) -> bool:
+    """Whether autocast has a rule for the operator on this device type."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator, f"Autocast{device.upper()}")
+
+
+@functools.cache
+def _composite(operator: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CompositeImplicitAutograd")
+
+
+class AutocastRegion:
+    """One region: `cast` is called on each of its nodes, in order."""
+
+    def __init__(self, device: str, dtype: torch.dtype | None, enabled: bool) -> None:
+        self._device = device
+        self._dtype = dtype or torch.get_autocast_dtype(device)
+        self._enabled = enabled
+        self._parameters: dict[tuple[Node, torch.dtype], Node] = {}
+
+    def cast(self, graph: Graph, node: Node) -> None:
+        """Inserts the casts in front of `node`, which has been copied into `graph`."""
+        if not self._enabled or not isinstance(node.target, torch._ops.OpOverload):
+            return
+        wanted = self._result_dtype(node.meta.get("val"))
+        operands = [n for n in node.all_input_nodes if self._castable(n)]
+        differing = [n for n in operands if n.meta["val"].dtype != wanted]
+        if wanted is None or not differing:
+            return
+        name = node.target.name()
+        if not _handled(name, self._device) and not (_composite(name) and len(differing) == len(operands)):
+            return
+        with graph.inserting_before(node):
+            for operand in differing:
+                node.replace_input_with(operand, self._converted(graph, node, operand, wanted))
+
+    def _result_dtype(self, result: Any) -> torch.dtype | None:
+        first = result[0] if isinstance(result, (list, tuple)) and result else result
+        dtype = first.dtype if isinstance(first, torch.Tensor) else None
+        return dtype if dtype in (self._dtype, torch.float32) else None
+
+    def _castable(self, node: Node) -> bool:
+        fake = node.meta.get("val")
+        return isinstance(fake, torch.Tensor) and fake.dtype in (self._dtype, torch.float32)
+
+    def _converted(self, graph: Graph, user: Node, operand: Node, dtype: torch.dtype) -> Node:
+        found = self._parameters.get((operand, dtype))
+        if found is not None:
+            return found
+        cast = graph.call_function(_TO, (operand,), {"dtype": dtype})
+        fake = operand.meta["val"]
+        with torch.no_grad():
+            cast.meta = {**user.meta, "val": fake.to(dtype)}
+        cast.meta.pop("unbacked_bindings", None)
+        if operand.op == "placeholder" and fake.requires_grad:
+            self._parameters[operand, dtype] = cast
+        return cast

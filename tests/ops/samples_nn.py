@@ -1,0 +1,523 @@
+"""Rows of products, normalisation, convolution, pooling, attention, losses, dropout and the generic ATen operator.
+
+Dropout appears here only where nothing is drawn; its draws are tested in test_random.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from .table import Case, Row, ints, rand
+
+OWN = "ai.ortmodule"
+
+
+def double(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def flag(value: bool) -> torch.Tensor:
+    return torch.tensor(value)
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+def linear_cases(dtype: torch.dtype) -> Sequence[Case]:
+    w, b = rand(4, 3, dtype=dtype), rand(4, dtype=dtype)
+    shapes = [(3,), (2, 3), (2, 5, 3), (2, 1, 5, 3), (0, 3)]
+    return [Case((rand(*s, dtype=dtype), w, b)) for s in shapes] + [Case((rand(2, 5, 3, dtype=dtype), w))]
+
+
+def gemm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> torch.Tensor:
+    y = alpha * ((a.t() if transA else a) @ (b.t() if transB else b))
+    return y if c is None else y + beta * c
+
+
+def gemm_cases(dtype: torch.dtype) -> Sequence[Case]:
+    out = []
+    for ta in (0, 1):
+        for tb in (0, 1):
+            a = rand(*((3, 2) if ta else (2, 3)), dtype=dtype)
+            b = rand(*((4, 3) if tb else (3, 4)), dtype=dtype)
+            out.append(Case((a, b, rand(4, dtype=dtype)), {"transA": ta, "transB": tb}))
+            out.append(Case((a, b), {"transA": ta, "transB": tb, "alpha": 0.5}))
+            out.append(Case((a, b, rand(2, 1, dtype=dtype)), {"transA": ta, "transB": tb, "alpha": 2.0, "beta": 0.25}))
+    return out
+
+
+def matmul_cases(dtype: torch.dtype) -> Sequence[Case]:
+    pairs = [
+        ((2, 3), (3, 4)),
+        ((3,), (3,)),
+        ((3,), (3, 4)),
+        ((2, 3), (3,)),
+        ((5, 2, 3), (3, 4)),
+        ((5, 2, 3), (5, 3, 4)),
+        ((5, 2, 3), (3,)),
+        ((3,), (5, 3, 4)),
+        ((2, 3), (5, 3, 4)),
+        ((6, 1, 2, 3), (5, 3, 4)),
+        ((6, 5, 2, 3), (1, 5, 3, 4)),
+        ((0, 2, 3), (3, 4)),
+    ]
+    return [Case((rand(*a, dtype=dtype), rand(*b, dtype=dtype))) for a, b in pairs]
+
+
+def einsum(*operands: torch.Tensor, equation: str) -> torch.Tensor:
+    return torch.einsum(equation, *operands)
+
+
+def einsum_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [
+        Case((rand(2, 3, dtype=dtype), rand(3, 4, dtype=dtype)), {"equation": "ij,jk->ik"}),
+        Case((rand(2, 3, dtype=dtype), rand(3, 4, dtype=dtype)), {"equation": "ij, jk"}),
+        Case((rand(2, 5, 3, dtype=dtype), rand(2, 4, 3, dtype=dtype)), {"equation": "bid,bjd->bji"}),
+        Case((rand(3, dtype=dtype), rand(2, 3, dtype=dtype), rand(2, dtype=dtype)), {"equation": "i,ji,j->"}),
+    ]
+
+
+# -- normalisation -----------------------------------------------------------------------------------------------------
+
+
+def layer_norm(
+    x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, axis: int = -1, epsilon: float = 1e-5
+) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[axis:], scale.expand(x.shape[axis:]), bias, epsilon)
+
+
+def layer_norm_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(2, 3, 8, dtype=dtype)
+    return [
+        Case((x, rand(8, dtype=dtype), rand(8, dtype=dtype))),
+        Case((x, rand(8, dtype=dtype)), {"epsilon": 1e-3}),
+        Case((x, rand(3, 8, dtype=dtype), rand(3, 8, dtype=dtype)), {"axis": 1}),
+        Case((x, rand(1, dtype=dtype))),
+    ]
+
+
+def rms_norm(x: torch.Tensor, scale: torch.Tensor, axis: int = -1, epsilon: float = 1e-5) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[axis:], scale.expand(x.shape[axis:]), epsilon)
+
+
+def rms_norm_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(2, 3, 40, dtype=dtype)
+    return [
+        Case((x, rand(40, dtype=dtype))),
+        Case((x, rand(40, dtype=dtype)), {"epsilon": 1e-2}),
+        Case((x, rand(3, 40, dtype=dtype)), {"axis": 1}),
+        Case((rand(37, 33, dtype=dtype), rand(33, dtype=dtype))),
+        Case((x, rand(1, dtype=dtype))),
+    ]
+
+
+def group_norm_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [
+        Case((rand(2, 6, *d, dtype=dtype), rand(6, dtype=dtype), rand(6, dtype=dtype)), {"num_groups": g})
+        for d in ((4,), (3, 5))
+        for g in (1, 3, 6)
+    ]
+
+
+def instance_norm_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [
+        Case((rand(2, 3, *d, dtype=dtype), rand(3, dtype=dtype), rand(3, dtype=dtype)), {"epsilon": 1e-3})
+        for d in ((8,), (4, 5))
+    ]
+
+
+def batch_norm_inputs(dtype: torch.dtype, *spatial: int) -> tuple[torch.Tensor, ...]:
+    x = rand(4, 3, *spatial, dtype=dtype)
+    return x, rand(3, dtype=dtype), rand(3, dtype=dtype), rand(3, dtype=dtype), rand(3, dtype=dtype, low=0.5)
+
+
+def batch_norm_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [Case(batch_norm_inputs(dtype, *s), {"epsilon": 1e-4}) for s in ((), (5,), (3, 4))]
+
+
+def batch_norm_training(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    mean: torch.Tensor,
+    var: torch.Tensor,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+) -> tuple[torch.Tensor, ...]:
+    mean, var = mean.clone(), var.clone()
+    y = F.batch_norm(x, mean, var, scale, bias, True, momentum, epsilon)
+    return y, mean, var
+
+
+def batch_norm_training_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [
+        Case(batch_norm_inputs(dtype, *s), {"momentum": m}, outputs=3)
+        for s, m in (((), 0.1), ((5,), 0.3), ((3, 4), 0.1))
+    ]
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def pads_of(pads: Sequence[int]) -> list[int]:
+    """F.pad's order for the standard's."""
+    rank = len(pads) // 2
+    return [p for i in reversed(range(rank)) for p in (pads[i], pads[i + rank])]
+
+
+def same_pads(x: torch.Tensor, kernel: Sequence[int], strides: Sequence[int], auto_pad: str) -> list[int]:
+    begins, ends = [], []
+    for size, k, s in zip(x.shape[2:], kernel, strides):
+        total = max(0, (-(-size // s) - 1) * s + k - size)
+        begins.append(total // 2 if auto_pad == "SAME_UPPER" else total - total // 2)
+        ends.append(total - begins[-1])
+    return begins + ends
+
+
+def conv(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    b: torch.Tensor | None = None,
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    auto_pad: str = "NOTSET",
+) -> torch.Tensor:
+    rank = x.dim() - 2
+    strides = strides or [1] * rank
+    if auto_pad.startswith("SAME"):
+        pads = same_pads(x, w.shape[2:], strides, auto_pad)
+    run = [F.conv1d, F.conv2d, F.conv3d][rank - 1]
+    return run(F.pad(x, pads_of(pads or [0] * 2 * rank)), w, b, strides, 0, dilations or [1] * rank, group)
+
+
+def conv_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x, w, b = rand(2, 4, 7, 6, dtype=dtype), rand(6, 4, 3, 2, dtype=dtype), rand(6, dtype=dtype)
+    return [
+        Case((x, w, b)),
+        Case((x, w), {"strides": [2, 1], "pads": [1, 1, 1, 1]}),
+        Case((x, w, b), {"pads": [0, 1, 2, 0], "dilations": [2, 1]}),
+        Case((x, rand(6, 2, 3, 2, dtype=dtype), b), {"group": 2, "pads": [1, 0, 1, 0]}),
+        Case((x, rand(4, 1, 3, 3, dtype=dtype)), {"group": 4, "pads": [1, 1, 1, 1]}),
+        Case((x, w, b), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        Case((x, w, b), {"auto_pad": "SAME_LOWER"}),
+        Case((rand(2, 4, 9, dtype=dtype), rand(5, 4, 3, dtype=dtype)), {"strides": [2], "pads": [1, 1]}),
+        Case((rand(1, 2, 4, 5, 4, dtype=dtype), rand(3, 2, 2, 3, 2, dtype=dtype), rand(3, dtype=dtype))),
+    ]
+
+
+def conv_transpose(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    b: torch.Tensor | None = None,
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    group: int = 1,
+) -> torch.Tensor:
+    rank = x.dim() - 2
+    run = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d][rank - 1]
+    y = run(x, w, b, strides or 1, 0, output_padding or 0, group, dilations or 1)
+    return F.pad(y, [-p for p in pads_of(pads or [0] * 2 * rank)])
+
+
+def conv_transpose_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x, w = rand(2, 4, 5, 4, dtype=dtype), rand(4, 3, 3, 2, dtype=dtype)
+    return [
+        Case((x, w, rand(3, dtype=dtype))),
+        Case((x, w), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 0]}),
+        Case((x, w, rand(3, dtype=dtype)), {"pads": [1, 0, 0, 1], "dilations": [1, 2]}),
+        Case((x, w, rand(6, dtype=dtype)), {"group": 2}),
+        Case((rand(2, 4, 6, dtype=dtype), rand(4, 3, 3, dtype=dtype)), {"strides": [2]}),
+    ]
+
+
+def max_pool(
+    x: torch.Tensor,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    ceil_mode: int = 0,
+    auto_pad: str = "NOTSET",
+) -> tuple[torch.Tensor, ...]:
+    rank = x.dim() - 2
+    strides = strides or [1] * rank
+    if auto_pad.startswith("SAME"):
+        pads = same_pads(x, kernel_shape, strides, auto_pad)
+    pads = list(pads or [0] * 2 * rank)
+    run = [F.max_pool1d, F.max_pool2d, F.max_pool3d][rank - 1]
+    options = {"stride": strides, "dilation": dilations or 1, "ceil_mode": bool(ceil_mode)}
+    if pads[:rank] == pads[rank:]:
+        y, at = run(x, kernel_shape, padding=pads[:rank], return_indices=True, **options)
+        planes = torch.arange(x.size(0) * x.size(1)).view(x.size(0), x.size(1), *[1] * rank)
+        return y, at + planes * x[0, 0].numel()
+    return (run(F.pad(x, pads_of(pads), value=-torch.inf), kernel_shape, **options),)
+
+
+def max_pool_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(2, 3, 7, 6, dtype=dtype)
+    return [
+        Case((x,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        Case((x,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}, outputs=2),
+        Case((x,), {"kernel_shape": [3, 2], "pads": [0, 1, 1, 0]}),
+        Case((x,), {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        Case((x,), {"kernel_shape": [2, 2], "dilations": [2, 1], "strides": [2, 2], "ceil_mode": 1}, outputs=2),
+        Case((rand(2, 3, 9, dtype=dtype),), {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}, outputs=2),
+        Case((rand(1, 2, 4, 5, 6, dtype=dtype),), {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2]}, outputs=2),
+    ]
+
+
+def average_pool(
+    x: torch.Tensor,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+) -> torch.Tensor:
+    rank = x.dim() - 2
+    pads = list(pads or [0] * 2 * rank)
+    run = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d][rank - 1]
+    options = {"stride": strides or 1, "ceil_mode": bool(ceil_mode)}
+    if pads[:rank] == pads[rank:]:
+        return run(x, kernel_shape, padding=pads[:rank], count_include_pad=bool(count_include_pad), **options)
+    y = run(F.pad(x, pads_of(pads)), kernel_shape, **options)
+    return y if count_include_pad else y / run(F.pad(torch.ones_like(x), pads_of(pads)), kernel_shape, **options)
+
+
+def average_pool_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(2, 3, 7, 6, dtype=dtype)
+    return [
+        Case((x,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        Case((x,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+        Case((x,), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+        Case((x,), {"kernel_shape": [3, 2], "pads": [0, 1, 1, 0]}),
+        Case((x,), {"kernel_shape": [3, 2], "pads": [0, 1, 1, 0], "count_include_pad": 1}),
+        Case((x,), {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        Case((rand(2, 3, 9, dtype=dtype),), {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}),
+        Case((rand(1, 2, 4, 5, 6, dtype=dtype),), {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2]}),
+    ]
+
+
+def spatial_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [Case((rand(2, 3, *d, dtype=dtype),)) for d in ((5,), (4, 3), (2, 3, 2))]
+
+
+# -- softmax and losses ------------------------------------------------------------------------------------------------
+
+
+def softmax_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(2, 3, 5, dtype=dtype)
+    return [Case((x,)), Case((x,), {"axis": 1}), Case((x,), {"axis": -3}), Case((rand(4, 70, dtype=dtype),))]
+
+
+def cross_entropy(
+    scores: torch.Tensor,
+    labels: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> tuple[torch.Tensor, ...]:
+    loss = F.cross_entropy(scores, labels.long(), weights, ignore_index=ignore_index, reduction=reduction)
+    return loss, F.log_softmax(scores, 1)
+
+
+def nll_loss(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    return F.nll_loss(x, target.long(), weight, ignore_index=ignore_index, reduction=reduction)
+
+
+def loss_cases(dtype: torch.dtype, *, log_prob: bool = True) -> Sequence[Case]:
+    x, labels = rand(6, 70, dtype=dtype), ints(1, 69, 0, 7, 2, 2)
+    some = labels.clone()
+    some[1::2] = -100
+    planes = torch.randint(0, 5, (2, 3, 4))
+    planes[0, 1] = 3
+    weight = rand(70, dtype=dtype, low=0.5)
+    out = [Case((x, labels), {"reduction": r}) for r in ("mean", "sum", "none")]
+    out += [Case((x, some, weight), {"reduction": r, "ignore_index": -100}) for r in ("mean", "sum", "none")]
+    out += [
+        Case((x, labels.int())),
+        Case((x, torch.full_like(labels, -100)), {"ignore_index": -100, "reduction": "sum"}),
+        Case((rand(2, 5, 3, 4, dtype=dtype), planes, rand(5, dtype=dtype, low=0.5)), {"ignore_index": 3}),
+        Case((rand(2, 5, 3, 4, dtype=dtype), planes), {"reduction": "none"}),
+    ]
+    return [*out, Case((x, labels), outputs=2)] if log_prob else out
+
+
+def nll_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return loss_cases(dtype, log_prob=False)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    ratio: torch.Tensor | None = None,
+    is_causal: int = 0,
+    scale: float | None = None,
+) -> torch.Tensor:
+    if mask is not None and is_causal:
+        mask = mask + torch.full(mask.shape[-2:], -torch.inf, dtype=mask.dtype).triu(1)
+    grouped = q.size(1) != k.size(1)
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=bool(is_causal) and mask is None, scale=scale, enable_gqa=grouped
+    )
+
+
+def attention_cases(dtype: torch.dtype) -> Sequence[Case]:
+    q, k, v = (rand(2, 4, n, 8, dtype=dtype) for n in (5, 7, 7))
+    shared = rand(2, 2, 7, 8, dtype=dtype), rand(2, 2, 7, 8, dtype=dtype)
+    seen = torch.rand(2, 1, 5, 7) < 0.7
+    seen[..., 0] = True
+    return [
+        Case((q, k, v)),
+        Case((q, k, v), {"is_causal": 1}),
+        Case((q, k, v), {"scale": 0.3}),
+        Case((q, k, v, rand(2, 1, 5, 7, dtype=dtype))),
+        Case((q, k, v, rand(5, 7, dtype=dtype)), {"is_causal": 1}),
+        Case((q, k, v, seen)),
+        Case((q, *shared)),
+        Case((q, *shared), {"is_causal": 1}),
+    ]
+
+
+def attention_dropout_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [
+        Case((*c.inputs, *[None] * (4 - len(c.inputs)), double(0.0)), c.attributes, (4,))
+        for c in attention_cases(dtype)
+        if c.inputs[0].size(1) == c.inputs[1].size(1)
+    ]
+
+
+# -- dropout where nothing is drawn ------------------------------------------------------------------------------------
+
+
+def dropout(x: torch.Tensor, ratio: torch.Tensor | None = None, training: torch.Tensor | None = None) -> tuple:
+    ratio_value = 0.5 if ratio is None else float(ratio)
+    if training is None or not bool(training) or ratio_value == 0:
+        return x * 1, torch.ones_like(x, dtype=torch.bool)
+    return x * 0, torch.zeros_like(x, dtype=torch.bool)
+
+
+def dropout_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(3, 4, dtype=dtype)
+    return [
+        Case((x,)),
+        Case((x, double(0.3)), {}, (1,)),
+        Case((x, double(0.3), flag(False)), {}, (1, 2), 2),
+        Case((x, double(0.0), flag(True)), {}, (1, 2), 2),
+        Case((x, double(1.0), flag(True)), {}, (1, 2), 2),
+    ]
+
+
+def philox_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [Case((rand(3, 4, dtype=dtype), double(r)), {}, (1,)) for r in (0.0, 1.0)]
+
+
+# -- ATen --------------------------------------------------------------------------------------------------------------
+
+ATEN = {
+    "aten::flip": lambda x: torch.flip(x, [0, -1]),
+    "aten::cumprod": lambda x: torch.cumprod(x, 1),
+    "aten::unbind": lambda x: torch.unbind(x, 1),
+    "aten::logsumexp": lambda x: torch.logsumexp(x, [1], True),
+    "aten::cat": lambda *xs: torch.cat(xs, 1),
+    "aten::index_put": lambda x, i, v: torch.index_put(x, (i, None), v, True),
+    "aten::clamp": lambda x: torch.clamp(x, max=0.5),
+    "aten::std_mean": lambda x: torch.std_mean(x, [1], correction=0, keepdim=True),
+    "aten::var": lambda x: torch.var(x, [1], correction=1),
+}
+
+
+def aten(*inputs: torch.Tensor, operator: str, **_: object) -> object:
+    return ATEN[operator](*inputs)
+
+
+def aten_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(3, 4, dtype=dtype)
+
+    def case(operator: str, overload: str, *arguments: str, inputs: tuple = (x,), outputs: int = 1) -> Case:
+        attributes = {"operator": f"aten::{operator}", "overload": overload, "arguments": list(arguments)}
+        return Case(inputs, attributes, outputs=outputs)
+
+    return [
+        case("flip", "", "t", "I:0,-1"),
+        case("cumprod", "", "t", "i:1", "-"),
+        case("unbind", "int", "t", "i:1", outputs=4),
+        case("logsumexp", "", "t", "I:1", "b:1"),
+        case("cat", "", "T3", "i:1", inputs=(x, rand(3, 2, dtype=dtype), rand(3, 1, dtype=dtype))),
+        case("index_put", "", "t", "Ttn", "t", "b:1", inputs=(x, ints(0, 2, 0), rand(3, 4, dtype=dtype))),
+        case("clamp", "", "t", "n", "c:f:0.5"),
+        case("std_mean", "correction", "t", "I:1", "c:i:0", "b:1", outputs=2),
+        case("var", "correction", "t", "I:1", "-", "-"),
+    ]
+
+
+ROWS = [
+    Row("Linear", lambda x, w, b=None: F.linear(x, w, b), linear_cases, OWN),
+    Row("Gemm", gemm, gemm_cases),
+    Row("MatMul", torch.matmul, matmul_cases),
+    Row("Einsum", einsum, einsum_cases),
+    Row("LayerNormalization", layer_norm, layer_norm_cases),
+    Row("RMSNormalization", rms_norm, rms_norm_cases),
+    Row(
+        "GroupNormalization",
+        lambda x, s, b, num_groups, epsilon=1e-5: F.group_norm(x, num_groups, s, b, epsilon),
+        group_norm_cases,
+    ),
+    Row(
+        "InstanceNormalization",
+        lambda x, s, b, epsilon: F.instance_norm(x, weight=s, bias=b, eps=epsilon),
+        instance_norm_cases,
+    ),
+    Row(
+        "BatchNormalization",
+        lambda x, s, b, mean, var, epsilon: F.batch_norm(x, mean, var, s, b, False, 0.1, epsilon),
+        batch_norm_cases,
+        grads=(0, 1, 2),
+    ),
+    Row("BatchNormTraining", batch_norm_training, batch_norm_training_cases, OWN, grads=(0, 1, 2)),
+    Row("Conv", conv, conv_cases),
+    Row("ConvTranspose", conv_transpose, conv_transpose_cases),
+    Row("MaxPool", max_pool, max_pool_cases),
+    Row("AveragePool", average_pool, average_pool_cases),
+    Row(
+        "GlobalAveragePool",
+        lambda x: x.mean(list(range(2, x.dim())), keepdim=True),
+        spatial_cases,
+    ),
+    Row("GlobalMaxPool", lambda x: x.amax(list(range(2, x.dim())), keepdim=True), spatial_cases),
+    Row("Softmax", lambda x, axis=-1: torch.softmax(x, axis), softmax_cases),
+    Row("LogSoftmax", lambda x, axis=-1: torch.log_softmax(x, axis), softmax_cases),
+    Row("SoftmaxCrossEntropyLoss", cross_entropy, loss_cases, grads=(0,)),
+    Row("NegativeLogLikelihoodLoss", nll_loss, nll_cases, grads=(0,)),
+    Row("Attention", lambda q, k, v, mask=None, **a: attention(q, k, v, mask, **a), attention_cases),
+    Row("AttentionDropout", attention, attention_dropout_cases, OWN),
+    Row("Dropout", dropout, dropout_cases),
+    Row("PhiloxDropout", lambda x, ratio: x * (1 - ratio.to(x.dtype)), philox_cases, OWN),
+    Row("ATen", aten, aten_cases, "org.pytorch.aten", symbolic=False),
+]

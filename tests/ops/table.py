@@ -1,0 +1,70 @@
+"""What a row of the operator table is. Rows live in samples_<family>.py, samples.py merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Tensors = tuple[torch.Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an operator.
+
+    inputs: tensors in the operator's order, None for an absent optional one.
+    attributes: ONNX attributes; a torch.dtype becomes a TensorProto data type, a torch.Tensor a tensor attribute.
+    constants: inputs that the model holds as initializers instead of taking them at run time.
+    outputs: how many outputs the node has.
+    """
+
+    inputs: Tensors
+    attributes: dict[str, Any] = field(default_factory=dict)
+    constants: tuple[int, ...] = ()
+    outputs: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one operator is tested.
+
+    reference: called with the inputs and the attributes as keywords; returns a tensor or a tuple, one per output.
+    cases: called with a floating dtype; returns fresh samples, the same ones for the same seed.
+    grads: inputs that are differentiated; None means every floating input that is no constant.
+    dtypes: what the forward and gradient tests run in; bfloat16 is tested forward only.
+    symbolic: False where the operator's shape rule needs numbers, so that it is tested with static sizes only.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    cases: Callable[[torch.dtype], Sequence[Case]]
+    domain: str = ""
+    differentiable: bool = True
+    grads: tuple[int, ...] | None = None
+    bfloat16: bool = True
+    symbolic: bool = True
+    tolerance: float | None = None
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.domain}::{self.name}" if self.domain else self.name
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float32, low: float = -2.0, high: float = 2.0) -> torch.Tensor:
+    """Uniform values; integers lie in [low, high)."""
+    if dtype == torch.bool:
+        return torch.rand(shape) < 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(int(low), int(high), shape, dtype=dtype)
+    return (torch.rand(shape, dtype=torch.float64) * (high - low) + low).to(dtype)
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def scalar(value: int) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.int64)
