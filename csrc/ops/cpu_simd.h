@@ -2,11 +2,12 @@
 //
 // The extension is built for the oldest processor of its architecture. A function marked ORTMODULE_SIMD is compiled
 // once per instruction-set level and chosen when the library loads, so plain loops in it are vectorised for the
-// machine at hand. Helpers it calls must be ORTMODULE_INLINE, or they would stay at the oldest level.
+// machine at hand. Helpers it calls must be ORTMODULE_INLINE, or they would stay at the oldest level. A reduction and a
+// loop of few iterations want "#pragma omp simd", which allows the reordering and keeps the loop from being unrolled.
 #pragma once
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ORTMODULE_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
@@ -18,11 +19,13 @@
 namespace ortmodule {
 
 // e^x for x <= 88 with a relative error below 2e-7 (two units in the last place); 0 below -87.3. Cephes' reduction to
-// [-ln2/2, ln2/2] and its degree-5 polynomial, branch-free so that loops around it vectorise. NaN stays NaN.
+// [-ln2/2, ln2/2] and its degree-5 polynomial. NaN stays NaN. There is no branch and no ?: in it, which compilers turn
+// into branches, so that loops around it vectorise: a mask clears what the range check refuses.
 ORTMODULE_INLINE float simd_exp(float x) {
-  const float clamped = x < -87.3f ? -87.3f : x;
-  const float n = static_cast<float>(static_cast<int32_t>(clamped * 1.44269504f + (clamped < 0 ? -0.5f : 0.5f)));
-  const float r = clamped - n * 0.693359375f - n * -2.12194440e-4f;
+  // 1.5 * 2^23 pushes the fraction out: what stays in the low bits is the nearest integer.
+  const float shifted = x * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = x - n * 0.693359375f - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -30,10 +33,10 @@ ORTMODULE_INLINE float simd_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &bits, sizeof(scale));
-  return x < -87.3f ? 0.0f : p * scale;
+  const uint32_t power = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;
+  const float value = p * std::bit_cast<float>(power);
+  const uint32_t in_range = -static_cast<uint32_t>(!(x < -87.3f));
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & in_range);
 }
 
 }  // namespace ortmodule

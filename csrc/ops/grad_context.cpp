@@ -30,6 +30,13 @@ std::pair<std::string, std::string> split_op(const std::string& qualified) {
   return {qualified.substr(0, at), qualified.substr(at + 2)};
 }
 
+NodeArg* GradContext::O(size_t i) {
+  if (NodeArg* value = node_.output(i)) return value;
+  NodeArg* value = graph_.materialize_output(&node_, i, node_.name() + "_out");
+  infer_node(node_);
+  return value;
+}
+
 void GradContext::GI(size_t i, NodeArg* value) {
   if (!needs(i) || !value) return;
   const TypeInfo &have = value->type(), &want = I(i)->type();

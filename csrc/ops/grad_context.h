@@ -26,7 +26,7 @@ class GradContext {
   Node& node() { return node_; }
   size_t input_count() const { return node_.inputs().size(); }
   NodeArg* I(size_t i) const { return node_.input(i); }
-  NodeArg* O(size_t i) { return graph_.materialize_output(&node_, i, node_.name() + "_out"); }
+  NodeArg* O(size_t i);  // an absent optional output comes into being
   // Null when nothing flows in; formulas of single-output operators may rely on GO(0).
   NodeArg* GO(size_t i) const { return i < grad_outputs_.size() ? grad_outputs_[i] : nullptr; }
   bool needs(size_t i) const { return i < needed_.size() && needed_[i] && node_.input(i); }

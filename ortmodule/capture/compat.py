@@ -30,7 +30,17 @@ import torch.utils.checkpoint as torch_checkpoint
 from ..errors import CaptureError
 from .library import FunctionCall, call_function_class, tracing
 
-__all__ = ["LOCK", "AttributeReads", "export_guards", "release_example_inputs", "storage_of", "traced_module_calls"]
+__all__ = [
+    "LOCK",
+    "AttributeReads",
+    "current_source_line",
+    "export_guards",
+    "recompute_region",
+    "release_example_inputs",
+    "storage_of",
+    "traced_module_calls",
+    "user_source_line",
+]
 
 LOCK = threading.RLock()
 _MISSING = object()

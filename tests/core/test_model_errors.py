@@ -8,9 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ortmodule import errors
-
-_C = pytest.importorskip("ortmodule._C")
+from ortmodule import _C, errors
 
 
 def model_of(nodes, *, inputs=None, opset=23, initializers=()):

@@ -12,6 +12,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/dropout/philox.h"
@@ -32,36 +33,49 @@ at::Tensor draw_state() {
   return state;
 }
 
-// y[0..64) = x[0..64) * scale where the element's word is at least `threshold`, else * 0.
+struct Drawing {
+  uint64_t seed, offset;
+  uint32_t threshold;
+};
+
+// y = x * scale where the element's word is at least the threshold, else x * 0.
 template <typename T, typename Opmath>
-ORTMODULE_INLINE void apply_words(const uint32_t* words, uint32_t threshold, Opmath scale, const T* x, T* y, int n) {
-  for (int i = 0; i < n; ++i)
+ORTMODULE_INLINE void apply_words(const uint32_t* words, uint32_t threshold, Opmath scale, const T* x, T* y,
+                                  int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
     y[i] = static_cast<T>(static_cast<Opmath>(x[i]) * (words[i] >= threshold ? scale : Opmath(0)));
 }
 
 template <typename T, typename Opmath>
-ORTMODULE_INLINE void apply_blocks(uint64_t seed, uint64_t offset, uint32_t threshold, Opmath scale, const T* x, T* y,
-                                   int64_t n, int64_t begin, int64_t end) {
+void apply_any(const Drawing& d, Opmath scale, const T* x, T* y, int64_t n, int64_t begin, int64_t end) {
   uint32_t words[kPhiloxBlock];
   for (int64_t b = begin; b < end; ++b) {
-    philox_block(seed, offset, static_cast<uint64_t>(b), words);
-    const int64_t at = b * kPhiloxBlock;
-    if (at + kPhiloxBlock <= n)
-      apply_words<T, Opmath>(words, threshold, scale, x + at, y + at, kPhiloxBlock);
-    else
-      apply_words<T, Opmath>(words, threshold, scale, x + at, y + at, static_cast<int>(n - at));
+    philox_block(d.seed, d.offset, static_cast<uint64_t>(b), words);
+    apply_words(words, d.threshold, scale, x + b * kPhiloxBlock, y + b * kPhiloxBlock,
+                std::min(kPhiloxBlock, n - b * kPhiloxBlock));
   }
 }
 
-ORTMODULE_SIMD void dropout_blocks(uint64_t seed, uint64_t offset, uint32_t threshold, float scale, const float* x,
-                                   float* y, int64_t n, int64_t begin, int64_t end) {
-  apply_blocks<float, float>(seed, offset, threshold, scale, x, y, n, begin, end);
+#if defined(__x86_64__)
+template <typename T, typename Opmath>
+ORTMODULE_AVX2 void apply_avx2(const Drawing& d, Opmath scale, const T* x, T* y, int64_t n, int64_t begin,
+                               int64_t end) {
+  uint32_t words[kPhiloxBlock];
+  for (int64_t b = begin; b < end; ++b) {
+    philox_block_avx2(d.seed, d.offset, static_cast<uint64_t>(b), words);
+    apply_words(words, d.threshold, scale, x + b * kPhiloxBlock, y + b * kPhiloxBlock,
+                std::min(kPhiloxBlock, n - b * kPhiloxBlock));
+  }
 }
+#endif
 
 template <typename T, typename Opmath>
-void dropout_blocks(uint64_t seed, uint64_t offset, uint32_t threshold, Opmath scale, const T* x, T* y, int64_t n,
-                    int64_t begin, int64_t end) {
-  apply_blocks<T, Opmath>(seed, offset, threshold, scale, x, y, n, begin, end);
+void dropout_blocks(const Drawing& d, Opmath scale, const T* x, T* y, int64_t n, int64_t begin, int64_t end) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return apply_avx2(d, scale, x, y, n, begin, end);
+#endif
+  apply_any(d, scale, x, y, n, begin, end);
 }
 
 // P(word < threshold) is the ratio to within 2^-32; a ratio of 1 is the caller's.
@@ -73,8 +87,7 @@ at::Tensor cpu_apply(const at::Tensor& source, double ratio, const at::Tensor& s
   const at::Tensor x = source.contiguous();
   const at::Tensor y = overwrite && source.is_contiguous() ? x : at::empty_like(x);
   const auto* words = state.const_data_ptr<int64_t>();
-  const auto seed = static_cast<uint64_t>(words[0]), offset = static_cast<uint64_t>(words[1]);
-  const uint32_t threshold = threshold_of(ratio);
+  const Drawing drawing{static_cast<uint64_t>(words[0]), static_cast<uint64_t>(words[1]), threshold_of(ratio)};
   const int64_t n = x.numel(), blocks = (n + kPhiloxBlock - 1) / kPhiloxBlock;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "philox_dropout", [&] {
     using opmath_t = at::opmath_type<scalar_t>;
@@ -82,7 +95,7 @@ at::Tensor cpu_apply(const at::Tensor& source, double ratio, const at::Tensor& s
     const scalar_t* in = x.const_data_ptr<scalar_t>();
     scalar_t* out = y.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, blocks, 512, [&](int64_t begin, int64_t end) {
-      dropout_blocks(seed, offset, threshold, scale, in, out, n, begin, end);
+      dropout_blocks(drawing, scale, in, out, n, begin, end);
     });
   });
   return y;

@@ -13,7 +13,9 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sub.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/status.h"
 #include "ops/cpu_simd.h"
@@ -53,30 +55,23 @@ void aten_backward(KernelContext& c, const LossOptions& options) {
 }
 
 ORTMODULE_SIMD float row_max(const float* x, int64_t n) {
-  constexpr int kLanes = 64;
   float best = x[0];
-  int64_t i = 0;
-  if (n >= kLanes) {
-    float lanes[kLanes];
-    for (int l = 0; l < kLanes; ++l) lanes[l] = x[l];
-    for (i = kLanes; i + kLanes <= n; i += kLanes)
-      for (int l = 0; l < kLanes; ++l) lanes[l] = lanes[l] > x[i + l] ? lanes[l] : x[i + l];
-    for (float lane : lanes) best = best > lane ? best : lane;
-  }
-  for (; i < n; ++i) best = best > x[i] ? best : x[i];
+#pragma omp simd reduction(max : best)
+  for (int64_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
   return best;
 }
 
-ORTMODULE_SIMD float row_exp_sum(const float* x, float max, int64_t n) {
-  constexpr int kLanes = 32;
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int l = 0; l < kLanes; ++l) lanes[l] += simd_exp(x[i + l] - max);
-  float sum = 0;
-  for (; i < n; ++i) sum += simd_exp(x[i] - max);
-  for (float lane : lanes) sum += lane;
-  return sum;
+// Partial sums of a thousand terms go into a double: a vocabulary is too long for one float.
+ORTMODULE_SIMD double row_exp_sum(const float* x, float max, int64_t n) {
+  double total = 0;
+  for (int64_t tile = 0; tile < n; tile += 1024) {
+    const int64_t end = std::min(n, tile + 1024);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = tile; i < end; ++i) sum += simd_exp(x[i] - max);
+    total += sum;
+  }
+  return total;
 }
 
 // out may be x.
@@ -138,7 +133,7 @@ void cpu_forward(KernelContext& c, const LossOptions& options) {
     for (int64_t r = begin; r < end; ++r) {
       const float* row = x + r * classes;
       max[r] = row_max(row, classes);
-      log_sum[r] = std::log(row_exp_sum(row, max[r], classes));
+      log_sum[r] = static_cast<float>(std::log(row_exp_sum(row, max[r], classes)));
       loss[r] = labels.ignored(r) ? 0.0f : -(row[labels.data[r]] - max[r] - log_sum[r]) * labels.weight_of(r);
       if (out) row_log_prob(row, max[r], log_sum[r], out + r * classes, classes);
     }

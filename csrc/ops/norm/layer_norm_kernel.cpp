@@ -41,8 +41,10 @@ Kernel make_layer_norm_grad(const Node& node) {
     const bool expanded = scale.sizes() != shape;
     // ATen's CPU kernel takes statistics in the parameters' type, its CUDA kernel in float.
     const auto type = x.is_cpu() ? scale.scalar_type() : c.in(2).scalar_type();
+    const at::Tensor gamma = parameter(scale, shape);
+    // ATen reads no bias, but takes the type and sizes of d(bias) from it.
     auto [dx, dscale, dbias] = at::native_layer_norm_backward(
-        c.in(0), x, shape, stats_to(c.in(2), type), stats_to(c.in(3), type), parameter(scale, shape), {},
+        c.in(0), x, shape, stats_to(c.in(2), type), stats_to(c.in(3), type), gamma, gamma,
         {c.wants(0), c.wants(1), c.wants(2)});
     c.out(0, std::move(dx));
     if (c.wants(1)) c.out(1, expanded ? dscale.sum_to_size(scale.sizes()) : dscale);

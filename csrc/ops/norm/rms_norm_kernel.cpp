@@ -52,27 +52,17 @@ void aten_backward(KernelContext& c, int64_t axis) {
   }
 }
 
-ORTMODULE_SIMD float sum_of_products(const float* a, const float* b, int64_t n) {
-  constexpr int kLanes = 32;
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int l = 0; l < kLanes; ++l) lanes[l] += a[i + l] * b[i + l];
+ORTMODULE_SIMD float sum_of_squares(const float* x, int64_t n) {
   float sum = 0;
-  for (; i < n; ++i) sum += a[i] * b[i];
-  for (float lane : lanes) sum += lane;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
   return sum;
 }
 
 ORTMODULE_SIMD float sum_of_products(const float* a, const float* b, const float* d, int64_t n) {
-  constexpr int kLanes = 32;
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int l = 0; l < kLanes; ++l) lanes[l] += a[i + l] * b[i + l] * d[i + l];
   float sum = 0;
-  for (; i < n; ++i) sum += a[i] * b[i] * d[i];
-  for (float lane : lanes) sum += lane;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i] * d[i];
   return sum;
 }
 
@@ -109,7 +99,7 @@ void cpu_forward(KernelContext& c, int64_t axis_attr, double epsilon) {
   float *yp = y.mutable_data_ptr<float>(), *rp = rstd.mutable_data_ptr<float>();
   at::parallel_for(0, rows, std::max<int64_t>(1, 16384 / n), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const double mean = static_cast<double>(sum_of_products(xp + r * n, xp + r * n, n)) / static_cast<double>(n);
+      const double mean = static_cast<double>(sum_of_squares(xp + r * n, n)) / static_cast<double>(n);
       rp[r] = static_cast<float>(1.0 / std::sqrt(mean + epsilon));
       normalize(xp + r * n, sp, rp[r], yp + r * n, n);
     }
