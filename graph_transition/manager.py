@@ -18,15 +18,18 @@ import torch
 
 from .. import _C
 from ..capture import Captured, capture
-from ..errors import ORTModuleError
+from ..errors import CaptureError, ORTModuleError
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
+from .fast_call import make_fast_call
 from .info import PostExportProcessedModelInfo
 from .signature import CallSignature, flatten_call, signature_of
 
 __all__ = ["GraphTransitionManager", "Transition"]
 
 _LOGGER = logging.getLogger("ortmodule")
+# Call patterns that are tried before the signature is computed: train and eval, one step's two inputs, ...
+_FAST_CALLS = 4
 
 
 class _Graph:
@@ -66,7 +69,18 @@ class Transition:
     info: PostExportProcessedModelInfo
     session: _C.Session
     mode: str
-    runs: int = 0
+    slow_runs: int = 0
+    fast_calls: list[_C.FastCall] = dataclasses.field(default_factory=list)
+
+    @property
+    def runs(self) -> int:
+        """How often the session ran."""
+        return self.slow_runs + sum(f.runs for f in self.fast_calls)
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """The module's result for a call's flat leaves."""
+        self.slow_runs += 1
+        return self.info.restore_outputs(self.session.run(self.info.construct_inputs(leaves)), leaves)
 
     def report(self) -> SessionReport:
         s = self.session.statistics()
@@ -98,6 +112,7 @@ class GraphTransitionManager:
         self._debug = debug
         self._graphs: OrderedDict[CallSignature, list[_Graph]] = OrderedDict()
         self.exports: list[Export] = []
+        self.fast_calls: list[_C.FastCall] = []
 
     def transitions(self) -> list[Transition]:
         """Every session that is kept."""
@@ -113,12 +128,16 @@ class GraphTransitionManager:
             ORTModuleError: the captured graph cannot be compiled.
         """
         leaves, spec = flatten_call(args, kwargs)
-        training = tuple(m.training for m in self._module.modules())
-        signature = signature_of(leaves, spec, training)
+        signature = signature_of(leaves, spec, self._module)
         graph = self._find(signature, leaves)
         if graph is None:
             graph = self._export(signature, args, kwargs, leaves)
-        return self._session(graph, leaves), leaves
+        transition = self._session(graph, leaves)
+        fast = make_fast_call(self._module, transition, graph.dynamic, args, kwargs)
+        if fast is not None:
+            transition.fast_calls.append(fast)
+            self.fast_calls = [fast, *self.fast_calls[: _FAST_CALLS - 1]]
+        return transition, leaves
 
     # -- graphs -----------------------------------------------------------------------------------------------------
 
@@ -137,6 +156,9 @@ class GraphTransitionManager:
         start = time.perf_counter()
         captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None)
         seconds = time.perf_counter() - start
+        if captured.changed_attributes:
+            names_changed = ", ".join(captured.changed_attributes)
+            raise CaptureError(f"the forward changes Python attributes, which a graph cannot repeat: {names_changed}")
         names = dict(captured.user_inputs)
         axes = tuple(f"{names.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
         self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized)))
@@ -167,6 +189,8 @@ class GraphTransitionManager:
 
     def _bound(self) -> None:
         """Drops the least recently used signatures, and the oldest graphs of the present one, beyond the limit."""
+        if sum(map(len, self._graphs.values())) > self._options.cache_size:
+            self.fast_calls = []
         while sum(map(len, self._graphs.values())) > self._options.cache_size:
             if len(self._graphs) > 1:
                 self._graphs.popitem(last=False)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["CallSignature", "flatten_call", "signature_of"]
+__all__ = ["CallSignature", "flatten_call", "hook_tables", "signature_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,13 +21,13 @@ class CallSignature:
     Attributes:
         structure: text of the pytree structure of (args, kwargs).
         leaves: per flat leaf ("tensor", dtype, rank, device) or ("value", type, value).
-        training: the training flag of every sub-module, in `modules()` order.
+        modules: (identity, training flag, number of hooks) of every sub-module, in `modules()` order.
         autocast: (device type, dtype) where autocast is on.
     """
 
     structure: str
     leaves: tuple[tuple[Any, ...], ...]
-    training: tuple[bool, ...]
+    modules: tuple[tuple[int, bool, int], ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
 
     def differences(self, other: CallSignature) -> list[str]:
@@ -39,8 +39,12 @@ class CallSignature:
             for i, (new, old) in enumerate(zip(self.leaves, other.leaves, strict=True)):
                 if new != old:
                     out.append(f"input {i} changed from {_leaf_text(old)} to {_leaf_text(new)}")
-        if self.training != other.training:
+        if [m[1] for m in self.modules] != [m[1] for m in other.modules]:
             out.append("train/eval mode changed")
+        if [m[0] for m in self.modules] != [m[0] for m in other.modules]:
+            out.append("a sub-module was replaced")
+        elif [m[2] for m in self.modules] != [m[2] for m in other.modules]:
+            out.append("a hook was added or removed")
         if self.autocast != other.autocast:
             out.append(f"autocast changed from {other.autocast or 'off'} to {self.autocast or 'off'}")
         return out
@@ -62,7 +66,17 @@ def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
     return tuple((d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
 
 
-def signature_of(leaves: list[Any], spec: pytree.TreeSpec, training: tuple[bool, ...]) -> CallSignature:
+def hook_tables(module: torch.nn.Module) -> list[dict[int, Any]]:
+    """The dicts in which a module keeps what is called around its forward and backward."""
+    return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
+
+
+def module_state(module: torch.nn.Module) -> tuple[tuple[int, bool, int], ...]:
+    """(identity, training flag, number of hooks) of every sub-module."""
+    return tuple((id(m), m.training, sum(map(len, hook_tables(m)))) for m in module.modules())
+
+
+def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Module) -> CallSignature:
     """The signature of a flattened call.
 
     Raises:
@@ -75,4 +89,4 @@ def signature_of(leaves: list[Any], spec: pytree.TreeSpec, training: tuple[bool,
         else:
             hash(leaf)
             facts.append(("value", type(leaf), leaf))
-    return CallSignature(str(spec), tuple(facts), training, autocast_state())
+    return CallSignature(str(spec), tuple(facts), module_state(module), autocast_state())

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .errors import CaptureError, InvalidArgumentError, ORTModuleError
+from .errors import InvalidArgumentError, ORTModuleError
 from .graph_transition import GraphTransitionManager
 from .options import DebugOptions, Options
 from .report import Report
@@ -62,26 +62,26 @@ class ORTModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped module's forward, through the engine."""
-        if torch.compiler.is_compiling():
-            return self._original(*args, **kwargs)
-        if self._fallback_reasons:
+        for fast in self._manager.fast_calls:
+            result = fast.call(args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if self._fallback_reasons or torch.compiler.is_compiling():
             return self._original(*args, **kwargs)
         try:
             transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
-        except (CaptureError, ORTModuleError, TypeError) as error:
+        except (ORTModuleError, TypeError) as error:
             return self._fall_back(error, args, kwargs)
-        transition.runs += 1
-        outputs = transition.session.run(transition.info.construct_inputs(leaves))
-        return transition.info.restore_outputs(outputs, leaves)
+        return transition.run(leaves)
 
     def _fall_back(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._options.fallback == "error":
             raise error
+        result = self._original(*args, **kwargs)  # a call that is wrong in itself raises here, and changes nothing
         self._fallback_reasons[type(error)] = str(error)
-        warnings.warn(
-            f"{type(self._original).__name__} runs in PyTorch, not in ORTModule's engine: {error}", stacklevel=3
-        )
-        return self._original(*args, **kwargs)
+        name = type(self._original).__name__
+        warnings.warn(f"{name} runs in PyTorch, not in ORTModule's engine: {error}", stacklevel=4)
+        return result
 
     def report(self) -> Report:
         """What was exported and compiled so far, and what runs in PyTorch. Printable."""

@@ -26,7 +26,11 @@ void register_errors(pybind11::module_&) {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& e) {
       const auto type = pybind11::module_::import("ortmodule.errors").attr(python_class(e.code()));
-      PyErr_SetString(type.ptr(), e.what());
+      // A broken file may have put bytes into the message that are no UTF-8.
+      const std::string text = e.what();
+      const auto message = pybind11::reinterpret_steal<pybind11::object>(
+          PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+      PyErr_SetObject(type.ptr(), message.ptr());
     } catch (python_error& e) {  // raised by Python code that an operator called
       e.restore();
     }

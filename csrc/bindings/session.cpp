@@ -1,24 +1,20 @@
-// A compiled model for Python: `_C.Session`.
 #include "bindings/session.h"
 
 #include <ATen/core/grad_mode.h>
 
 #include "base/status.h"
 #include "bindings/autograd_node.h"
-#include "compile/compile.h"
 #include "onnx/export.h"
 #include "ops/registry.h"
+#include "transforms/lower_portable.h"
 
 namespace py = pybind11;
 
 namespace ortmodule {
 namespace {
 
-// Graph output -> graph input that it is written back into (BatchNorm's statistics, in-place changes of an input).
-using Mutations = std::vector<std::pair<size_t, size_t>>;
-
 CompileOptions read_options(const std::string& mode, const std::vector<std::string>& trainable, const py::dict& options,
-                            Mutations& mutations) {
+                            Session::Mutations& mutations) {
   CompileOptions out;
   ORTMODULE_CHECK_ARG(mode == "training" || mode == "inference", "mode should be 'training' or 'inference', got '", mode,
                       "'");
@@ -31,7 +27,7 @@ CompileOptions read_options(const std::string& mode, const std::vector<std::stri
     else if (name == "dropout")
       out.dropout = value.cast<std::string>();
     else if (name == "mutations")
-      mutations = value.cast<Mutations>();
+      mutations = value.cast<Session::Mutations>();
     else if (name == "keep_stages")
       out.keep_stages = value.cast<bool>();
     else if (name == "verify")
@@ -42,93 +38,78 @@ CompileOptions read_options(const std::string& mode, const std::vector<std::stri
   return out;
 }
 
-class Session {
- public:
-  Session(const py::bytes& model, const std::string& mode, const std::vector<std::string>& trainable,
-          const py::dict& options) {
-    const auto text = static_cast<std::string_view>(model);
-    const CompileOptions read = read_options(mode, trainable, options, mutations_);
-    const py::gil_scoped_release release;
-    compiled_ = compile(text.data(), text.size(), read);
-    for (const auto& [output, input] : mutations_) {
-      ORTMODULE_CHECK_ARG(output < compiled_.output_names.size() && input < compiled_.input_names.size(),
-                          "mutation (", output, ", ", input, ") is out of range");
-      first_mutation_ = std::min(first_mutation_, output);
-    }
-  }
-
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const {
-    const py::gil_scoped_release release;
-    std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, inputs);
-    if (!mutations_.empty()) {
-      const at::NoGradGuard no_grad;
-      for (const auto& [output, input] : mutations_) inputs[input].copy_(outputs[output]);
-      outputs.resize(first_mutation_);
-    }
-    return outputs;
-  }
-
-  py::dict statistics() const {
-    py::dict aten;
-    size_t gradient_outputs = 0;
-    compiled_.graph->for_each([&](Node& node) {
-      if (node.domain() != kAtenDomain || node.phase() != Phase::kForward) return;
-      const py::str name(node.get_string("operator", node.op()));
-      aten[name] = (aten.contains(name) ? aten[name].cast<int>() : 0) + 1;
-    });
-    const TrainingProgram& program = compiled_.agent->program();
-    for (bool reachable : program.x_reachable) gradient_outputs += reachable;
-    py::dict seconds;
-    for (const Stage& stage : compiled_.stages) seconds[py::str(stage.name)] = stage.seconds;
-    py::dict out;
-    out["forward_nodes"] = compiled_.forward_nodes;
-    out["backward_nodes"] = compiled_.backward_nodes;
-    out["aten_nodes"] = aten;
-    out["gradients"] = gradient_outputs;
-    out["seconds"] = seconds;
-    out["peak_forward_bytes"] = compiled_.agent->peak_forward_bytes();
-    out["peak_backward_bytes"] = compiled_.agent->peak_backward_bytes();
-    out["saved_bytes"] = compiled_.agent->saved_bytes();
-    return out;
-  }
-
-  std::vector<std::string> stage_names() const {
-    std::vector<std::string> names;
-    for (const Stage& stage : compiled_.stages) names.push_back(stage.name);
-    return names;
-  }
-
-  py::bytes stage_model(const std::string& name, bool portable) const {
-    for (const Stage& stage : compiled_.stages) {
-      if (stage.name != name) continue;
-      ORTMODULE_CHECK_ARG(stage.graph, "the graph of stage '", name,
-                          "' was not kept; create the session with keep_stages");
-      ExportOptions options;
-      options.portable = portable;
-      return py::bytes(export_model(*stage.graph, options));
-    }
-    fail(ErrorCode::kInvalidArgument, "there is no stage '", name, "'");
-  }
-
-  std::string plan_text() const {
-    const TrainingProgram& program = compiled_.agent->program();
-    std::string text = program.forward->plan().text();
-    if (program.full_backward) text += program.full_backward->executor->plan().text();
-    return text;
-  }
-
-  const CompiledModel& compiled() const { return compiled_; }
-
- private:
-  CompiledModel compiled_;
-  Mutations mutations_;
-  size_t first_mutation_ = SIZE_MAX;  // mutations follow the caller's outputs
-};
-
 }  // namespace
 
+Session::Session(const py::bytes& model, const std::string& mode, const std::vector<std::string>& trainable,
+                 const py::dict& options) {
+  const auto text = static_cast<std::string_view>(model);
+  const CompileOptions read = read_options(mode, trainable, options, mutations_);
+  const py::gil_scoped_release release;
+  compiled_ = compile(text.data(), text.size(), read);
+  for (const auto& [output, input] : mutations_) {
+    ORTMODULE_CHECK_ARG(output < compiled_.output_names.size() && input < compiled_.input_names.size(),
+                        "mutation (", output, ", ", input, ") is out of range");
+    first_mutation_ = std::min(first_mutation_, output);
+  }
+}
+
+std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) const {
+  const py::gil_scoped_release release;
+  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, inputs);
+  if (!mutations_.empty()) {
+    const at::NoGradGuard no_grad;
+    for (const auto& [output, input] : mutations_) inputs[input].copy_(outputs[output]);
+    outputs.resize(first_mutation_);
+  }
+  return outputs;
+}
+
+py::dict Session::statistics() const {
+  py::dict aten;
+  size_t gradient_outputs = 0;
+  compiled_.graph->for_each([&](Node& node) {
+    if (node.domain() != kAtenDomain || node.phase() != Phase::kForward) return;
+    const py::str name(node.get_string("operator", node.op()));
+    aten[name] = (aten.contains(name) ? aten[name].cast<int>() : 0) + 1;
+  });
+  const TrainingProgram& program = compiled_.agent->program();
+  for (bool reachable : program.x_reachable) gradient_outputs += reachable;
+  py::dict seconds;
+  for (const Stage& stage : compiled_.stages) seconds[py::str(stage.name)] = stage.seconds;
+  py::dict out;
+  out["forward_nodes"] = compiled_.forward_nodes;
+  out["backward_nodes"] = compiled_.backward_nodes;
+  out["aten_nodes"] = aten;
+  out["gradients"] = gradient_outputs;
+  out["seconds"] = seconds;
+  out["peak_forward_bytes"] = compiled_.agent->peak_forward_bytes();
+  out["peak_backward_bytes"] = compiled_.agent->peak_backward_bytes();
+  out["saved_bytes"] = compiled_.agent->saved_bytes();
+  return out;
+}
+
+py::bytes Session::stage_model(const std::string& name, bool portable) const {
+  for (const Stage& stage : compiled_.stages) {
+    if (stage.name != name) continue;
+    ORTMODULE_CHECK_ARG(stage.graph, "the graph of stage '", name,
+                        "' was not kept; create the session with keep_stages");
+    ExportOptions options;
+    options.portable = portable;
+    if (!portable) return py::bytes(export_model(*stage.graph, options));
+    return py::bytes(export_model(*lower_portable(*stage.graph), options));
+  }
+  fail(ErrorCode::kInvalidArgument, "there is no stage '", name, "'");
+}
+
+std::string Session::plan_text() const {
+  const TrainingProgram& program = compiled_.agent->program();
+  std::string text = program.forward->plan().text();
+  if (program.full_backward) text += program.full_backward->executor->plan().text();
+  return text;
+}
+
 void register_session(py::module_& m) {
-  py::class_<Session>(m, "Session", "A model compiled for one set of trainable inputs and one mode.")
+  py::class_<Session, std::shared_ptr<Session>>(m, "Session", "A model compiled for one set of trainable inputs and one mode.")
       .def(py::init<const py::bytes&, const std::string&, const std::vector<std::string>&, const py::dict&>(),
            py::arg("model"), py::arg("mode") = "inference", py::arg("trainable") = std::vector<std::string>{},
            py::arg("options") = py::dict())
@@ -137,7 +118,12 @@ void register_session(py::module_& m) {
       .def_property_readonly("input_names", [](const Session& s) { return s.compiled().input_names; })
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
       .def("statistics", &Session::statistics)
-      .def("stage_names", &Session::stage_names)
+      .def("stage_names",
+           [](const Session& s) {
+             std::vector<std::string> names;
+             for (const Stage& stage : s.compiled().stages) names.push_back(stage.name);
+             return names;
+           })
       .def("stage_model", &Session::stage_model, py::arg("stage"), py::arg("portable") = false)
       .def("plan_text", &Session::plan_text);
 

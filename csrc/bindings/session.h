@@ -1,8 +1,38 @@
+// A compiled model for Python: `_C.Session`.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compile/compile.h"
+
 namespace ortmodule {
+
+class Session {
+ public:
+  // Graph output -> graph input that it is written back into (BatchNorm's statistics, in-place changes of an input).
+  using Mutations = std::vector<std::pair<size_t, size_t>>;
+
+  Session(const pybind11::bytes& model, const std::string& mode, const std::vector<std::string>& trainable,
+          const pybind11::dict& options);
+
+  // The caller's outputs for one tensor per graph input; mutations are written back. Releases the GIL.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
+
+  pybind11::dict statistics() const;
+  // The graph of a stage as a serialized ModelProto; `portable` in operators that any ONNX runtime has.
+  pybind11::bytes stage_model(const std::string& name, bool portable) const;
+  std::string plan_text() const;
+  const CompiledModel& compiled() const { return compiled_; }
+
+ private:
+  CompiledModel compiled_;
+  Mutations mutations_;
+  size_t first_mutation_ = SIZE_MAX;  // mutations follow the caller's outputs
+};
 
 void register_session(pybind11::module_& m);
 

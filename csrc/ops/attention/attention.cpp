@@ -80,14 +80,26 @@ NodeArg* length(BodyContext& c, NodeArg* value, int64_t axis) {
 }
 
 // Each key head serves a group of neighbouring query heads.
-NodeArg* repeat_heads(BodyContext& c, NodeArg* kv, int64_t query_heads) {
-  const int64_t heads = known_dim(kv, 1), size = known_dim(kv, 3);
-  if (heads == query_heads) return kv;
-  if (heads <= 0 || query_heads <= 0 || size < 0)
-    unsupported(c.node(), "a number of heads or a head size that is not known before the run");
+NodeArg* repeat_heads(BodyContext& c, NodeArg* kv, NodeArg* q) {
+  const auto &have = kv->type().shape, &want = q->type().shape;
+  if (have && want && (*have)[1] == (*want)[1]) return kv;
+  NodeArg* group = known_dim(kv, 1) > 0 && known_dim(q, 1) > 0
+                       ? c.ints({known_dim(q, 1) / known_dim(kv, 1)})
+                       : c.emit("Div", {length(c, q, 1), length(c, kv, 1)});
+  const Attributes axis{{"axis", int64_t{0}}};
   NodeArg* grouped = c.emit("Unsqueeze", {kv, c.ints({2})});
-  grouped = c.emit("Expand", {grouped, c.ints({1, 1, query_heads / heads, 1, 1})});
-  return c.emit("Reshape", {grouped, c.ints({0, query_heads, -1, size})});
+  grouped = c.emit("Expand", {grouped, c.emit("Concat", {c.ints({1, 1}), group, c.ints({1, 1})}, axis)});
+  return c.emit("Reshape",
+                {grouped, c.emit("Concat", {c.ints({0}), length(c, q, 1), length(c, kv, 2), length(c, kv, 3)}, axis)});
+}
+
+// sqrt(|scale|), which multiplies q and k alike; by default scale is 1 / sqrt(head size).
+NodeArg* root_of_scale(BodyContext& c, NodeArg* q) {
+  if (c.node().find_attribute("scale")) return c.scalar(std::sqrt(std::abs(c.node().get_float("scale", 1.0))), q);
+  if (const int64_t size = known_dim(q, 3); size > 0)
+    return c.scalar(std::sqrt(1.0 / std::sqrt(static_cast<double>(size))), q);
+  NodeArg* size = c.emit("Cast", {length(c, q, 3)}, {{"to", static_cast<int64_t>(q->type().dtype)}});
+  return c.emit("Pow", {size, c.scalar(-0.25, size)});
 }
 
 // 0 where a query may see a key, -inf above the diagonal.
@@ -124,21 +136,15 @@ void attention_body(BodyContext& c, NodeArg* ratio) {
   const DType dtype = q->type().dtype;
   // ATen computes 16-bit inputs in float and rounds the result once.
   const DType compute = is_reduced_floating(dtype) ? DType::kFloat : dtype;
-  const int64_t heads = known_dim(q, 1);
   q = cast(c, q, compute);
-  k = repeat_heads(c, cast(c, k, compute), heads);
-  v = repeat_heads(c, cast(c, v, compute), heads);
+  k = repeat_heads(c, cast(c, k, compute), q);
+  v = repeat_heads(c, cast(c, v, compute), q);
 
-  double scale = node.get_float("scale", 0.0);
-  if (!node.find_attribute("scale")) {
-    const int64_t size = known_dim(q, 3);
-    if (size <= 0) unsupported(node, "a head size that is not known before the run without the attribute scale");
-    scale = 1.0 / std::sqrt(static_cast<double>(size));
-  }
-  const double root = std::sqrt(std::abs(scale));
+  NodeArg* root = root_of_scale(c, q);
   NodeArg* transposed = c.emit("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
-  NodeArg* scores = c.emit("MatMul", {c.emit("Mul", {q, c.scalar(scale < 0 ? -root : root, q)}),
-                                      c.emit("Mul", {transposed, c.scalar(root, transposed)})});
+  NodeArg* scaled = c.emit("Mul", {q, root});
+  if (node.get_float("scale", 1.0) < 0) scaled = c.emit("Neg", {scaled});
+  NodeArg* scores = c.emit("MatMul", {scaled, c.emit("Mul", {transposed, root})});
   if (node.get_int("is_causal", 0) != 0) scores = c.emit("Add", {scores, causal_mask(c, q, k)});
   NodeArg* dead_rows = nullptr;
   if (mask) {

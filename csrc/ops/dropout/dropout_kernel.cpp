@@ -20,6 +20,13 @@
 namespace ortmodule {
 namespace {
 
+template <typename T, typename Opmath>
+void apply_range(const T* x, const bool* mask, Opmath scale, T* out, int64_t begin, int64_t end) {
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i)
+    out[i] = static_cast<T>(static_cast<Opmath>(x[i]) * (mask[i] ? scale : Opmath(0)));
+}
+
 // out = x * mask * scale, in one pass; out may be x. All three are contiguous.
 at::Tensor apply_mask(const at::Tensor& x, const at::Tensor& mask, double keep, bool overwrite) {
   const at::Tensor out = overwrite ? x : at::empty_like(x);
@@ -30,10 +37,8 @@ at::Tensor apply_mask(const at::Tensor& x, const at::Tensor& mask, double keep, 
     const scalar_t* in = x.const_data_ptr<scalar_t>();
     const bool* kept = mask.const_data_ptr<bool>();
     scalar_t* o = out.mutable_data_ptr<scalar_t>();
-    at::parallel_for(0, x.numel(), 65536, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        o[i] = static_cast<scalar_t>(static_cast<opmath_t>(in[i]) * (kept[i] ? scale : opmath_t(0)));
-    });
+    at::parallel_for(0, x.numel(), 65536,
+                     [&](int64_t begin, int64_t end) { apply_range(in, kept, scale, o, begin, end); });
   });
   return out;
 }

@@ -1,0 +1,80 @@
+"""What the benchmarks share: facts about the machine, tables, JSON files."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def cpu_name() -> str:
+    """The processor's name as the kernel gives it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """Commit of this checkout, "-dirty" behind it where tracked files differ; the built package's where git is not."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, capture_output=True).returncode
+        return head.stdout.strip() + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        try:
+            from ortmodule import _build_info
+        except ImportError:
+            return None
+        return getattr(_build_info, "GIT_COMMIT", None)
+
+
+def facts(device: str = "cpu", threads: int | None = None) -> dict[str, Any]:
+    """The machine, the software and the moment; `load` is the one-minute load average."""
+    import torch
+
+    try:
+        version: str | None = importlib.metadata.version("ortmodule")
+    except importlib.metadata.PackageNotFoundError:
+        version = None
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "ortmodule": version,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": device,
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": threads,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        first = row[0].ljust(widths[0])
+        return "  ".join([first, *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]).rstrip()
+
+    return "\n".join(line(row) for row in (header, *rows))
+
+
+def write_json(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
+    """Replaces the file in one step, so that a run that is stopped leaves the last whole state."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(target.name + ".new")
+    fresh.write_text(json.dumps(data, indent=1) + "\n")
+    os.replace(fresh, target)

@@ -1,0 +1,235 @@
+"""One runner's process for step_time.py: builds a model, wraps it, and times steps when told to.
+
+Protocol: one JSON object per line. The worker first sends the result of its first step; then it answers each command
+on its standard input: {"do": "warm"}, {"do": "measure", "samples": n}, {"do": "memory"}, {"do": "quit"}. Between
+commands it sleeps in a read, so that only one worker uses the machine at a time. A failure is an answer too:
+{"failed": reason}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import nn
+
+import models
+
+MIB = 1 << 20
+SAMPLE_SECONDS = 0.04  # a sample repeats a short step until it takes about this long
+
+
+def status(key: str) -> float:
+    """A size from /proc/self/status in MiB: VmRSS is resident memory, VmHWM its peak."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def trim() -> None:
+    """Gives memory that malloc holds free back to the system, so that it is not counted."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def reset_peak(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        # Refused in some sandboxes: the peak then includes the capture or compilation before the steps.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def used(device: str) -> float:
+    """MiB in use now."""
+    return torch.cuda.memory_allocated() / MIB if device == "cuda" else status("VmRSS")
+
+
+def peak(device: str) -> float:
+    return torch.cuda.max_memory_allocated() / MIB if device == "cuda" else status("VmHWM")
+
+
+def wrap(runner: str, module: nn.Module) -> nn.Module:
+    if runner == "eager":
+        return module
+    if runner == "compile":
+        return torch.compile(module)  # type: ignore[return-value]
+    if runner == "ortmodule":
+        from ortmodule import ORTModule
+
+        return ORTModule(module)
+    raise ValueError(f"unknown runner {runner!r}")
+
+
+class Steps:
+    """The step of one wrapped model. Times are wall milliseconds."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.device, self.runner = args.device, args.runner
+        self.sync: Callable[[], None] = torch.cuda.synchronize if self.device == "cuda" else lambda: None
+        module, batch = models.build(args.model, small=args.small)
+        self.module, self.batch = module.to(self.device), tuple(x.to(self.device) for x in batch)
+        self.bf16 = args.dtype == "bf16"
+        self.parameters = list(self.module.parameters())
+        self.wrapped: nn.Module | None = None
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.repeats = 1
+        trim()
+        self.built = used(self.device)
+        self.peaks: dict[str, float] = {}
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+
+    def drop_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def forward(self) -> torch.Tensor:
+        assert self.wrapped is not None
+        with self.autocast():
+            return self.wrapped(*self.batch)
+
+    def fb(self) -> torch.Tensor:
+        self.drop_gradients()
+        loss = self.forward()
+        loss.backward()
+        return loss
+
+    def first(self) -> dict[str, Any]:
+        torch.manual_seed(2)
+        start = time.perf_counter()
+        self.wrapped = wrap(self.runner, self.module)
+        loss = float(self.fb().detach())
+        self.sync()
+        seconds = time.perf_counter() - start
+        if self.runner == "ortmodule":
+            report = self.wrapped.report()  # type: ignore[operator]
+            if report.fallback != "none":
+                raise RuntimeError(f"ORTModule fell back to eager ({report.fallback}): {report.fallback_reason}")
+        count = sum(p.numel() for p in self.parameters)
+        return {"first_step_s": seconds, "loss": loss, "parameters": count}
+
+    def warm(self) -> dict[str, Any]:
+        """Runs until the step is steady, measures memory, and chooses how many steps make one sample."""
+        seconds = 0.0
+        for _ in range(3):
+            start = time.perf_counter()
+            self.fb()
+            self.sync()
+            seconds = time.perf_counter() - start
+        self.repeats = max(1, int(SAMPLE_SECONDS / max(seconds, 1e-5)))
+        self.drop_gradients()
+        trim()
+        idle = used(self.device)
+        reset_peak(self.device)
+        for _ in range(2):
+            self.fb()
+        self.sync()
+        top = peak(self.device)
+        self.peaks = {"peak_memory_mib": top - self.built, "step_memory_mib": top - idle, "total_memory_mib": top}
+        return {"seconds": seconds}
+
+    def measure(self, samples: int) -> dict[str, Any]:
+        self.fb()
+        self.sync()
+        return {"fb": list(self.together(samples)), **self.apart(samples)}
+
+    def together(self, samples: int) -> Iterator[float]:
+        for _ in range(samples):
+            start = time.perf_counter()
+            for _ in range(self.repeats):
+                self.fb()
+            self.sync()
+            yield 1e3 * (time.perf_counter() - start) / self.repeats
+
+    def apart(self, samples: int) -> dict[str, list[float]]:
+        """Forward, backward and optimizer, each waited for; a sample is the mean of `repeats` steps."""
+        if self.optimizer is None:
+            self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-5, fused=True)
+            self.fb()
+            self.optimizer.step()
+        out: dict[str, list[float]] = {"forward": [], "backward": [], "optimizer": []}
+        clock = time.perf_counter
+        for _ in range(samples):
+            total = [0.0, 0.0, 0.0]
+            for _ in range(self.repeats):
+                self.drop_gradients()
+                self.sync()
+                marks = [clock()]
+                loss = self.forward()
+                self.sync()
+                marks.append(clock())
+                loss.backward()
+                self.sync()
+                marks.append(clock())
+                self.optimizer.step()
+                self.sync()
+                marks.append(clock())
+                del loss
+                total = [t + b - a for t, a, b in zip(total, marks, marks[1:])]
+            for name, seconds in zip(out, total):
+                out[name].append(1e3 * seconds / self.repeats)
+        return out
+
+
+def describe(error: BaseException) -> str:
+    """The error's type and its first lines, in one line."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:400]}"
+
+
+def serve(args: argparse.Namespace, say: Callable[[dict[str, Any]], None], commands: TextIO) -> None:
+    torch.set_num_threads(args.threads)
+    steps = Steps(args)
+    say(steps.first())
+    for line in commands:
+        command = json.loads(line)
+        if command["do"] == "quit":
+            return
+        if command["do"] == "warm":
+            say(steps.warm())
+        elif command["do"] == "memory":
+            say(steps.peaks)
+        else:
+            say(steps.measure(command["samples"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A process of step_time.py; not for use by hand.")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--runner", required=True)
+    parser.add_argument("--dtype", default="fp32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--small", action="store_true")
+    args = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not mix with the answers
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    try:
+        serve(args, say, sys.stdin)
+    except Exception as error:  # reported, so that the other runners go on
+        say({"failed": describe(error)})
+
+
+if __name__ == "__main__":
+    main()

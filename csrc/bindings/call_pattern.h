@@ -1,0 +1,54 @@
+// The shape of a call's arguments: a tree of tuples, lists and dicts over tensors and plain values.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <vector>
+
+namespace ortmodule {
+
+// What a tensor leaf must be. A size of -1 may be anything.
+struct TensorPattern {
+  at::ScalarType dtype;
+  c10::Device device;
+  bool requires_grad;
+  std::vector<int64_t> sizes;
+
+  bool matches(const at::Tensor& t) const {
+    if (t.scalar_type() != dtype || t.device() != device || t.requires_grad() != requires_grad) return false;
+    const auto have = t.sizes();
+    if (have.size() != sizes.size()) return false;
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (sizes[i] >= 0 && sizes[i] != have[i]) return false;
+    return true;
+  }
+};
+
+class CallPattern {
+ public:
+  // Learns from an example. `dynamic` holds (leaf index, axis) of sizes that may vary. Leaves are counted in pytree
+  // order. Throws py::type_error for anything but tuple, list, dict, tensors, None, bool, int, float and str.
+  CallPattern(const pybind11::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic);
+
+  // Appends the leaves of `value` (borrowed tensors; undefined for plain values). False at the first difference.
+  bool match(PyObject* value, std::vector<at::Tensor>& leaves) const { return match(root_, value, leaves); }
+  size_t leaf_count() const { return leaf_count_; }
+
+ private:
+  enum class Kind { kTensor, kValue, kTuple, kList, kDict };
+  struct Entry {
+    Kind kind;
+    std::vector<TensorPattern> tensor;       // one for kTensor
+    pybind11::object value;                  // kValue
+    std::vector<pybind11::object> keys;      // kDict
+    std::vector<Entry> children;
+  };
+  Entry learn(const pybind11::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic);
+  static bool match(const Entry& entry, PyObject* value, std::vector<at::Tensor>& leaves);
+
+  size_t leaf_count_ = 0;
+  Entry root_;
+};
+
+}  // namespace ortmodule

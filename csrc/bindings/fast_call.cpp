@@ -1,0 +1,166 @@
+#include "bindings/fast_call.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bindings/call_pattern.h"
+#include "bindings/session.h"
+
+namespace py = pybind11;
+
+namespace ortmodule {
+namespace {
+
+// A named entry of a dict that must stay as it was; `holder` is the dict, or an object to ask by getattr. Without a key:
+// a dict whose length must stay (a module's hooks).
+struct Watch {
+  py::object holder, key, expected;
+
+  bool holds() const {
+    PyObject* now = nullptr;
+    if (key.is_none()) return PyDict_Size(holder.ptr()) == PyLong_AsSsize_t(expected.ptr());
+    py::object owned;
+    if (PyDict_CheckExact(holder.ptr())) {
+      now = PyDict_GetItemWithError(holder.ptr(), key.ptr());
+    } else {
+      owned = py::reinterpret_steal<py::object>(PyObject_GetAttr(holder.ptr(), key.ptr()));
+      now = owned.ptr();
+    }
+    if (now == expected.ptr()) return true;
+    if (!now) {
+      PyErr_Clear();
+      return false;
+    }
+    if (Py_TYPE(now) != Py_TYPE(expected.ptr()) || THPVariable_Check(now)) return false;
+    const int equal = PyObject_RichCompareBool(now, expected.ptr(), Py_EQ);
+    if (equal < 0) PyErr_Clear();
+    return equal == 1;
+  }
+};
+
+// Where a graph input comes from: a leaf of the call, a tensor of the module, or a constant.
+struct Source {
+  long leaf = -1;
+  py::object holder, key;    // a module's _parameters or _buffers
+  at::Tensor constant;
+  std::vector<TensorPattern> expected;  // one for the module's tensors
+};
+
+class FastCall {
+ public:
+  // sources: int (leaf) | (dict, key) | tensor, per graph input. watches: (dict or object, key, expected), or
+  // (dict, None, length).
+  // guard: called with the call's tensors, returns None while it holds. restore: called with (outputs, leaves as
+  // given by pytree's order or None) to build the result; None: the result is the one output tensor.
+  FastCall(std::shared_ptr<Session> session, const py::tuple& args, const py::dict& kwargs,
+           const std::vector<std::pair<size_t, size_t>>& dynamic, const py::list& sources, const py::list& watches,
+           py::object guard, py::object restore)
+      : session_(std::move(session)), args_(args, dynamic), kwargs_(kwargs, shifted(dynamic, args_.leaf_count())),
+        guard_(std::move(guard)), restore_(std::move(restore)), grad_mode_(at::GradMode::is_enabled()),
+        inference_mode_(c10::InferenceMode::is_enabled()) {
+    for (const py::handle item : sources) sources_.push_back(read_source(item));
+    for (const py::handle item : watches) {
+      const auto triple = py::reinterpret_borrow<py::tuple>(item);
+      watches_.push_back({triple[0], triple[1], triple[2]});
+    }
+    for (const auto type : {at::kCPU, at::kCUDA}) autocast_.push_back(autocast_state(type));
+  }
+
+  // The result, or NotImplemented when anything differs.
+  py::object call(const py::tuple& args, const py::dict& kwargs) {
+    if (at::GradMode::is_enabled() != grad_mode_ || c10::InferenceMode::is_enabled() != inference_mode_) return miss();
+    if (autocast_state(at::kCPU) != autocast_[0] || autocast_state(at::kCUDA) != autocast_[1]) return miss();
+    std::vector<at::Tensor> leaves;
+    leaves.reserve(args_.leaf_count() + kwargs_.leaf_count());
+    if (!args_.match(args.ptr(), leaves) || !kwargs_.match(kwargs.ptr(), leaves)) return miss();
+    for (const Watch& watch : watches_)
+      if (!watch.holds()) return miss();
+    std::vector<at::Tensor> inputs;
+    inputs.reserve(sources_.size());
+    for (const Source& source : sources_) {
+      if (source.leaf >= 0) {
+        inputs.push_back(leaves[source.leaf]);
+      } else if (source.constant.defined()) {
+        inputs.push_back(source.constant);
+      } else {
+        PyObject* tensor = PyDict_GetItemWithError(source.holder.ptr(), source.key.ptr());
+        if (!tensor || !THPVariable_Check(tensor)) return miss();
+        inputs.push_back(THPVariable_Unpack(tensor));
+        if (!source.expected[0].matches(inputs.back())) return miss();
+      }
+    }
+    if (!guard_.is_none()) {
+      py::list tensors;
+      for (const at::Tensor& leaf : leaves)
+        if (leaf.defined()) tensors.append(leaf);
+      if (!guard_(tensors).is_none()) return miss();
+    }
+    ++runs_;
+    std::vector<at::Tensor> outputs = session_->run(inputs);
+    if (restore_.is_none()) return py::cast(std::move(outputs[0]));
+    py::list given;
+    for (at::Tensor& leaf : leaves) given.append(leaf.defined() ? py::cast(leaf) : py::none());
+    return restore_(std::move(outputs), given);
+  }
+
+  int64_t runs() const { return runs_; }
+
+ private:
+  static py::object miss() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
+
+  static std::vector<std::pair<size_t, size_t>> shifted(const std::vector<std::pair<size_t, size_t>>& dynamic,
+                                                        size_t by) {
+    std::vector<std::pair<size_t, size_t>> out;
+    for (const auto& [leaf, axis] : dynamic)
+      if (leaf >= by) out.emplace_back(leaf - by, axis);
+    return out;
+  }
+
+  static std::pair<bool, at::ScalarType> autocast_state(at::DeviceType type) {
+    const bool on = at::autocast::is_autocast_enabled(type);
+    return {on, on ? at::autocast::get_autocast_dtype(type) : at::kFloat};
+  }
+
+  static Source read_source(const py::handle& item) {
+    Source source;
+    if (py::isinstance<py::int_>(item)) {
+      source.leaf = item.cast<long>();
+    } else if (THPVariable_Check(item.ptr())) {
+      source.constant = THPVariable_Unpack(item.ptr());
+    } else {
+      const auto pair = py::reinterpret_borrow<py::tuple>(item);
+      source.holder = pair[0];
+      source.key = pair[1];
+      const auto t = py::cast<at::Tensor>(py::object(source.holder[source.key]));
+      source.expected.push_back({t.scalar_type(), t.device(), t.requires_grad(), t.sizes().vec()});
+    }
+    return source;
+  }
+
+  std::shared_ptr<Session> session_;
+  CallPattern args_, kwargs_;
+  py::object guard_, restore_;
+  bool grad_mode_, inference_mode_;
+  std::vector<std::pair<bool, at::ScalarType>> autocast_;
+  std::vector<Source> sources_;
+  std::vector<Watch> watches_;
+  int64_t runs_ = 0;
+};
+
+}  // namespace
+
+void register_fast_call(py::module_& m) {
+  py::class_<FastCall>(m, "FastCall", "A session bound to a call pattern: checks a call and runs it.")
+      .def(py::init<std::shared_ptr<Session>, const py::tuple&, const py::dict&,
+                    const std::vector<std::pair<size_t, size_t>>&, const py::list&, const py::list&, py::object,
+                    py::object>(),
+           py::arg("session"), py::arg("args"), py::arg("kwargs"), py::arg("dynamic"), py::arg("sources"),
+           py::arg("watches"), py::arg("guard"), py::arg("restore"))
+      .def("call", &FastCall::call, py::arg("args"), py::arg("kwargs"),
+           "The module's result, or NotImplemented when the call differs in anything that matters.")
+      .def_property_readonly("runs", &FastCall::runs);
+}
+
+}  // namespace ortmodule

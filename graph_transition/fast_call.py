@@ -1,0 +1,78 @@
+"""Binds a session to the call it was made for, so that the next such call is checked and run natively."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import _C
+from .signature import hook_tables
+
+if TYPE_CHECKING:
+    from .manager import Transition
+
+__all__ = ["make_fast_call"]
+
+
+def make_fast_call(
+    module: torch.nn.Module,
+    transition: Transition,
+    dynamic: Iterable[tuple[int, int]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> _C.FastCall | None:
+    """A FastCall for calls like this one; None where an argument has no native pattern (a dataclass, say)."""
+    info, captured = transition.info, transition.info.captured
+    sources: list[Any] = []
+    for name in info.onnx_graph_input_names:
+        if name in info.data_accessor:
+            sources.append(info.data_accessor[name])
+        elif name in captured.constants:
+            sources.append(captured.constants[name])
+        else:
+            sources.append(_tensor_entry(module, name))
+    guard = None
+    if dynamic:
+        check = captured.check
+        if captured.guards:
+            guard = check
+    outputs = captured.outputs
+    single = len(outputs) == 1 and outputs[0].kind == "tensor" and info.module_forward_output_schema.is_leaf()
+    restore = None if single else _Restore(info)
+    try:
+        return _C.FastCall(
+            transition.session, args, kwargs, list(dynamic), sources, _watches(module, captured.attributes), guard, restore
+        )
+    except TypeError:
+        return None
+
+
+class _Restore:
+    """Builds the module's result from graph outputs and the call's leaves."""
+
+    def __init__(self, info: Any) -> None:
+        self._info = info
+
+    def __call__(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
+        return self._info.restore_outputs(outputs, leaves)
+
+
+def _tensor_entry(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    owner, _, key = name.rpartition(".")
+    holder = module.get_submodule(owner)
+    return (holder._parameters if key in holder._parameters else holder._buffers), key
+
+
+def _watches(module: torch.nn.Module, attributes: Iterable[tuple[str, str, Any]]) -> list[tuple[Any, Any, Any]]:
+    """Everything of the module that the graph has baked in."""
+    watches: list[tuple[Any, Any, Any]] = []
+    for m in module.modules():
+        watches.append((m.__dict__, "training", m.training))
+        watches.extend((m._modules, name, child) for name, child in m._modules.items())
+        watches.extend((table, None, len(table)) for table in hook_tables(m))
+    for owner, name, value in attributes:
+        holder = module.get_submodule(owner)
+        watches.append((holder.__dict__ if name in holder.__dict__ else holder, name, value))
+    return watches

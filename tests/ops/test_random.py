@@ -1,0 +1,70 @@
+"""PhiloxDropout: its statistics, its reproducibility, and that backward sees the mask of forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from .driver import run_engine
+from .table import Case, Row
+
+ROW = Row("PhiloxDropout", lambda x, ratio: x, lambda dtype: [], "ai.ortmodule")
+
+
+def drop(x: torch.Tensor, ratio: float) -> torch.Tensor:
+    case = Case((x, torch.tensor(ratio, dtype=torch.float64)), {}, (1,))
+    return run_engine(ROW, case, case.inputs)[0]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.manual_seed(11)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.9])
+def test_mean_and_variance_are_those_of_a_scaled_bernoulli(ratio: float) -> None:
+    n = 1_000_000
+    y = drop(torch.ones(n), ratio).double()
+    # Five standard errors.
+    assert abs(y.mean() - 1) < 5 * (ratio / (1 - ratio) / n) ** 0.5
+    kept = (y != 0).double()
+    assert abs(kept.mean() - (1 - ratio)) < 5 * (ratio * (1 - ratio) / n) ** 0.5
+    assert torch.equal(y[y != 0], torch.full_like(y[y != 0], float(torch.tensor(1 / (1 - ratio)))))
+
+
+def test_neighbours_rows_and_blocks_are_independent() -> None:
+    kept = (drop(torch.ones(1_000_000), 0.5) != 0).double() - 0.5
+    for distance in (1, 4, 16, 64, 1024):
+        assert abs((kept[distance:] * kept[:-distance]).mean() * 4) < 5e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_manual_seed_governs_the_draws(dtype: torch.dtype) -> None:
+    x = torch.rand(1000, dtype=torch.float64).to(dtype) + 1
+    torch.manual_seed(3)
+    first, second = drop(x, 0.4), drop(x, 0.4)
+    torch.manual_seed(3)
+    assert torch.equal(drop(x, 0.4), first)
+    assert not torch.equal(first, second)
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    x = torch.rand(300_001)
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        torch.manual_seed(3)
+        results.append(drop(x, 0.3))
+    assert torch.equal(*results)
+
+
+def test_backward_applies_the_mask_of_forward() -> None:
+    x = torch.ones(10_007, requires_grad=True)
+    y = drop(x, 0.3)
+    (grad,) = torch.autograd.grad(y, x, torch.full_like(y, 2.0))
+    assert torch.equal(grad, 2 * y.detach())
