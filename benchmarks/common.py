@@ -46,7 +46,7 @@ def facts(device: str = "cpu", threads: int | None = None) -> dict[str, Any]:
     except importlib.metadata.PackageNotFoundError:
         version = None
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "ortmodule": version,
         "torch": torch.__version__,
@@ -55,7 +55,7 @@ def facts(device: str = "cpu", threads: int | None = None) -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": threads,
-        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None,
         "load": round(os.getloadavg()[0], 2),
     }
 

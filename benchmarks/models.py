@@ -19,7 +19,7 @@ Batch = tuple[torch.Tensor, ...]
 
 
 class Attention(nn.Module):
-    """Self-attention over x[batch, sequence, width]; `rotary` is a (cos, sin) pair of [sequence, head width] or None."""
+    """Self-attention over x[batch, sequence, width]; `rotary`: None or (cos, sin), each [sequence, head width]."""
 
     def __init__(self, width: int, heads: int, *, causal: bool, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
@@ -109,9 +109,7 @@ class Gpt2(nn.Module):
     def __init__(self, vocabulary: int, width: int, heads: int, layers: int, length: int) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.layers = nn.ModuleList(
-            PreNormLayer(width, heads, causal=True, approximate="tanh") for _ in range(layers)
-        )
+        self.layers = nn.ModuleList(PreNormLayer(width, heads, causal=True, approximate="tanh") for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
 
@@ -181,9 +179,7 @@ class Vit(nn.Module):
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(0.02 * torch.randn(1, (image // patch) ** 2 + 1, width))
-        self.layers = nn.ModuleList(
-            PreNormLayer(width, heads, causal=False, approximate="none") for _ in range(layers)
-        )
+        self.layers = nn.ModuleList(PreNormLayer(width, heads, causal=False, approximate="none") for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import shutil
 import statistics
 import subprocess
@@ -23,10 +24,11 @@ from types import TracebackType
 from typing import Any
 
 import models
+
 from common import facts, table, write_json
 
 RUNNERS = ("ortmodule", "eager", "compile")
-PARTS = ("fb", "forward", "backward", "optimizer")
+PARTS = ("fb", "fb_cpu", "forward", "backward", "optimizer")
 # glibc's malloc then keeps every page that it ever got, as a caching allocator does.
 PAGES_KEPT = {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30)}
 
@@ -42,7 +44,10 @@ class Worker:
         self.limit = time.monotonic() + args.worker_seconds
         self.folder = Path(tempfile.mkdtemp(prefix="step_time_"))
         threads = str(args.threads)
-        caches = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"), "TRITON_CACHE_DIR": str(self.folder / "triton")}
+        caches = {
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"),
+            "TRITON_CACHE_DIR": str(self.folder / "triton"),
+        }
         environment = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, **caches)
         if args.pages_kept:
             environment.update(PAGES_KEPT)
@@ -91,7 +96,9 @@ class Worker:
         if not line:
             self.process.kill()
             last = (self.folder / "messages").read_text(errors="replace").split("\n")[-6:]
-            raise WorkerFailure(f"the process ended with {self.process.wait()}: {' '.join(' '.join(last).split())[-400:]}")
+            raise WorkerFailure(
+                f"the process ended with {self.process.wait()}: {' '.join(' '.join(last).split())[-400:]}"
+            )
         answer = json.loads(line)
         if "failed" in answer:
             raise WorkerFailure(answer["failed"])
@@ -99,8 +106,6 @@ class Worker:
 
     def _line(self) -> str:
         """The next line, or nothing when the process ends; a worker beyond its time limit is stopped."""
-        import select
-
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, self.limit - time.monotonic()))
         if not ready:
@@ -151,9 +156,10 @@ def measure(model: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """{model: {runner: {fb, peak_memory, step_memory, first_step}}} as this runner / eager: below 1 is better."""
+    """{model: {runner: {fb, fb_cpu, peak_memory, step_memory, first_step}}} as runner / eager: below 1 is better."""
     keys = {
         "fb": lambda r: r["fb_ms"]["median"],
+        "fb_cpu": lambda r: r["fb_cpu_ms"]["median"],
         "peak_memory": lambda r: r["peak_memory_mib"],
         "step_memory": lambda r: r["step_memory_mib"],
         "first_step": lambda r: r["first_step_s"],
@@ -170,8 +176,8 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | 
 
 
 HEADER = (
-    "model", "runner", "fb ms (min..max)", "x eager", "forward", "backward", "AdamW", "first s", "with start s",
-    "peak MiB", "x eager", "step MiB", "load",
+    "model", "runner", "fb ms (min..max)", "x eager", "CPU ms", "x eager", "forward", "backward", "AdamW", "first s",
+    "with start s", "peak MiB", "x eager", "step MiB", "x eager", "load",
 )  # fmt: skip
 
 
@@ -191,12 +197,15 @@ def cells(row: dict[str, Any], compared: dict[str, Any]) -> list[str]:
         row["runner"],
         f"{number(fb['median'])} ({number(fb['min'])}..{number(fb['max'])})",
         times("fb"),
-        *(number(row[f"{part}_ms"]["median"]) for part in PARTS[1:]),
+        number(row["fb_cpu_ms"]["median"]),
+        times("fb_cpu"),
+        *(number(row[f"{part}_ms"]["median"]) for part in ("forward", "backward", "optimizer")),
         f"{row['first_step_s']:.2f}",
         f"{row['process_to_first_step_s']:.1f}",
         f"{row['peak_memory_mib']:.1f}",
         times("peak_memory"),
         f"{row['step_memory_mib']:.1f}",
+        times("step_memory"),
         f"{row['load']:.1f}",
     ]
 
@@ -238,7 +247,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     result: dict[str, Any] = {
         "environment": facts(args.device, args.threads),
-        "settings": {"rounds": args.rounds, "samples": args.samples, "pages_kept": args.pages_kept, "small": args.small},
+        "settings": {
+            "rounds": args.rounds,
+            "samples": args.samples,
+            "pages_kept": args.pages_kept,
+            "small": args.small,
+        },
         "rows": [],
         "ratios": {},
     }
@@ -249,7 +263,7 @@ def main(argv: list[str] | None = None) -> int:
         result["ratios"] = ratios(result["rows"])
         if args.json:
             write_json(args.json, result)
-        print(f"\n{models.MODELS[model].title}, {args.dtype}\n{text(rows)}", flush=True)
+        print(f"\n{models.MODELS[model].title}{' (small)' * args.small}, {args.dtype}\n{text(rows)}", flush=True)
     failed = [row for row in result["rows"] if "failed" in row and row["runner"] != "compile"]
     return 1 if failed else 0
 

@@ -16,15 +16,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TextIO
 
+import models
 import torch
 from torch import nn
-
-import models
 
 MIB = 1 << 20
 SAMPLE_SECONDS = 0.04  # a sample repeats a short step until it takes about this long
@@ -147,15 +146,19 @@ class Steps:
     def measure(self, samples: int) -> dict[str, Any]:
         self.fb()
         self.sync()
-        return {"fb": list(self.together(samples)), **self.apart(samples)}
+        return {**self.together(samples), **self.apart(samples)}
 
-    def together(self, samples: int) -> Iterator[float]:
+    def together(self, samples: int) -> dict[str, list[float]]:
+        """Wall and processor time (of all threads) of whole steps without the optimizer."""
+        out: dict[str, list[float]] = {"fb": [], "fb_cpu": []}
         for _ in range(samples):
-            start = time.perf_counter()
+            start, busy = time.perf_counter(), time.process_time()
             for _ in range(self.repeats):
                 self.fb()
             self.sync()
-            yield 1e3 * (time.perf_counter() - start) / self.repeats
+            out["fb"].append(1e3 * (time.perf_counter() - start) / self.repeats)
+            out["fb_cpu"].append(1e3 * (time.process_time() - busy) / self.repeats)
+        return out
 
     def apart(self, samples: int) -> dict[str, list[float]]:
         """Forward, backward and optimizer, each waited for; a sample is the mean of `repeats` steps."""

@@ -130,10 +130,9 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
 
   std::shared_ptr<TrainingAgent::RunState> state;
   std::vector<at::Tensor> outputs = agent->forward(inputs, &state);
-  // A saved output must not hold the node that holds it.
-  for (int slot : program.watched_slots)
-    for (at::Tensor& out : outputs)
-      if (out.unsafeGetTensorImpl() == state->frame.slots[slot].unsafeGetTensorImpl()) out = out.detach();
+  // An output that is saved, or that is an input, gets a tensor of its own: history is set on the caller's alone.
+  for (size_t i : program.y_outputs)
+    if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();
 
   const auto node = make_node<NodePtr>(agent, std::move(state));
   edge_list edges;

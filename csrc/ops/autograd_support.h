@@ -32,7 +32,7 @@ struct GradientInput {
 };
 GradientInput gradient_input(const at::Tensor& tensor);
 
-// d(sum of outputs[i] * grads[i]) / d(input of handle j). Undefined where no output depends on it. Histories stay usable.
+// d(sum of outputs[i] * grads[i]) / d(input of handle j), undefined where no output depends on it. Histories stay.
 std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& handles,
                                         const std::vector<at::Tensor>& grads);
 // Zeros in the shape, type and device of the handle's input.

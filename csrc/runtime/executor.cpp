@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include "base/status.h"
@@ -79,6 +80,8 @@ void Executor::run_step(const Prepared& prepared, KernelContext& context) const 
 
 void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* observer) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // The graph has autocast's casts as nodes; the caller's autocast must not add its own.
+  const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   const c10::OptionalDeviceGuard device_guard(device_.is_cpu() ? std::optional<c10::Device>() : device_);
   KernelContext context(frame.slots.data(), &frame.symbols, device_);
   const auto emit = [&](size_t index) {

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "runtime/memory_meter.h"
 
@@ -82,7 +84,9 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
                     "[", tensor.toString(), " ", tensor.sizes(), "] is at version ", tensor._version(),
                     "; expected version ", version, " instead.");
   }
-  const std::shared_ptr<BackwardProgram> program = program_for(dys);
+  // Autograd may pass no gradient at all; then none flows on, as in eager.
+  const bool any = std::any_of(dys.begin(), dys.end(), [](const at::Tensor& dy) { return dy.defined(); });
+  const std::shared_ptr<BackwardProgram> program = any ? program_for(dys) : nullptr;
   Frame frame;
   if (keep_graph) {
     frame = state.frame;
@@ -91,6 +95,7 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
     state.versions.clear();
     state.freed = true;
   }
+  if (!any) return;
   frame.slots.resize(program->slot_count);
   program->executor->load_constants(frame);
   for (size_t i = 0; i < dys.size(); ++i) {

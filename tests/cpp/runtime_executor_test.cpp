@@ -221,6 +221,13 @@ TEST_F(TrainingAgentTest, RefusesAnInputThatChangedInPlace) {
   expect_error(ErrorCode::kRuntime, "modified by an inplace operation", [&] { backward(state, at::ones({3})); });
 }
 
+TEST_F(TrainingAgentTest, NoGradientInMeansNoGradientOut) {
+  State state;
+  forward(at::full({3}, 0.5f), at::full({3}, 0.3f), state);
+  for (const at::Tensor& gradient : backward(state, at::Tensor())) EXPECT_FALSE(gradient.defined());
+  expect_error(ErrorCode::kRuntime, "second time", [&] { backward(state, at::ones({3})); });
+}
+
 TEST_F(TrainingAgentTest, ForwardWithoutStateKeepsNothing) {
   at::Tensor x = at::full({3}, 0.5f);
   const at::Tensor w = at::full({3}, 0.3f);

@@ -5,6 +5,7 @@ Sizes may be symbolic: then every size above one is a symbol, equal sizes the sa
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,14 +108,15 @@ def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def run_engine(row: Row, case: Case, inputs: Sequence[torch.Tensor | None], **how: bool) -> tuple[torch.Tensor, ...]:
-    """The engine's outputs for `inputs` in place of the case's; those that require grad are trained."""
+def run_engine(
+    row: Row, case: Case, inputs: Sequence[torch.Tensor | None], device: str = "cpu", **how: bool
+) -> tuple[torch.Tensor, ...]:
+    """The engine's outputs for `inputs` (on `device`) in place of the case's; those that require grad are trained."""
     built = build(row, case, **how)
     values = [inputs[i] for i in built.slots]
     trainable = [n for n, v in zip(built.names, values) if v is not None and v.requires_grad]
-    session = _C.Session(
-        built.model.SerializeToString(), "training" if trainable else "inference", trainable, {"dropout": "torch"}
-    )
+    options = {"dropout": "torch", "device": device}
+    session = _C.Session(built.model.SerializeToString(), "training" if trainable else "inference", trainable, options)
     return tuple(session.run(values))
 
 
@@ -130,15 +132,20 @@ def declared_types(row: Row, case: Case, **how: bool) -> list[tuple[int, list[in
     return out
 
 
-def run_reference(row: Row, case: Case, inputs: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-    return as_tuple(row.reference(*inputs, **case.attributes))[: case.outputs]
+def run_reference(
+    row: Row, case: Case, inputs: Sequence[torch.Tensor | None], device: str = "cpu"
+) -> tuple[torch.Tensor, ...]:
+    """PyTorch's outputs; tensors that the reference makes or takes from attributes are on `device` too."""
+    attributes = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in case.attributes.items()}
+    with torch.device(device) if device != "cpu" else contextlib.nullcontext():
+        return as_tuple(row.reference(*inputs, **attributes))[: case.outputs]
 
 
-def leaves(row: Row, case: Case) -> list[torch.Tensor | None]:
+def leaves(row: Row, case: Case, device: str = "cpu") -> list[torch.Tensor | None]:
     """Fresh leaves with the case's values (and strides), requiring grad where the row differentiates."""
     wanted = differentiated(row, case)
     return [
-        v if v is None else v.detach().clone(memory_format=torch.preserve_format).requires_grad_(i in wanted)
+        v if v is None else v.detach().clone(memory_format=torch.preserve_format).to(device).requires_grad_(i in wanted)
         for i, v in enumerate(case.inputs)
     ]
 
@@ -147,7 +154,7 @@ def gradients(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | N
     """Gradients of a fixed random projection of the differentiable outputs."""
     generator = torch.Generator().manual_seed(7)
     flowing = [y for y in outputs if y.requires_grad]
-    seeds = [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.dtype) - 0.3 for y in flowing]
+    seeds = [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype) - 0.3 for y in flowing]
     wanted = [x for x in inputs if x is not None and x.requires_grad]
     return list(torch.autograd.grad(flowing, wanted, seeds, allow_unused=True))
 

@@ -30,9 +30,9 @@ class AtenArguments {
  private:
   struct Slot {
     enum Kind { kConstant, kTensor, kTensors, kOptionalTensors, kInt, kInts } kind = kConstant;
-    c10::IValue value;              // kConstant
-    std::vector<int> inputs;        // input indices, -1 for None
-    std::vector<Dim> expressions;   // kInt, kInts
+    c10::IValue value;             // kConstant
+    std::vector<int> inputs;       // input indices, -1 for None
+    std::vector<Dim> expressions;  // kInt, kInts
   };
 
   Slot parse(const std::string& text, const c10::Argument& argument);

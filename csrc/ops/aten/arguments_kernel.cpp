@@ -37,9 +37,7 @@ double parse_double(const std::string& text) {
   return value;
 }
 
-std::string without_prefix(const std::string& text) {
-  return text.rfind("torch.", 0) == 0 ? text.substr(6) : text;
-}
+std::string without_prefix(const std::string& text) { return text.rfind("torch.", 0) == 0 ? text.substr(6) : text; }
 
 c10::Layout parse_layout(const std::string& text) {
   for (const c10::Layout l : {c10::kStrided, c10::kSparse, c10::kSparseCsr, c10::kMkldnn})
@@ -104,7 +102,7 @@ AtenArguments::Slot AtenArguments::parse(const std::string& text, const c10::Arg
       if (argument.default_value())
         slot.value = *argument.default_value();
       else if (argument.type()->kind() != c10::TypeKind::OptionalType)
-        bad(text, argument, "it has no default");
+        fail(ErrorCode::kInvalidGraph, "it has no default");
       return slot;
     case 'n':
       return slot;
@@ -180,7 +178,7 @@ AtenArguments::Slot AtenArguments::parse(const std::string& text, const c10::Arg
       } else if (rest.rfind("b:", 0) == 0) {
         slot.value = number == "1";
       } else {
-        bad(text, argument, "a Scalar is c:i:, c:f: or c:b:");
+        fail(ErrorCode::kInvalidGraph, "a Scalar is c:i:, c:f: or c:b:");
       }
       return slot;
     }
@@ -194,7 +192,7 @@ AtenArguments::Slot AtenArguments::parse(const std::string& text, const c10::Arg
       slot.value = static_cast<int64_t>(parse_memory_format(without_prefix(rest)));
       return slot;
     default:
-      bad(text, argument, "unknown kind");
+      fail(ErrorCode::kInvalidGraph, "unknown kind");
   }
 }
 

@@ -1,4 +1,4 @@
-// org.pytorch.aten::ATen: any operator of PyTorch's dispatcher as a node, and its gradient by autograd on that operator.
+// org.pytorch.aten::ATen: any operator of PyTorch's dispatcher as a node, its gradient by autograd on that operator.
 //
 // Note [Arguments of an ATen node]
 // `operator` and `overload` name the schema. `arguments` has one string per schema argument, in schema order:

@@ -83,9 +83,8 @@ NodeArg* length(BodyContext& c, NodeArg* value, int64_t axis) {
 NodeArg* repeat_heads(BodyContext& c, NodeArg* kv, NodeArg* q) {
   const auto &have = kv->type().shape, &want = q->type().shape;
   if (have && want && (*have)[1] == (*want)[1]) return kv;
-  NodeArg* group = known_dim(kv, 1) > 0 && known_dim(q, 1) > 0
-                       ? c.ints({known_dim(q, 1) / known_dim(kv, 1)})
-                       : c.emit("Div", {length(c, q, 1), length(c, kv, 1)});
+  NodeArg* group = known_dim(kv, 1) > 0 && known_dim(q, 1) > 0 ? c.ints({known_dim(q, 1) / known_dim(kv, 1)})
+                                                               : c.emit("Div", {length(c, q, 1), length(c, kv, 1)});
   const Attributes axis{{"axis", int64_t{0}}};
   NodeArg* grouped = c.emit("Unsqueeze", {kv, c.ints({2})});
   grouped = c.emit("Expand", {grouped, c.emit("Concat", {c.ints({1, 1}), group, c.ints({1, 1})}, axis)});

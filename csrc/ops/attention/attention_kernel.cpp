@@ -9,8 +9,8 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/where.h>
 
 #include <limits>
@@ -51,10 +51,12 @@ Mask prepare(const at::Tensor& mask, const at::Tensor& q, const at::Tensor& k, b
   return {additive, false};
 }
 
+// Key heads fewer than query heads are shared by groups.
+bool grouped(const at::Tensor& q, const at::Tensor& k) { return q.size(1) != k.size(1); }
+
 bool flash_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask,
                   std::optional<double> scale) {
-  return q.is_cpu() && q.size(1) == k.size(1) &&
-         at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, false) == kFlash;
+  return q.is_cpu() && at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, grouped(q, k)) == kFlash;
 }
 
 void attention(KernelContext& c, const Options& options) {
@@ -66,8 +68,7 @@ void attention(KernelContext& c, const Options& options) {
     c.out(0, std::move(y));
     return c.out(4, std::move(lse));
   }
-  c.out(0, at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale,
-                                            q.size(1) != k.size(1)));
+  c.out(0, at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale, grouped(q, k)));
   if (c.wants(4)) c.out(4, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
 }
 
@@ -85,8 +86,8 @@ void attention_grad_again(KernelContext& c, const Options& options) {
   };
   const at::Tensor q = operand(0, c.in(1)), k = operand(1, c.in(2)), v = operand(2, c.in(3));
   const Mask mask = prepare(c.has(6) ? operand(3, c.in(6)) : at::Tensor(), q, k, options.causal);
-  const at::Tensor y = at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale,
-                                                        q.size(1) != k.size(1));
+  const at::Tensor y =
+      at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale, q.size(1) != k.size(1));
   const auto grads = input_gradients({y}, handles, {c.in(0)});
   for (size_t i = 0; i < slots.size(); ++i)
     c.out(slots[i], grads[i].defined() ? grads[i].detach() : input_zeros(handles[i]));
@@ -106,8 +107,8 @@ void attention_grad(KernelContext& c, const Options& options) {
 void attention_dropout(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(0), &k = c.in(1);
   const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
-  c.out(0, at::scaled_dot_product_attention(q, k, c.in(2), mask.additive, c.double_value(4), mask.causal,
-                                            options.scale, q.size(1) != k.size(1)));
+  c.out(0, at::scaled_dot_product_attention(q, k, c.in(2), mask.additive, c.double_value(4), mask.causal, options.scale,
+                                            grouped(q, k)));
 }
 
 template <void (*kernel)(KernelContext&, const Options&)>

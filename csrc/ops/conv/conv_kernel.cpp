@@ -33,8 +33,7 @@ ConvAttributes transpose_attributes(const ConvAttributes& declared, const at::Te
   if (a.auto_pad == "VALID") a.pads.assign(a.pads.size(), 0);
   if (!a.same() && a.output_shape.empty()) return a;
   for (size_t i = 0; i < spatial_rank(x); ++i) {
-    const int64_t full =
-        a.strides[i] * (x.size(i + 2) - 1) + a.output_padding[i] + a.extent(i, w.size(i + 2));
+    const int64_t full = a.strides[i] * (x.size(i + 2) - 1) + a.output_padding[i] + a.extent(i, w.size(i + 2));
     a.set_total_pad(i, full - (a.output_shape.empty() ? x.size(i + 2) * a.strides[i] : a.output_shape[i]));
   }
   return a;
@@ -84,8 +83,8 @@ void conv_grad(KernelContext& c, const ConvAttributes& declared) {
   const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(rank);
   const int64_t bias_sizes[] = {dy.size(1)};
   auto [dx, dw, db] =
-      at::convolution_backward(dy, input, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding, a.dilations, false,
-                               zeros(rank), a.group, {c.wants(0), c.wants(1), c.wants(2)});
+      at::convolution_backward(dy, input, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding, a.dilations,
+                               false, zeros(rank), a.group, {c.wants(0), c.wants(1), c.wants(2)});
   if (c.wants(0)) c.out(0, symmetric ? dx : at::constant_pad_nd(dx, aten_pads(a, true)));
   c.out(1, std::move(dw));
   c.out(2, std::move(db));
@@ -107,10 +106,9 @@ void conv_transpose_grad(KernelContext& c, const ConvAttributes& declared) {
   const bool symmetric = a.symmetric();
   const at::Tensor dy = symmetric ? c.in(0) : at::constant_pad_nd(c.in(0), aten_pads(a, false));
   const int64_t bias_sizes[] = {dy.size(1)};
-  auto [dx, dw, db] = at::convolution_backward(
-      dy, x, w, at::OptionalIntArrayRef(bias_sizes), a.strides,
-      symmetric ? begins(a).vec() : zeros(spatial_rank(x)), a.dilations, true, a.output_padding, a.group,
-      {c.wants(0), c.wants(1), c.wants(2)});
+  auto [dx, dw, db] = at::convolution_backward(dy, x, w, at::OptionalIntArrayRef(bias_sizes), a.strides,
+                                               symmetric ? begins(a).vec() : zeros(spatial_rank(x)), a.dilations, true,
+                                               a.output_padding, a.group, {c.wants(0), c.wants(1), c.wants(2)});
   c.out(0, std::move(dx));
   c.out(1, std::move(dw));
   c.out(2, std::move(db));

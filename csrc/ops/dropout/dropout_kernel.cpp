@@ -1,8 +1,8 @@
 // Kernels of the standard's Dropout and its gradient.
 //
-// Eager on the CPU draws a mask of the input's type with bernoulli_(1 - p), divides it by (1 - p) and multiplies. Drawing
-// into booleans takes the same numbers from the generator and a quarter of the memory; multiplying by the scale rounded
-// to the input's type gives the same bits. Eager on other devices calls native_dropout, and so do we.
+// Eager on the CPU draws a mask of the input's type with bernoulli_(1 - p), divides it by (1 - p) and multiplies.
+// Drawing into booleans takes the same numbers from the generator and a quarter of the memory; multiplying by the scale
+// rounded to the input's type gives the same bits. Eager on other devices calls native_dropout, and so do we.
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
@@ -32,8 +32,7 @@ at::Tensor apply_mask(const at::Tensor& x, const at::Tensor& mask, double keep, 
   const at::Tensor out = overwrite ? x : at::empty_like(x);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "dropout", [&] {
     using opmath_t = at::opmath_type<scalar_t>;
-    const auto scale =
-        static_cast<opmath_t>(static_cast<scalar_t>(opmath_t(1) / static_cast<opmath_t>(keep)));
+    const auto scale = static_cast<opmath_t>(static_cast<scalar_t>(opmath_t(1) / static_cast<opmath_t>(keep)));
     const scalar_t* in = x.const_data_ptr<scalar_t>();
     const bool* kept = mask.const_data_ptr<bool>();
     scalar_t* o = out.mutable_data_ptr<scalar_t>();

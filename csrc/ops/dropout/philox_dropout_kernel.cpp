@@ -94,9 +94,8 @@ at::Tensor cpu_apply(const at::Tensor& source, double ratio, const at::Tensor& s
     const auto scale = static_cast<opmath_t>(1.0 / (1.0 - ratio));
     const scalar_t* in = x.const_data_ptr<scalar_t>();
     scalar_t* out = y.mutable_data_ptr<scalar_t>();
-    at::parallel_for(0, blocks, 512, [&](int64_t begin, int64_t end) {
-      dropout_blocks(drawing, scale, in, out, n, begin, end);
-    });
+    at::parallel_for(0, blocks, 512,
+                     [&](int64_t begin, int64_t end) { dropout_blocks(drawing, scale, in, out, n, begin, end); });
   });
   return y;
 }

@@ -30,8 +30,8 @@ void infer_linear(InferContext& c) {
 // x and w are passed only to the products that read them: a frozen weight frees x, a leaf x frees w.
 void linear_gradient(GradContext& c) {
   const bool dx = c.needs(0), dw = c.needs(1), db = c.needs(2);
-  const auto grads = c.emit_some("ai.ortmodule::LinearGrad", {c.GO(0), dw ? c.I(0) : nullptr, dx ? c.I(1) : nullptr},
-                                 {dx, dw, db});
+  const auto grads =
+      c.emit_some("ai.ortmodule::LinearGrad", {c.GO(0), dw ? c.I(0) : nullptr, dx ? c.I(1) : nullptr}, {dx, dw, db});
   c.GI(0, grads[0]);
   c.GI(1, grads[1]);
   c.GI(2, grads[2]);

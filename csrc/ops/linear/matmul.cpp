@@ -49,12 +49,7 @@ void infer_matmul_grad(InferContext& c) {
 }  // namespace
 
 // A[..., M, K], B[..., K, N] -> Y[..., M, N]
-ORTMODULE_OP("", MatMul, 13)
-    .input("A")
-    .input("B")
-    .output("Y")
-    .infer(infer_matmul)
-    .grad({"A", "B"}, matmul_gradient);
+ORTMODULE_OP("", MatMul, 13).input("A").input("B").output("Y").infer(infer_matmul).grad({"A", "B"}, matmul_gradient);
 
 ORTMODULE_OP("ai.ortmodule", MatMulGrad, 1)
     .input("dy")

@@ -91,8 +91,8 @@ struct Labels {
   float weight_of(int64_t row) const { return weight ? weight[data[row]] : 1.0f; }
   void check(int64_t rows) const {
     for (int64_t r = 0; r < rows; ++r)
-      ORTMODULE_CHECK(ignored(r) || (data[r] >= 0 && data[r] < classes), kRuntime,
-                      "[SoftmaxCrossEntropyLoss] label ", data[r], " of row ", r, " is outside [0, ", classes, ")");
+      ORTMODULE_CHECK(ignored(r) || (data[r] >= 0 && data[r] < classes), kRuntime, "[SoftmaxCrossEntropyLoss] label ",
+                      data[r], " of row ", r, " is outside [0, ", classes, ")");
   }
   double total(int64_t rows) const {
     double sum = 0;
@@ -124,8 +124,7 @@ void cpu_forward(KernelContext& c, const LossOptions& options) {
 
   const at::Tensor stats = at::empty({2, rows}, scores.options());
   const at::Tensor losses = at::empty({rows}, scores.options());
-  const at::Tensor log_prob =
-      c.wants(1) ? (c.may_overwrite(0) ? scores : at::empty_like(scores)) : at::Tensor();
+  const at::Tensor log_prob = c.wants(1) ? (c.may_overwrite(0) ? scores : at::empty_like(scores)) : at::Tensor();
   const float* x = scores.const_data_ptr<float>();
   float *max = stats.mutable_data_ptr<float>(), *log_sum = max + rows, *loss = losses.mutable_data_ptr<float>();
   float* out = log_prob.defined() ? log_prob.mutable_data_ptr<float>() : nullptr;
@@ -165,8 +164,8 @@ void cpu_backward(KernelContext& c, const LossOptions& options) {
               *max = stats.const_data_ptr<float>(), *log_sum = max + rows;
   float* out = d.mutable_data_ptr<float>();
   const bool each = options.reduction == LossOptions::kNone;
-  const float scale = each ? 1.0f
-                           : static_cast<float>(options.reduction == LossOptions::kMean ? *g / labels.total(rows) : *g);
+  const float scale =
+      each ? 1.0f : static_cast<float>(options.reduction == LossOptions::kMean ? *g / labels.total(rows) : *g);
   at::parallel_for(0, rows, row_grain(classes), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* row = out + r * classes;

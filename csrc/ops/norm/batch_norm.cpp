@@ -30,9 +30,9 @@ void infer_batch_norm(InferContext& c) {
 }
 
 void batch_norm_gradient(GradContext& c) {
-  const auto grads = c.emit_some("ai.ortmodule::BatchNormalizationGrad", {c.GO(0), c.I(0), c.I(1), c.I(3), c.I(4)},
-                                 {c.needs(0), c.needs(1), c.needs(2)},
-                                 {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
+  const auto grads =
+      c.emit_some("ai.ortmodule::BatchNormalizationGrad", {c.GO(0), c.I(0), c.I(1), c.I(3), c.I(4)},
+                  {c.needs(0), c.needs(1), c.needs(2)}, {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
   for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
 }
 

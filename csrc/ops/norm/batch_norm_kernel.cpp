@@ -50,9 +50,8 @@ Kernel make_training(const Node& node) {
 Kernel make_training_grad(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
   return [epsilon](KernelContext& c) {
-    auto [dx, dscale, dbias] =
-        at::batch_norm_backward(c.in(0), c.in(1), c.in(2), {}, {}, c.in(3), c.in(4), true, epsilon,
-                                {c.wants(0), c.wants(1), c.wants(2)}, c.in(5));
+    auto [dx, dscale, dbias] = at::batch_norm_backward(c.in(0), c.in(1), c.in(2), {}, {}, c.in(3), c.in(4), true,
+                                                       epsilon, {c.wants(0), c.wants(1), c.wants(2)}, c.in(5));
     c.out(0, std::move(dx));
     c.out(1, std::move(dscale));
     c.out(2, std::move(dbias));

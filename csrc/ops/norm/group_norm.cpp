@@ -1,6 +1,6 @@
 // GroupNormalization and InstanceNormalization: normalisation over groups of channels and the spatial dimensions.
 //
-// InstanceNormalization is the case of one channel per group and shares kernels and gradient; num_groups = 0 means that.
+// InstanceNormalization is the case of one channel per group and shares kernels and gradient; num_groups = 0 means it.
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
@@ -22,7 +22,8 @@ void infer_group_norm(InferContext& c) {
     for (size_t i = 1; i < 3; ++i) {
       const Shape* s = c.shape_of_rank(i, 1);
       if (s && (*s)[0].is_known() && channels.is_known() && (*s)[0] != channels)
-        c.error(str("expected ", i == 1 ? "scale" : "bias", " of ", channels.text(), " elements, got ", (*s)[0].text()));
+        c.error(
+            str("expected ", i == 1 ? "scale" : "bias", " of ", channels.text(), " elements, got ", (*s)[0].text()));
     }
     stats = Shape{(*x)[0], groups > 0 ? Dim(groups) : channels};
   }
@@ -31,10 +32,9 @@ void infer_group_norm(InferContext& c) {
 }
 
 void group_norm_gradient(GradContext& c) {
-  const auto grads = c.emit_some("ai.ortmodule::GroupNormalizationGrad",
-                                 {c.GO(0), c.I(0), c.saved("mean"), c.saved("rstd"), c.I(1)},
-                                 {c.needs(0), c.needs(1), c.needs(2)},
-                                 {{"num_groups", c.node().get_int("num_groups", 0)}});
+  const auto grads =
+      c.emit_some("ai.ortmodule::GroupNormalizationGrad", {c.GO(0), c.I(0), c.saved("mean"), c.saved("rstd"), c.I(1)},
+                  {c.needs(0), c.needs(1), c.needs(2)}, {{"num_groups", c.node().get_int("num_groups", 0)}});
   for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
 }
 

@@ -26,8 +26,7 @@ Kernel make_group_norm(const Node& node) {
   return [groups, epsilon](KernelContext& c) {
     const at::Tensor x = dense(c.in(0));
     const Extent e(x, groups);
-    auto [y, mean, rstd] =
-        at::native_group_norm(x, c.in(1), c.in(2), e.batch, e.channels, e.inner, e.groups, epsilon);
+    auto [y, mean, rstd] = at::native_group_norm(x, c.in(1), c.in(2), e.batch, e.channels, e.inner, e.groups, epsilon);
     c.out(0, std::move(y));
     const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     if (c.wants(1)) c.out(1, to_type(mean, type));
@@ -43,8 +42,8 @@ Kernel make_group_norm_grad(const Node& node) {
     const at::Tensor& scale = c.in(4);
     const Extent e(x, groups);
     auto [dx, dscale, dbias] = at::native_group_norm_backward(
-        dy, x, to_type(c.in(2), scale.scalar_type()), to_type(c.in(3), scale.scalar_type()), scale, e.batch,
-        e.channels, e.inner, e.groups, {c.wants(0), c.wants(1), c.wants(2)});
+        dy, x, to_type(c.in(2), scale.scalar_type()), to_type(c.in(3), scale.scalar_type()), scale, e.batch, e.channels,
+        e.inner, e.groups, {c.wants(0), c.wants(1), c.wants(2)});
     c.out(0, std::move(dx));
     c.out(1, std::move(dscale));
     c.out(2, std::move(dbias));

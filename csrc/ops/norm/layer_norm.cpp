@@ -37,9 +37,8 @@ void layer_norm_gradient(GradContext& c) {
                   "[LayerNormalization] no gradient through the outputs Mean and InvStdDev (", c.node().describe(),
                   "); compute them with ReduceMean instead");
   if (!c.GO(0)) return;
-  const auto grads =
-      c.emit_some("ai.ortmodule::LayerNormalizationGrad", {c.GO(0), c.I(0), c.O(1), c.O(2), c.I(1)},
-                  {c.needs(0), c.needs(1), c.needs(2)}, {{"axis", c.node().get_int("axis", -1)}});
+  const auto grads = c.emit_some("ai.ortmodule::LayerNormalizationGrad", {c.GO(0), c.I(0), c.O(1), c.O(2), c.I(1)},
+                                 {c.needs(0), c.needs(1), c.needs(2)}, {{"axis", c.node().get_int("axis", -1)}});
   for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
 }
 

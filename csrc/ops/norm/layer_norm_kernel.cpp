@@ -43,9 +43,9 @@ Kernel make_layer_norm_grad(const Node& node) {
     const auto type = x.is_cpu() ? scale.scalar_type() : c.in(2).scalar_type();
     const at::Tensor gamma = parameter(scale, shape);
     // ATen reads no bias, but takes the type and sizes of d(bias) from it.
-    auto [dx, dscale, dbias] = at::native_layer_norm_backward(
-        c.in(0), x, shape, stats_to(c.in(2), type), stats_to(c.in(3), type), gamma, gamma,
-        {c.wants(0), c.wants(1), c.wants(2)});
+    auto [dx, dscale, dbias] =
+        at::native_layer_norm_backward(c.in(0), x, shape, stats_to(c.in(2), type), stats_to(c.in(3), type), gamma,
+                                       gamma, {c.wants(0), c.wants(1), c.wants(2)});
     c.out(0, std::move(dx));
     if (c.wants(1)) c.out(1, expanded ? dscale.sum_to_size(scale.sizes()) : dscale);
     if (c.wants(2)) c.out(2, expanded ? dbias.sum_to_size(scale.sizes()) : dbias);

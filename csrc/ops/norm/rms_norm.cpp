@@ -24,9 +24,8 @@ void infer_rms_norm(InferContext& c) {
 }
 
 void rms_norm_gradient(GradContext& c) {
-  const auto grads =
-      c.emit_some("ai.ortmodule::RMSNormalizationGrad", {c.GO(0), c.I(0), c.saved("rstd"), c.I(1)},
-                  {c.needs(0), c.needs(1)}, {{"axis", c.node().get_int("axis", -1)}});
+  const auto grads = c.emit_some("ai.ortmodule::RMSNormalizationGrad", {c.GO(0), c.I(0), c.saved("rstd"), c.I(1)},
+                                 {c.needs(0), c.needs(1)}, {{"axis", c.node().get_int("axis", -1)}});
   c.GI(0, grads[0]);
   c.GI(1, grads[1]);
 }

@@ -146,16 +146,21 @@ ORTMODULE_KERNEL("", RMSNormalization, "aten", [](const Node& node) -> Kernel {
     aten_forward(c, axis, epsilon);
   };
 });
-ORTMODULE_KERNEL("", RMSNormalization, "cpu", [](const Node& node) -> Kernel {
-  return [axis = node.get_int("axis", -1), epsilon = node.get_float("epsilon", 1e-5)](KernelContext& c) {
-    cpu_forward(c, axis, epsilon);
-  };
-}).types({DType::kFloat}).inplace();
+ORTMODULE_KERNEL("", RMSNormalization, "cpu",
+                 [](const Node& node) -> Kernel {
+                   return [axis = node.get_int("axis", -1), epsilon = node.get_float("epsilon", 1e-5)](
+                              KernelContext& c) { cpu_forward(c, axis, epsilon); };
+                 })
+    .types({DType::kFloat})
+    .inplace();
 ORTMODULE_KERNEL("ai.ortmodule", RMSNormalizationGrad, "aten", [](const Node& node) -> Kernel {
   return [axis = node.get_int("axis", -1)](KernelContext& c) { aten_backward(c, axis); };
 });
-ORTMODULE_KERNEL("ai.ortmodule", RMSNormalizationGrad, "cpu", [](const Node& node) -> Kernel {
-  return [axis = node.get_int("axis", -1)](KernelContext& c) { cpu_backward(c, axis); };
-}).types({DType::kFloat}).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", RMSNormalizationGrad, "cpu",
+                 [](const Node& node) -> Kernel {
+                   return [axis = node.get_int("axis", -1)](KernelContext& c) { cpu_backward(c, axis); };
+                 })
+    .types({DType::kFloat})
+    .inplace();
 
 }  // namespace ortmodule

@@ -1,7 +1,7 @@
 // MaxPool, AveragePool and their global forms.
 //
-// Backward of MaxPool keeps the position of each maximum within its plane, as PyTorch numbers it, and the input's sizes;
-// the input itself is not kept.
+// Backward of MaxPool keeps the position of each maximum within its plane, as PyTorch numbers it, and the input's
+// sizes; the input itself is not kept.
 #include "ops/pool/window.h"
 
 #include "base/status.h"
@@ -117,8 +117,12 @@ ORTMODULE_OP("ai.ortmodule", AveragePoolGrad, 1)
     .not_differentiable();
 
 // The gradient is dY over the number of elements, spread by a view.
-ORTMODULE_OP("", GlobalAveragePool, 22).input("X").output("Y").infer(infer_global).traits(kReduction).grad(
-    {"X"}, [](GradContext& c) {
+ORTMODULE_OP("", GlobalAveragePool, 22)
+    .input("X")
+    .output("Y")
+    .infer(infer_global)
+    .traits(kReduction)
+    .grad({"X"}, [](GradContext& c) {
       c.GI(0, c.emit("ai.ortmodule::GlobalAveragePoolGrad", {c.GO(0), c.sizes_of(c.I(0))}));
     });
 
@@ -129,8 +133,12 @@ ORTMODULE_OP("ai.ortmodule", GlobalAveragePoolGrad, 1)
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(1)); })
     .not_differentiable();
 
-ORTMODULE_OP("", GlobalMaxPool, 22).input("X").output("Y").infer(infer_global).traits(kReduction).grad(
-    {"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::GlobalMaxPoolGrad", {c.GO(0), c.I(0), c.O(0)})); });
+ORTMODULE_OP("", GlobalMaxPool, 22)
+    .input("X")
+    .output("Y")
+    .infer(infer_global)
+    .traits(kReduction)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::GlobalMaxPoolGrad", {c.GO(0), c.I(0), c.O(0)})); });
 
 // Equal maxima share the gradient.
 ORTMODULE_OP("ai.ortmodule", GlobalMaxPoolGrad, 1)

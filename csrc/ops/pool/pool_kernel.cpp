@@ -60,8 +60,7 @@ struct Plan {
   c10::DimVector sizes;          // of what ATen pools
   bool by_hand;
 
-  Plan(const PoolAttributes& attributes, c10::IntArrayRef x_sizes)
-      : a(attributes), sizes(x_sizes), by_hand(false) {
+  Plan(const PoolAttributes& attributes, c10::IntArrayRef x_sizes) : a(attributes), sizes(x_sizes), by_hand(false) {
     a.resolve_same(x_sizes.data() + 2);
     by_hand = !a.native_pads();
     padding = by_hand ? std::vector<int64_t>(a.rank(), 0) : begins(a).vec();
@@ -98,8 +97,8 @@ at::Tensor flat_indices(const at::Tensor& plane, const Plan& plan, c10::IntArray
 }
 
 Kernel make_max_pool(const Node& node) {
-  ORTMODULE_CHECK(node.get_int("storage_order", 0) == 0, kUnsupported,
-                  "[MaxPool] storage_order=1 is not supported (", node.describe(), ")");
+  ORTMODULE_CHECK(node.get_int("storage_order", 0) == 0, kUnsupported, "[MaxPool] storage_order=1 is not supported (",
+                  node.describe(), ")");
   return [declared = lifted(PoolAttributes(node))](KernelContext& c) {
     const bool lift = c.in(0).dim() == 3;
     const at::Tensor x = lifted(c.in(0));
@@ -107,9 +106,8 @@ Kernel make_max_pool(const Node& node) {
     const PoolAttributes& a = plan.a;
     const at::Tensor input = plan.padded(x, -std::numeric_limits<double>::infinity());
     auto [y, indices] =
-        a.rank() == 2
-            ? at::max_pool2d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil)
-            : at::max_pool3d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil);
+        a.rank() == 2 ? at::max_pool2d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil)
+                      : at::max_pool3d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil);
     c.out(0, lowered(y, lift));
     if (c.wants(1)) c.out(1, lowered(flat_indices(indices, plan, x.sizes()), lift));
     if (c.wants(2)) c.out(2, lowered(indices, lift));
@@ -180,10 +178,10 @@ Kernel make_average_pool_grad(const Node& node) {
     if (plan.by_hand && !o.include_pad) dy = at::div(dy, real_share(plan, x_sizes, dy.options()));
     const bool include = plan.by_hand || o.include_pad;
     const at::Tensor like = of_sizes(plan.sizes, dy.options());
-    const at::Tensor dx = a.rank() == 2 ? at::avg_pool2d_backward(dy, like, a.kernel, a.strides, plan.padding, a.ceil,
-                                                                  include, std::nullopt)
-                                        : at::avg_pool3d_backward(dy, like, a.kernel, a.strides, plan.padding, a.ceil,
-                                                                  include, std::nullopt);
+    const at::Tensor dx =
+        a.rank() == 2
+            ? at::avg_pool2d_backward(dy, like, a.kernel, a.strides, plan.padding, a.ceil, include, std::nullopt)
+            : at::avg_pool3d_backward(dy, like, a.kernel, a.strides, plan.padding, a.ceil, include, std::nullopt);
     c.out(0, lowered(plan.cut(dx), lift));
   };
 }

@@ -15,9 +15,7 @@
 namespace ortmodule {
 namespace {
 
-bool may_reuse(const KernelContext& c) {
-  return c.may_overwrite(0) && c.in(0).is_cpu() && c.in(0).is_contiguous();
-}
+bool may_reuse(const KernelContext& c) { return c.may_overwrite(0) && c.in(0).is_cpu() && c.in(0).is_contiguous(); }
 
 using Forward = at::Tensor (*)(const at::Tensor&, int64_t, bool);
 using ForwardOut = at::Tensor& (*)(at::Tensor&, const at::Tensor&, int64_t, bool);

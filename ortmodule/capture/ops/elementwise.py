@@ -215,7 +215,8 @@ def clamp(c: Converter, self: Value, min: Any = None, max: Any = None) -> Value:
 
 @translates("hardtanh")
 def hardtanh(c: Converter, self: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
-    return clamp(c, self, min_val, max_val)
+    # Not Clip: at the bounds hardtanh has no gradient and clamp has one.
+    return c.emit("HardTanh", self, domain=ORTMODULE, min_val=float(min_val), max_val=float(max_val))
 
 
 @translates("clamp_min")
@@ -230,7 +231,7 @@ def clamp_max(c: Converter, self: Value, max: Any) -> Value:
 
 @translates("relu6")
 def relu6(c: Converter, self: Value) -> Value:
-    return clamp(c, self, 0, 6)
+    return hardtanh(c, self, 0, 6)
 
 
 @translates("gelu")

@@ -1,0 +1,235 @@
+"""Everything a GPU can tell about a commit, within minutes and in one command; writes one JSON file.
+
+    python benchmarks/gpu_check.py --json out.json                      on a machine with CUDA
+    python benchmarks/gpu_check.py --device cpu --small                 the same way through, without a GPU
+
+Parts, each in processes of their own with a time limit, so that neither a crash nor a hang costs the other parts:
+    operators   every operator sample of the tests, forward and gradient, against eager on the device
+    models      every model family of the tests, losses and gradients against eager on the device
+    steps       step time and memory: eager, ORTModule, then torch.compile for as many models as the time allows
+The engine is first built in place when it cannot be imported. Exit code: 0 all well, 1 something failed (the file says
+what), 2 there is no GPU.
+Not here: the checks themselves (gpu_units.py, step_time.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, facts, write_json
+
+HERE = Path(__file__).resolve().parent
+# Seconds of the whole, when the time is 8 minutes: at most this much for a part; steps take what is left.
+BUDGET = {"operators": 80.0, "models": 80.0}
+STEP_LIMIT, COMPILE_LIMIT = 45.0, 100.0  # seconds of one model's comparison
+MODELS = ("gpt2", "bert", "llama", "resnet18", "vit", "mlp", "tiny")
+
+
+class Clock:
+    """The time that is left of the whole."""
+
+    def __init__(self, seconds: float) -> None:
+        self.start, self.end = time.monotonic(), time.monotonic() + seconds
+
+    def left(self) -> float:
+        return max(0.0, self.end - time.monotonic())
+
+    def spent(self) -> float:
+        return time.monotonic() - self.start
+
+
+def execute(command: list[str], limit: float, **more: Any) -> tuple[int | None, str]:
+    """Exit code (None: stopped at `limit` seconds) and the last output of a command and all that it starts."""
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, **more)
+        try:
+            code: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # what it started may outlive it
+            except ProcessLookupError:
+                pass
+            process.wait()
+        output.seek(0)
+        return code, output.read()
+
+
+def tail(text: str, lines: int = 12) -> str:
+    return "\n".join(text.strip().split("\n")[-lines:])
+
+
+def importable() -> bool:
+    # From another folder: the checkout's own package cannot be imported before it is built and installed.
+    return subprocess.run([sys.executable, "-c", "import ortmodule"], cwd=HERE, capture_output=True).returncode == 0
+
+
+def build(clock: Clock) -> str | None:
+    """Builds and installs the checkout in place; the reason when that fails."""
+    command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "-e", "."]
+    root = os.environ.get("ORTMODULE_PROTOBUF_ROOT")
+    print(f"ortmodule cannot be imported: building it in {ROOT}", flush=True)
+    print(f"  {f'ORTMODULE_PROTOBUF_ROOT={root} ' if root else ''}{' '.join(command)}", flush=True)
+    code, output = execute(command, clock.left(), cwd=ROOT)
+    if code == 0 and importable():
+        print(f"  built in {clock.spent():.0f} s", flush=True)
+        return None
+    return f"the build {'took too long' if code is None else f'ended with {code}'}:\n{tail(output, 30)}"
+
+
+def run_units(part: str, args: argparse.Namespace, limit: float) -> dict[str, Any]:
+    """A part of gpu_units.py, started again behind a unit that ended its process."""
+    end = time.monotonic() + limit
+    units: list[dict[str, Any]] = []
+    start, total, state = 0, None, "complete"
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "units.jsonl")
+            command = [sys.executable, str(HERE / "gpu_units.py"), part, "--device", args.device, "--out", str(out)]
+            command += ["--start", str(start), *(["--small"] * args.small)]
+            code, output = execute(command, max(1.0, end - time.monotonic()))
+            lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+        done = [line for line in lines if "index" in line]
+        begun = [line for line in lines if "begins" in line]
+        total = next((line["total"] for line in lines if "total" in line), total)
+        units += done
+        if code == 0:
+            break
+        if code is None:
+            state = f"stopped at its time limit of {limit:.0f} s" + (f", in {begun[-1]['unit']}" if begun else "")
+            break
+        if not begun:
+            state = f"could not start: {tail(output)}"
+            break
+        if len(done) < len(begun):
+            units.append({**begun[-1], "failures": {"process": f"ended with {code}: {tail(output, 5)}"}})
+        start = begun[-1]["begins"] + 1
+    failed = {u["unit"]: u["failures"] for u in units if u["failures"]}
+    return {"state": state, "units": len(units), "of": total, "failed": failed, "results": units}
+
+
+def run_step_time(model: str, dtype: str, runners: str, args: argparse.Namespace, limit: float) -> dict[str, Any]:
+    """The product of step_time.py for one model, or {"error": reason}."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "steps.json")
+        command = [
+            sys.executable,
+            str(HERE / "step_time.py"),
+            "--models",
+            model,
+            "--runners",
+            runners,
+            "--dtype",
+            dtype,
+        ]
+        command += ["--device", args.device, "--rounds", "4", "--samples", "3", "--json", str(out)]
+        command += ["--worker-seconds", str(limit), *(["--small"] * args.small)]
+        code, output = execute(command, limit + 5)
+        if out.exists():
+            return json.loads(out.read_text())
+    reason = f"stopped at {limit:.0f} s" if code is None else f"ended with {code}: {tail(output, 5)}"
+    return {"error": reason, "rows": [], "ratios": {}}
+
+
+def run_steps(args: argparse.Namespace, clock: Clock) -> dict[str, Any]:
+    """Step times, ORTModule for every model and type before torch.compile for the first of them."""
+    part: dict[str, Any] = {"rows": [], "ratios": {}, "errors": [], "skipped": []}
+    models = MODELS[-2:] if args.small else MODELS
+    plan = [(m, d, "eager,ortmodule", STEP_LIMIT) for m in models for d in ("fp32", "bf16")]
+    plan += [(m, d, "eager,compile", COMPILE_LIMIT) for m in models for d in ("bf16", "fp32")] * (not args.small)
+    for model, dtype, runners, limit in plan:
+        # A comparison that would be cut off tells nothing.
+        if clock.left() < (30.0 if "compile" in runners else 15.0):
+            part["skipped"].append(f"{model} {dtype} {runners}")
+            continue
+        found = run_step_time(model, dtype, runners, args, min(limit, clock.left() - 6))
+        if "error" in found:
+            part["errors"].append(f"{model} {dtype} {runners}: {found['error']}")
+        part["rows"] += [{**row, "beside": runners} for row in found["rows"]]
+        for name, ratios in found["ratios"].items():
+            part["ratios"].setdefault(f"{name} {dtype}", {}).update(ratios)
+        for row in found["rows"]:
+            print(f"  {describe(row, found['ratios'])}", flush=True)
+    part["failed"] = {f"{r['model']} {r['dtype']} {r['runner']}": r["failed"] for r in part["rows"] if "failed" in r}
+    return part
+
+
+def describe(row: dict[str, Any], ratios: dict[str, Any]) -> str:
+    title = f"{row['model']:9s} {row['dtype']} {row['runner']:10s}"
+    if "failed" in row:
+        return f"{title} failed: {row['failed']}"
+    fb, ratio = row["fb_ms"], ratios.get(row["model"], {}).get(row["runner"], {})
+    beside = f"  {ratio['fb']:.3f} of eager" if ratio else ""
+    memory = f"  {row['peak_memory_mib']:8.1f} MiB" + (
+        f"  {ratio['peak_memory']:.3f}" if ratio.get("peak_memory") else ""
+    )
+    return f"{title} {fb['median']:9.3f} ms ({fb['min']:.3f}..{fb['max']:.3f}){beside}{memory}"
+
+
+def announce(name: str, part: dict[str, Any]) -> None:
+    failed = part["failed"]
+    print(f"{name}: {part['units']} of {part['of']} units, {len(failed)} failed, {part['state']}", flush=True)
+    for unit, reasons in failed.items():
+        for kind, reason in reasons.items():
+            print(f"  {unit} {kind}: {reason[:240]}", flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="a few units of each part, tiny models")
+    parser.add_argument("--parts", default="operators,models,steps")
+    parser.add_argument("--minutes", type=float, default=8.0, help="of the whole, a build included")
+    parser.add_argument("--json", metavar="OUT", help="default: benchmarks/results/gpu_check_<date>.json")
+    args = parser.parse_args(argv)
+    clock = Clock(60 * args.minutes - 5)
+    import torch
+
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print("gpu_check: this machine has no GPU that PyTorch can use; --device cpu --small tries the harness itself.")
+        return 2
+    result: dict[str, Any] = {
+        "environment": facts(args.device),
+        "settings": {"small": args.small, "minutes": args.minutes},
+    }
+    date = result["environment"]["date"].replace(":", "")[:17]
+    path = args.json or HERE / "results" / f"gpu_check_{date}.json"
+    print(", ".join(f"{k} {v}" for k, v in result["environment"].items() if v is not None), flush=True)
+    problem = None if importable() else build(clock)
+    result["build_s"] = clock.spent()
+    if problem:
+        result["build_error"] = problem
+        write_json(path, result)
+        print(problem)
+        return 1
+    good = True
+    scale = args.minutes / 8
+    for name in args.parts.split(","):
+        begin = clock.spent()
+        if name == "steps":
+            print("steps:", flush=True)
+            part = run_steps(args, clock)
+            good = good and not part["errors"] and not any("ortmodule" in key for key in part["failed"])
+        else:
+            part = run_units(name, args, min(BUDGET[name] * scale, clock.left()))
+            announce(name, part)
+            good = good and not part["failed"] and part["state"] == "complete"
+        part["seconds"] = clock.spent() - begin
+        result[name] = part
+        write_json(path, result)
+    print(f"{'all well' if good else 'not all well'} after {clock.spent():.0f} s; written to {path}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The benchmarks run, at tiny sizes: their files have the shape that their readers expect. No time is judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_step_time_compares_a_runner_with_eager(tmp_path: Path) -> None:
+    out = tmp_path / "steps.json"
+    arguments = "--models tiny --runners ortmodule,eager --small --rounds 1 --samples 1 --threads 1 --json"
+    done = run("step_time.py", *arguments.split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    ours, eager = result["rows"]
+    assert (ours["runner"], eager["runner"]) == ("ortmodule", "eager")
+    assert ours["loss"] == pytest.approx(eager["loss"], rel=1e-4)
+    assert set(result["ratios"]["tiny"]["ortmodule"]) >= {"fb", "peak_memory", "first_step"}
+    assert result["environment"]["torch"] == torch.__version__
+
+
+def test_a_runner_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_NO_SUCH_OPTION", "1")
+    out = tmp_path / "steps.json"
+    arguments = "--models mlp --runners ortmodule,eager --small --rounds 1 --samples 1 --threads 1 --json"
+    done = run("step_time.py", *arguments.split(), str(out))
+    assert done.returncode == 1
+    ours, eager = json.loads(out.read_text())["rows"]
+    assert "ORTMODULE_NO_SUCH_OPTION" in ours["failed"]
+    assert eager["fb_ms"]["median"] > 0
+
+
+def test_core_scaling_runs_the_chain(tmp_path: Path) -> None:
+    out = tmp_path / "chain.json"
+    done = run("core_scaling.py", "--nodes", "50,200", "--symbolic", "--run", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["forward_nodes"] for row in json.loads(out.read_text())["rows"]] == [50, 200]
+
+
+def test_gpu_check_without_a_gpu_says_so() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = run("gpu_check.py")
+    assert done.returncode == 2
+    assert len(done.stdout.strip().splitlines()) == 1
+
+
+def test_gpu_check_runs_its_operator_part(tmp_path: Path) -> None:
+    out = tmp_path / "check.json"
+    done = run("gpu_check.py", "--device", "cpu", "--small", "--parts", "operators", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    part = json.loads(out.read_text())["operators"]
+    assert part["state"] == "complete" and part["units"] == part["of"] and not part["failed"]

@@ -1,0 +1,314 @@
+"""The gradients of a step: who gets one, who gets none, how often backward may run, and through which doors."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from tests.support import Lambda, assert_same_gradients, exports, mlp, pair
+
+
+def loss_of(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return module(x).square().mean()
+
+
+def test_frozen_parameters_get_no_gradient_and_no_gradient_nodes() -> None:
+    x = torch.randn(5, 4)
+    full, _ = pair(mlp())
+    loss_of(full, x).backward()
+    model, eager = pair(mlp().requires_grad_(False))
+    for module in (model, eager):
+        module.get_parameter("2.bias").requires_grad_(True)
+        loss_of(module, x).backward()
+    assert_same_gradients(model, eager)
+    assert [n for n, p in model.named_parameters() if p.grad is not None] == ["2.bias"]
+    (frozen,), (whole,) = model.report().sessions, full.report().sessions
+    assert (whole.gradients, frozen.gradients) == (4, 1)
+    assert frozen.backward_nodes < whole.backward_nodes
+    assert frozen.saved_bytes < whole.saved_bytes
+
+
+def test_a_module_without_any_trainable_parameter_runs_forward_only() -> None:
+    model, eager = pair(mlp().requires_grad_(False))
+    x = torch.randn(5, 4)
+    got = model(x)
+    torch.testing.assert_close(got, eager(x))
+    assert not got.requires_grad
+    assert model.report().sessions[0].backward_nodes == 0
+
+
+def test_an_unfrozen_parameter_gets_its_gradient_without_a_new_export() -> None:
+    model, eager = pair(mlp())
+    x = torch.randn(5, 4)
+    for trainable in (False, True, False, True):
+        for module in (model, eager):
+            module.get_submodule("0").requires_grad_(trainable)
+            module.zero_grad()
+            loss_of(module, x).backward()
+        assert_same_gradients(model, eager)
+    assert exports(model) == 1
+    assert len(model.report().sessions) == 2
+
+
+def tied_forward(m: Lambda, ids: torch.Tensor) -> torch.Tensor:
+    return F.linear(m.linear(F.embedding(ids, m.linear.weight)), m.linear.weight).square().mean()
+
+
+def test_tied_weights_get_one_summed_gradient() -> None:
+    model, eager = pair(Lambda(tied_forward))
+    for module in (model, eager):
+        module(torch.tensor([0, 2, 2, 3])).backward()
+    assert_same_gradients(model, eager)
+
+
+def test_a_parameter_under_two_names_is_one_parameter() -> None:
+    model, eager = pair(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    for module in (model, eager):
+        module.get_submodule("2").weight = module.get_parameter("0.weight")
+        loss_of(module, torch.ones(3, 4)).backward()
+    assert len(list(model.parameters())) == 3
+    assert_same_gradients(model, eager)
+
+
+def test_two_forwards_before_two_backwards() -> None:
+    model, eager = pair(mlp())
+    first, second = torch.randn(5, 4), torch.randn(5, 4)
+    for module in (model, eager):
+        a, b = loss_of(module, first), loss_of(module, second)
+        b.backward()
+        a.backward()
+    assert_same_gradients(model, eager)
+
+
+def test_a_sum_of_two_calls_goes_backward_once() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        (loss_of(module, torch.ones(5, 4)) + 3 * loss_of(module, torch.ones(5, 4) * 2)).backward()
+    assert_same_gradients(model, eager)
+
+
+def test_a_call_on_its_own_output_chains() -> None:
+    model, eager = pair(nn.Linear(4, 4))
+    for module in (model, eager):
+        loss_of(module, module(module(torch.ones(5, 4)))).backward()
+    assert_same_gradients(model, eager)
+
+
+def test_a_second_backward_raises_what_eager_raises() -> None:
+    texts = []
+    for module in pair(mlp()):
+        loss = loss_of(module, torch.randn(5, 4))
+        loss.backward()
+        with pytest.raises(RuntimeError) as caught:
+            loss.backward()
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+def test_the_call_itself_refuses_a_second_backward_as_eager_does() -> None:
+    texts = []
+    for module in pair(mlp()):
+        out = module(torch.randn(5, 4))
+        out.backward(torch.ones_like(out))
+        with pytest.raises(RuntimeError) as caught:
+            out.backward(torch.ones_like(out))
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+def test_retain_graph_allows_a_second_backward() -> None:
+    model, eager = pair(mlp())
+    x = torch.randn(5, 4)
+    for module in (model, eager):
+        loss = loss_of(module, x)
+        loss.backward(retain_graph=True)
+        loss.backward()
+    assert_same_gradients(model, eager)
+
+
+@pytest.mark.parametrize("change", ["parameter", "input"])
+def test_a_tensor_changed_in_place_before_backward_is_refused(change: str) -> None:
+    for module in pair(mlp()):
+        x = torch.randn(5, 4)
+        loss = loss_of(module, x)
+        with torch.no_grad():
+            (x if change == "input" else module.get_parameter("2.weight")).add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_a_step_between_forward_and_backward_of_another_call_is_refused() -> None:
+    model, _ = pair(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    early, late = loss_of(model, torch.ones(5, 4)), loss_of(model, torch.ones(5, 4))
+    late.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        early.backward()
+
+
+def test_a_changed_parameter_that_backward_does_not_read_is_allowed() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        loss = loss_of(module, torch.ones(5, 4))
+        with torch.no_grad():
+            module.get_parameter("0.weight").add_(1)  # no input of the first layer wants a gradient
+        loss.backward()
+    assert_same_gradients(model, eager)
+
+
+def test_autograd_grad_returns_gradients_and_leaves_grad_alone() -> None:
+    results = []
+    model, eager = pair(mlp())
+    x = torch.randn(5, 4, requires_grad=True)
+    for module in (model, eager):
+        results.append(torch.autograd.grad(loss_of(module, x), [x, *module.parameters()]))
+        assert x.grad is None and all(p.grad is None for p in module.parameters())
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_autograd_grad_of_one_parameter() -> None:
+    model, eager = pair(mlp())
+    x = torch.randn(5, 4)
+    got, expected = (torch.autograd.grad(loss_of(m, x), [m.get_parameter("0.bias")])[0] for m in (model, eager))
+    torch.testing.assert_close(got, expected)
+
+
+def test_backward_with_inputs_touches_only_these() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        loss_of(module, torch.ones(5, 4)).backward(inputs=[module.get_parameter("0.weight")])
+    assert_same_gradients(model, eager)
+    assert model.get_parameter("2.weight").grad is None
+
+
+def test_an_input_that_requires_grad_gets_its_gradient() -> None:
+    x = torch.randn(5, 4)
+    gradients = []
+    for module in pair(mlp()):
+        leaf = x.clone().requires_grad_()
+        loss_of(module, leaf).backward()
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_gradients_flow_through_the_input_to_what_made_it() -> None:
+    model, eager = pair(mlp())
+    before = nn.Linear(4, 4), nn.Linear(4, 4)
+    before[1].load_state_dict(before[0].state_dict())
+    for module, embed in zip((model, eager), before, strict=True):
+        loss_of(module, embed(torch.ones(5, 4))).backward()
+    assert_same_gradients(*before)
+    assert_same_gradients(model, eager)
+
+
+def test_gradients_accumulate_into_the_existing_tensor() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        loss_of(module, torch.ones(5, 4)).backward()
+    held = [p.grad for p in model.parameters()]
+    for module in (model, eager):
+        loss_of(module, torch.ones(7, 4) * 2).backward()
+    assert_same_gradients(model, eager)
+    assert all(p.grad is g for p, g in zip(model.parameters(), held, strict=True))
+
+
+def test_a_gradient_that_the_caller_set_is_added_to() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        for p in module.parameters():
+            p.grad = torch.ones_like(p)
+        loss_of(module, torch.ones(5, 4)).backward()
+    assert_same_gradients(model, eager)
+
+
+def test_gradients_of_two_parameters_share_no_memory() -> None:
+    model, _ = pair(Lambda(lambda m, x: (m.linear(x) + m.linear.bias).sum()))
+    model(torch.ones(2, 4)).backward()
+    model.linear.weight.grad.zero_()
+    assert torch.equal(model.linear.bias.grad, torch.full((4,), 4.0))
+
+
+def test_the_loss_gradient_of_the_caller_is_not_written_into() -> None:
+    model, _ = pair(Lambda(lambda m, x: x + m.linear.bias))
+    dy = torch.ones(4)
+    model(torch.ones(4)).backward(dy, retain_graph=True)
+    model.linear.bias.grad.mul_(5)
+    assert torch.equal(dy, torch.ones(4))
+
+
+def test_outputs_without_a_gradient_require_none() -> None:
+    def forward(m, x):
+        y = m.linear(x)
+        return y.sum(), y.argmax(-1), y.detach(), x * 2
+
+    model, eager = pair(Lambda(forward))
+    x = torch.randn(3, 4)
+    got, expected = model(x), eager(x)
+    assert [t.requires_grad for t in got] == [t.requires_grad for t in expected] == [True, False, False, False]
+    for mine, wanted in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+def two_outputs(m: Lambda, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    h = torch.tanh(m.linear(x))
+    return {"loss": h.square().mean(), "states": h * m.linear.bias}
+
+
+def test_a_loss_may_use_any_of_the_outputs_in_any_call() -> None:
+    model, eager = pair(Lambda(two_outputs))
+    uses = [
+        lambda r: r["loss"],
+        lambda r: r["states"].sum(),
+        lambda r: r["loss"] + r["states"].square().sum(),
+        lambda r: r["loss"],
+    ]
+    for use in uses:
+        for module in (model, eager):
+            module.zero_grad()
+            use(module(torch.ones(3, 4))).backward()
+        assert_same_gradients(model, eager)
+    assert exports(model) == 1
+
+
+def test_each_output_may_have_a_backward_of_its_own() -> None:
+    model, eager = pair(Lambda(two_outputs))
+    for module in (model, eager):
+        result = module(torch.ones(3, 4))
+        result["loss"].backward(retain_graph=True)
+        result["states"].sum().backward()
+    assert_same_gradients(model, eager)
+
+
+def test_an_unused_parameter_keeps_none() -> None:
+    model, eager = pair(Lambda(lambda m, x: F.linear(x, m.linear.weight).sum()))
+    for module in (model, eager):
+        module(torch.ones(3, 4)).backward()
+    assert_same_gradients(model, eager)
+    assert model.linear.bias.grad is None
+
+
+def test_a_second_derivative_is_refused_in_words() -> None:
+    model, _ = pair(mlp())
+    x = torch.randn(5, 4, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"create_graph=True is not supported.*model\.module"):
+        torch.autograd.grad(loss_of(model, x), [x], create_graph=True)
+
+
+def test_double_precision_passes_gradcheck() -> None:
+    model, _ = pair(mlp().double())
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: model(x), (x,))
+
+
+def test_a_deep_copy_of_the_results_of_no_grad_carries_no_history() -> None:
+    model, eager = pair(mlp())
+    with torch.no_grad():
+        out = model(torch.ones(2, 4))
+    assert out.grad_fn is None
+    torch.testing.assert_close(copy.deepcopy(out), eager(torch.ones(2, 4)).detach())
