@@ -14,6 +14,7 @@ import ctypes
 import gc
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -152,42 +153,56 @@ class Steps:
         """Wall and processor time (of all threads) of whole steps without the optimizer."""
         out: dict[str, list[float]] = {"fb": [], "fb_cpu": []}
         for _ in range(samples):
-            start, busy = time.perf_counter(), time.process_time()
-            for _ in range(self.repeats):
-                self.fb()
-            self.sync()
-            out["fb"].append(1e3 * (time.perf_counter() - start) / self.repeats)
+            busy = time.process_time()
+            out["fb"].append(self.queued() if self.device == "cuda" else self.one_by_one())
             out["fb_cpu"].append(1e3 * (time.process_time() - busy) / self.repeats)
         return out
 
+    def queued(self) -> float:
+        """Milliseconds per step when nobody waits between steps, as a training loop does on a GPU."""
+        start = time.perf_counter()
+        for _ in range(self.repeats):
+            self.fb()
+        self.sync()
+        return 1e3 * (time.perf_counter() - start) / self.repeats
+
+    def one_by_one(self) -> float:
+        """Median milliseconds of single steps: a thread that lost its core once does not spoil the sample."""
+        clock, times = time.perf_counter, []
+        for _ in range(self.repeats):
+            start = clock()
+            self.fb()
+            times.append(clock() - start)
+        return 1e3 * statistics.median(times)
+
     def apart(self, samples: int) -> dict[str, list[float]]:
-        """Forward, backward and optimizer, each waited for; a sample is the mean of `repeats` steps."""
+        """Forward, backward and optimizer, each waited for; a sample is the median of `repeats` steps."""
         if self.optimizer is None:
             self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-5, fused=True)
             self.fb()
             self.optimizer.step()
         out: dict[str, list[float]] = {"forward": [], "backward": [], "optimizer": []}
-        clock = time.perf_counter
         for _ in range(samples):
-            total = [0.0, 0.0, 0.0]
-            for _ in range(self.repeats):
-                self.drop_gradients()
-                self.sync()
-                marks = [clock()]
-                loss = self.forward()
-                self.sync()
-                marks.append(clock())
-                loss.backward()
-                self.sync()
-                marks.append(clock())
-                self.optimizer.step()
-                self.sync()
-                marks.append(clock())
-                del loss
-                total = [t + b - a for t, a, b in zip(total, marks, marks[1:])]
-            for name, seconds in zip(out, total):
-                out[name].append(1e3 * seconds / self.repeats)
+            parts = zip(*(self.parts(self.optimizer) for _ in range(self.repeats)))
+            for name, seconds in zip(out, parts):
+                out[name].append(1e3 * statistics.median(seconds))
         return out
+
+    def parts(self, optimizer: torch.optim.Optimizer) -> tuple[float, float, float]:
+        """Seconds of one step's forward, backward and optimizer."""
+        self.drop_gradients()
+        self.sync()
+        clock = time.perf_counter
+        start = clock()
+        loss = self.forward()
+        self.sync()
+        ran = clock()
+        loss.backward()
+        self.sync()
+        back = clock()
+        optimizer.step()
+        self.sync()
+        return ran - start, back - ran, clock() - back
 
 
 def describe(error: BaseException) -> str:

@@ -43,7 +43,14 @@ def make_fast_call(
     restore = None if single else _Restore(info)
     try:
         return _C.FastCall(
-            transition.session, args, kwargs, list(dynamic), sources, _watches(module, captured.attributes), guard, restore
+            transition.session,
+            args,
+            kwargs,
+            list(dynamic),
+            sources,
+            _watches(module, captured.attributes),
+            guard,
+            restore,
         )
     except TypeError:
         return None

@@ -84,9 +84,9 @@ class PostExportProcessedModelInfo:
         flat: list[Any] = []
         for ref in self.captured.outputs:
             if ref.kind == "tensor":
-                flat.append(by_name[ref.name])  # type: ignore[index]
+                flat.append(by_name[ref.name])
             elif ref.kind == "size":
-                flat.append(int(by_name[ref.name]))  # type: ignore[index]
+                flat.append(int(by_name[ref.name]))
             elif ref.kind == "constant":
                 flat.append(ref.value)
             elif ref.kind == "input" and ref.flat_index is not None:

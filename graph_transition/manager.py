@@ -151,7 +151,9 @@ class GraphTransitionManager:
                 return graph
         return None
 
-    def _export(self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> _Graph:
+    def _export(
+        self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
+    ) -> _Graph:
         reason, dynamic = self._plan_export(signature, leaves)
         start = time.perf_counter()
         captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None)
@@ -200,7 +202,7 @@ class GraphTransitionManager:
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def _tensors(self, captured: Captured) -> dict[str, torch.Tensor]:
-        named = dict(self._module.named_parameters(remove_duplicate=False))
+        named: dict[str, torch.Tensor] = dict(self._module.named_parameters(remove_duplicate=False))
         named.update(self._module.named_buffers(remove_duplicate=False))
         return {**{n: named[n] for n in (*captured.parameters, *captured.buffers)}, **captured.constants}
 
@@ -253,4 +255,3 @@ class GraphTransitionManager:
             return
         with open(path, "wb") as file:
             file.write(model)
-

@@ -35,11 +35,11 @@ def environment() -> dict[str, str]:
     """Names and values of what matters for a bug report."""
     import torch
 
-    from . import _build_info as build
     from . import _C
+    from . import _build_info as build
 
     facts = {
-        "ortmodule": importlib.metadata.version("ortmodule"),
+        "ortmodule": _version("ortmodule"),
         "built with torch": build.TORCH_VERSION,
         **{name.lower().replace("_", " "): str(getattr(build, name)) for name in sorted(vars(build)) if name.isupper()},
         "python": sys.version.split()[0],
@@ -52,8 +52,12 @@ def environment() -> dict[str, str]:
         "operators": str(len(_C.operators())),
     }
     for package in ("onnx", "numpy", "transformers", "onnxruntime"):
-        try:
-            facts[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            facts[package] = "not installed"
+        facts[package] = _version(package)
     return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

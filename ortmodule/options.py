@@ -137,7 +137,9 @@ class DebugOptions:
         if isinstance(level, str):
             if level.upper() not in LogLevel.__members__:
                 hint = _nearest(level.upper(), LogLevel.__members__)
-                raise InvalidArgumentError(f"the log level should be one of {list(LogLevel.__members__)}, got {level!r}{hint}")
+                raise InvalidArgumentError(
+                    f"the log level should be one of {list(LogLevel.__members__)}, got {level!r}{hint}"
+                )
             level = LogLevel[level.upper()]
         if not isinstance(level, LogLevel):
             raise InvalidArgumentError(f"log_level should be a LogLevel, got {level!r}")

@@ -172,8 +172,8 @@ class ORTModule(nn.Module):
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         return self._original.named_modules(*args, **kwargs)
 
-    def modules(self) -> Iterator[nn.Module]:
-        return self._original.modules()
+    def modules(self, *args: Any, **kwargs: Any) -> Iterator[nn.Module]:
+        return self._original.modules(*args, **kwargs)
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         self._original.add_module(name, module)

@@ -88,8 +88,8 @@ class Report:
         for i, s in enumerate(self.sessions):
             lines.append(f"  session {i}  {s.mode}, {s.runs} runs, inputs {', '.join(s.inputs)}")
             lines.append(
-                f"             {s.forward_nodes} forward and {s.backward_nodes} backward nodes, {s.gradients} gradients, "
-                f"peak {s.peak_bytes / 2**20:.1f} MiB, saved {s.saved_bytes / 2**20:.1f} MiB"
+                f"             {s.forward_nodes} forward and {s.backward_nodes} backward nodes, "
+                f"{s.gradients} gradients, peak {s.peak_bytes / 2**20:.1f} MiB, saved {s.saved_bytes / 2**20:.1f} MiB"
             )
             aten = ", ".join(f"{name} x{count}" for name, count in sorted(s.aten_nodes.items())) or "none"
             lines.append(f"             ATen fallback nodes: {aten}")

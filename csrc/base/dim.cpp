@@ -25,10 +25,9 @@ using Monomial = std::map<AtomPtr, int, AtomLess>;
 
 struct MonomialLess {
   bool operator()(const Monomial& x, const Monomial& y) const {
-    return std::lexicographical_compare(
-        x.begin(), x.end(), y.begin(), y.end(), [](const auto& p, const auto& q) {
-          return p.first->text != q.first->text ? p.first->text < q.first->text : p.second < q.second;
-        });
+    return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end(), [](const auto& p, const auto& q) {
+      return p.first->text != q.first->text ? p.first->text < q.first->text : p.second < q.second;
+    });
   }
 };
 
@@ -141,10 +140,18 @@ int64_t Dim::evaluate(const SymbolTable& symbols) const {
       } else {
         const int64_t a = atom->a.evaluate(symbols), b = atom->b.evaluate(symbols);
         switch (atom->kind) {
-          case DimAtom::Kind::kFloorDiv: v = floor_div_int(a, b); break;
-          case DimAtom::Kind::kMod: v = mod_int(a, b); break;
-          case DimAtom::Kind::kMax: v = std::max(a, b); break;
-          default: v = std::min(a, b); break;
+          case DimAtom::Kind::kFloorDiv:
+            v = floor_div_int(a, b);
+            break;
+          case DimAtom::Kind::kMod:
+            v = mod_int(a, b);
+            break;
+          case DimAtom::Kind::kMax:
+            v = std::max(a, b);
+            break;
+          default:
+            v = std::min(a, b);
+            break;
         }
       }
       for (int i = 0; i < power; ++i) term = checked_mul(term, v);

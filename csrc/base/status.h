@@ -46,8 +46,8 @@ template <typename... Args>
 }  // namespace ortmodule
 
 // Checks build their message only on failure.
-#define ORTMODULE_CHECK(condition, code, ...)                         \
-  do {                                                                \
+#define ORTMODULE_CHECK(condition, code, ...)                                       \
+  do {                                                                              \
     if (!(condition)) ::ortmodule::fail(::ortmodule::ErrorCode::code, __VA_ARGS__); \
   } while (false)
 
@@ -55,9 +55,9 @@ template <typename... Args>
 #define ORTMODULE_CHECK_GRAPH(condition, ...) ORTMODULE_CHECK(condition, kInvalidGraph, __VA_ARGS__)
 
 // A broken promise of our own; the text asks for a report.
-#define ORTMODULE_INTERNAL(condition, ...)                                                              \
-  do {                                                                                                  \
-    if (!(condition))                                                                                   \
-      ::ortmodule::fail(::ortmodule::ErrorCode::kInternal, "INTERNAL (please report this): ", __VA_ARGS__, \
-                        " [", __FILE__, ":", __LINE__, "]");                                            \
+#define ORTMODULE_INTERNAL(condition, ...)                                                                       \
+  do {                                                                                                           \
+    if (!(condition))                                                                                            \
+      ::ortmodule::fail(::ortmodule::ErrorCode::kInternal, "INTERNAL (please report this): ", __VA_ARGS__, " [", \
+                        __FILE__, ":", __LINE__, "]");                                                           \
   } while (false)

@@ -44,15 +44,17 @@ void write_gradient(const at::Tensor& leaf, at::Tensor gradient) {
     return;
   }
   const bool sole_owner = gradient.use_count() == 1 && gradient.storage().use_count() == 1;
-  const bool same_layout = gradient.strides() == leaf.strides() || (gradient.is_contiguous() && !leaf.is_non_overlapping_and_dense());
+  const bool same_layout =
+      gradient.strides() == leaf.strides() || (gradient.is_contiguous() && !leaf.is_non_overlapping_and_dense());
   // A view of a larger buffer would keep all of it alive.
   const bool whole = gradient.nbytes() == gradient.storage().nbytes();
   if (sole_owner && same_layout && whole) {
     slot = std::move(gradient);
     return;
   }
-  at::Tensor copy = leaf.is_non_overlapping_and_dense() ? at::empty_strided(leaf.sizes(), leaf.strides(), gradient.options())
-                                                        : at::empty(leaf.sizes(), gradient.options());
+  at::Tensor copy = leaf.is_non_overlapping_and_dense()
+                        ? at::empty_strided(leaf.sizes(), leaf.strides(), gradient.options())
+                        : at::empty(leaf.sizes(), gradient.options());
   slot = copy.copy_(gradient);
 }
 
@@ -68,13 +70,14 @@ void ModuleBackward::restore_edges() {
 bool ModuleBackward::may_write_directly(const at::Tensor& leaf, const Edge& edge) const {
   if (!leaf.defined() || !edge.function) return false;
   auto& accumulator = *edge.function;
+  // Another holder is another path to this leaf, which waits for our edge, or somebody who may hook it.
+  if (edge.function.use_count() > 1) return false;
   if (!accumulator.pre_hooks().empty() || !accumulator.post_hooks().empty() ||
       !accumulator.tensor_pre_hooks().empty() || accumulator.tensor_post_acc_grad_hooks())
     return false;
   const at::Tensor& existing = leaf.grad();
-  return !existing.defined() ||
-         (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
-          existing.device() == leaf.device() && !existing.requires_grad());
+  return !existing.defined() || (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
+                                 existing.device() == leaf.device() && !existing.requires_grad());
 }
 
 variable_list ModuleBackward::apply(variable_list&& grads) {
@@ -90,10 +93,10 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   const bool plain = exec_info && exec_info->empty();
   const size_t count = num_outputs();
   std::vector<char> direct(count, 0);
-  bool any_direct = false;
+  bool all_direct = plain;
   for (size_t i = 0; plain && i < count; ++i) {
     direct[i] = may_write_directly(leaves_[i], next_edge(i));
-    any_direct = any_direct || direct[i];
+    all_direct = all_direct && (direct[i] || !next_edge(i).is_valid());
   }
   variable_list results(count);
   const OutputSink sink = [&](size_t index, at::Tensor value) {
@@ -103,19 +106,11 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
       results[index] = std::move(value);
   };
   agent_->backward(*state_, grads, torch::autograd::get_current_graph_task_keep_graph(), sink);
-  if (!any_direct) return results;
-
-  // Note [Direct gradient writes]
-  edge_list rest;
-  variable_list rest_results;
-  for (size_t i = 0; i < count; ++i) {
-    if (direct[i]) continue;
-    rest.push_back(next_edge(i));
-    rest_results.push_back(std::move(results[i]));
-  }
+  // Note [Direct gradient writes]; an undefined result is a gradient of zero, which AccumulateGrad passes over.
+  if (!all_direct) return results;
   hidden_edges_ = std::move(next_edges());
-  next_edges() = std::move(rest);
-  return rest_results;
+  next_edges().clear();
+  return {};
 }
 
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,

@@ -14,11 +14,13 @@ namespace ortmodule {
 // Runs the backward half when autograd reaches it.
 //
 // Note [Direct gradient writes]
-// AccumulateGrad costs about 2.3 us per parameter. In a plain backward() of a graph whose leaf parameters have no
-// hook, nothing can tell whether AccumulateGrad ran: this node then adds each gradient to `.grad` itself, as soon
-// as it is computed, and hides the edges to those leaves from the engine for the rest of that evaluation (a post
-// hook puts them back, for retain_graph). In every other case (autograd.grad, inputs=, hooks on the tensor or on its
-// AccumulateGrad as DDP has them, an existing sparse or differently typed .grad) gradients go through the edges.
+// AccumulateGrad costs about 2.3 us per parameter. In a plain backward() nothing can tell whether the AccumulateGrad
+// of a leaf ran when it has no hook and no holder but this node: then each gradient is added to `.grad` here, as soon
+// as it is computed. Where that holds for every edge, the edges are hidden from the engine for the rest of that
+// evaluation (a post hook puts them back, for retain_graph); else the engine gets undefined gradients for the leaves
+// that are done. In every other case (autograd.grad, inputs=, hooks on the tensor or on its AccumulateGrad as DDP has
+// them, a leaf that the loss reaches on another path as well, an existing sparse or differently typed .grad)
+// gradients go through the edges.
 class ModuleBackward : public torch::autograd::Node {
  public:
   ModuleBackward(std::shared_ptr<TrainingAgent> agent, std::shared_ptr<TrainingAgent::RunState> state)

@@ -22,7 +22,8 @@ bool plain_value(PyObject* value) {
 CallPattern::CallPattern(const py::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic)
     : root_(learn(example, dynamic)) {}
 
-CallPattern::Entry CallPattern::learn(const py::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic) {
+CallPattern::Entry CallPattern::learn(const py::handle& example,
+                                      const std::vector<std::pair<size_t, size_t>>& dynamic) {
   PyObject* value = example.ptr();
   if (plain_tensor(value)) {
     const at::Tensor& t = THPVariable_Unpack(value);

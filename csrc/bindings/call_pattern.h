@@ -39,9 +39,9 @@ class CallPattern {
   enum class Kind { kTensor, kValue, kTuple, kList, kDict };
   struct Entry {
     Kind kind;
-    std::vector<TensorPattern> tensor;       // one for kTensor
-    pybind11::object value;                  // kValue
-    std::vector<pybind11::object> keys;      // kDict
+    std::vector<TensorPattern> tensor;   // one for kTensor
+    pybind11::object value;              // kValue
+    std::vector<pybind11::object> keys;  // kDict
     std::vector<Entry> children;
   };
   Entry learn(const pybind11::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic);

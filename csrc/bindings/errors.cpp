@@ -9,12 +9,17 @@ namespace {
 
 const char* python_class(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidArgument: return "InvalidArgumentError";
+    case ErrorCode::kInvalidArgument:
+      return "InvalidArgumentError";
     case ErrorCode::kInvalidGraph:
-    case ErrorCode::kParse: return "InvalidGraphError";
-    case ErrorCode::kUnsupported: return "UnsupportedError";
-    case ErrorCode::kInternal: return "InternalError";
-    default: return "ORTModuleError";
+    case ErrorCode::kParse:
+      return "InvalidGraphError";
+    case ErrorCode::kUnsupported:
+      return "UnsupportedError";
+    case ErrorCode::kInternal:
+      return "InternalError";
+    default:
+      return "ORTModuleError";
   }
 }
 

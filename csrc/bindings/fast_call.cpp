@@ -13,8 +13,8 @@ namespace py = pybind11;
 namespace ortmodule {
 namespace {
 
-// A named entry of a dict that must stay as it was; `holder` is the dict, or an object to ask by getattr. Without a key:
-// a dict whose length must stay (a module's hooks).
+// A named entry of a dict that must stay as it was; `holder` is the dict, or an object to ask by getattr. Without a
+// key: a dict whose length must stay (a module's hooks).
 struct Watch {
   py::object holder, key, expected;
 
@@ -43,7 +43,7 @@ struct Watch {
 // Where a graph input comes from: a leaf of the call, a tensor of the module, or a constant.
 struct Source {
   long leaf = -1;
-  py::object holder, key;    // a module's _parameters or _buffers
+  py::object holder, key;  // a module's _parameters or _buffers
   at::Tensor constant;
   std::vector<TensorPattern> expected;  // one for the module's tensors
 };
@@ -57,8 +57,12 @@ class FastCall {
   FastCall(std::shared_ptr<Session> session, const py::tuple& args, const py::dict& kwargs,
            const std::vector<std::pair<size_t, size_t>>& dynamic, const py::list& sources, const py::list& watches,
            py::object guard, py::object restore)
-      : session_(std::move(session)), args_(args, dynamic), kwargs_(kwargs, shifted(dynamic, args_.leaf_count())),
-        guard_(std::move(guard)), restore_(std::move(restore)), grad_mode_(at::GradMode::is_enabled()),
+      : session_(std::move(session)),
+        args_(args, dynamic),
+        kwargs_(kwargs, shifted(dynamic, args_.leaf_count())),
+        guard_(std::move(guard)),
+        restore_(std::move(restore)),
+        grad_mode_(at::GradMode::is_enabled()),
         inference_mode_(c10::InferenceMode::is_enabled()) {
     for (const py::handle item : sources) sources_.push_back(read_source(item));
     for (const py::handle item : watches) {

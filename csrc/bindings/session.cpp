@@ -16,8 +16,8 @@ namespace {
 CompileOptions read_options(const std::string& mode, const std::vector<std::string>& trainable, const py::dict& options,
                             Session::Mutations& mutations) {
   CompileOptions out;
-  ORTMODULE_CHECK_ARG(mode == "training" || mode == "inference", "mode should be 'training' or 'inference', got '", mode,
-                      "'");
+  ORTMODULE_CHECK_ARG(mode == "training" || mode == "inference", "mode should be 'training' or 'inference', got '",
+                      mode, "'");
   out.training = mode == "training";
   out.trainable = trainable;
   for (const auto& [key, value] : options) {
@@ -47,8 +47,8 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
   const py::gil_scoped_release release;
   compiled_ = compile(text.data(), text.size(), read);
   for (const auto& [output, input] : mutations_) {
-    ORTMODULE_CHECK_ARG(output < compiled_.output_names.size() && input < compiled_.input_names.size(),
-                        "mutation (", output, ", ", input, ") is out of range");
+    ORTMODULE_CHECK_ARG(output < compiled_.output_names.size() && input < compiled_.input_names.size(), "mutation (",
+                        output, ", ", input, ") is out of range");
     first_mutation_ = std::min(first_mutation_, output);
   }
 }
@@ -109,7 +109,8 @@ std::string Session::plan_text() const {
 }
 
 void register_session(py::module_& m) {
-  py::class_<Session, std::shared_ptr<Session>>(m, "Session", "A model compiled for one set of trainable inputs and one mode.")
+  py::class_<Session, std::shared_ptr<Session>>(m, "Session",
+                                                "A model compiled for one set of trainable inputs and one mode.")
       .def(py::init<const py::bytes&, const std::string&, const std::vector<std::string>&, const py::dict&>(),
            py::arg("model"), py::arg("mode") = "inference", py::arg("trainable") = std::vector<std::string>{},
            py::arg("options") = py::dict())

@@ -112,7 +112,8 @@ bool same_value(const Graph& a, const Graph& b, const std::string& name) {
   if (!x || !y || !x->producer() != !y->producer()) return false;
   if (!x->producer()) return true;
   const Node &p = *x->producer(), &q = *y->producer();
-  if (p.op() != q.op() || x->output_index() != y->output_index() || p.inputs().size() != q.inputs().size()) return false;
+  if (p.op() != q.op() || x->output_index() != y->output_index() || p.inputs().size() != q.inputs().size())
+    return false;
   for (size_t i = 0; i < p.inputs().size(); ++i) {
     if (!p.input(i) != !q.input(i)) return false;
     if (p.input(i) && !p.input(i)->constant() && p.input(i)->name() != q.input(i)->name()) return false;
@@ -210,8 +211,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
     program.x_reachable.push_back(k < dxs.size() && dxs[k]);
   }
   if (undifferentiated) {
-    program.compile_backward = [=](const std::vector<bool>& mask)
-        -> std::shared_ptr<BackwardProgram> {
+    program.compile_backward = [=](const std::vector<bool>& mask) -> std::shared_ptr<BackwardProgram> {
       std::shared_ptr<Graph> copy = undifferentiated->clone();
       GradientResult partial = differentiate(*copy, roots, mask);
       transform(*copy, PassStage::kJoint, options);

@@ -17,9 +17,9 @@ struct CompileOptions {
   bool training = true;
   std::vector<std::string> trainable;  // graph inputs whose gradient is wanted
   c10::Device device = c10::kCPU;
-  std::string dropout = "fast";        // "fast": counter-based, mask never stored; "torch": eager's draws
-  bool keep_stages = false;            // keep a copy of every stage's graph
-  bool verify = false;                 // re-resolve after every pass
+  std::string dropout = "fast";  // "fast": counter-based, mask never stored; "torch": eager's draws
+  bool keep_stages = false;      // keep a copy of every stage's graph
+  bool verify = false;           // re-resolve after every pass
 };
 
 struct Stage {

@@ -46,7 +46,8 @@ class Builder {
 
   // Contributions are added as they arrive, so that at most two buffers of one gradient are alive.
   void accumulate(const NodeArg* value, NodeArg* contribution, const NodeArg& origin) {
-    if (gradients_.size() <= value->id()) gradients_.resize(std::max(value->id() + 1, graph_.value_id_bound()), nullptr);
+    if (gradients_.size() <= value->id())
+      gradients_.resize(std::max(value->id() + 1, graph_.value_id_bound()), nullptr);
     NodeArg*& slot = gradients_[value->id()];
     if (!slot) {
       slot = contribution;

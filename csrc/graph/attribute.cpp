@@ -29,7 +29,7 @@ uint16_t float_to_half(double value) {
   if (magnitude >= 65520.0) return sign | 0x7c00;
   if (magnitude < std::ldexp(1.0, -14)) return sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24)));
   int exponent = 0;
-  const double fraction = std::frexp(magnitude, &exponent);  // [0.5, 1)
+  const double fraction = std::frexp(magnitude, &exponent);                    // [0.5, 1)
   auto mantissa = static_cast<int>(std::nearbyint(std::ldexp(fraction, 11)));  // [1024, 2048]
   if (mantissa == 2048) {
     mantissa = 1024;
@@ -59,22 +59,45 @@ std::vector<Out> read_numbers(const TensorData& t) {
   const auto push = [&](auto v) { out.push_back(static_cast<Out>(v)); };
   const std::string& b = *t.bytes;
   switch (t.dtype) {
-    case DType::kFloat: read_all<float>(b, push); break;
-    case DType::kDouble: read_all<double>(b, push); break;
-    case DType::kInt64: read_all<int64_t>(b, push); break;
-    case DType::kUInt64: read_all<uint64_t>(b, push); break;
-    case DType::kInt32: read_all<int32_t>(b, push); break;
-    case DType::kUInt32: read_all<uint32_t>(b, push); break;
-    case DType::kInt16: read_all<int16_t>(b, push); break;
-    case DType::kUInt16: read_all<uint16_t>(b, push); break;
-    case DType::kInt8: read_all<int8_t>(b, push); break;
+    case DType::kFloat:
+      read_all<float>(b, push);
+      break;
+    case DType::kDouble:
+      read_all<double>(b, push);
+      break;
+    case DType::kInt64:
+      read_all<int64_t>(b, push);
+      break;
+    case DType::kUInt64:
+      read_all<uint64_t>(b, push);
+      break;
+    case DType::kInt32:
+      read_all<int32_t>(b, push);
+      break;
+    case DType::kUInt32:
+      read_all<uint32_t>(b, push);
+      break;
+    case DType::kInt16:
+      read_all<int16_t>(b, push);
+      break;
+    case DType::kUInt16:
+      read_all<uint16_t>(b, push);
+      break;
+    case DType::kInt8:
+      read_all<int8_t>(b, push);
+      break;
     case DType::kUInt8:
-    case DType::kBool: read_all<uint8_t>(b, push); break;
-    case DType::kFloat16: read_all<uint16_t>(b, [&](uint16_t v) { push(half_to_float(v)); }); break;
+    case DType::kBool:
+      read_all<uint8_t>(b, push);
+      break;
+    case DType::kFloat16:
+      read_all<uint16_t>(b, [&](uint16_t v) { push(half_to_float(v)); });
+      break;
     case DType::kBFloat16:
       read_all<uint16_t>(b, [&](uint16_t v) { push(std::bit_cast<float>(static_cast<uint32_t>(v) << 16)); });
       break;
-    default: fail(ErrorCode::kUnsupported, "a constant of type ", dtype_name(t.dtype), " has no numeric value here");
+    default:
+      fail(ErrorCode::kUnsupported, "a constant of type ", dtype_name(t.dtype), " has no numeric value here");
   }
   return out;
 }
@@ -108,17 +131,38 @@ TensorData TensorData::scalar_int(int64_t value) { return {DType::kInt64, {}, on
 TensorData TensorData::scalar(DType dtype, double value) {
   TensorData t{dtype, {}, nullptr};
   switch (dtype) {
-    case DType::kFloat: t.bytes = one(static_cast<float>(value)); break;
-    case DType::kDouble: t.bytes = one(value); break;
-    case DType::kFloat16: t.bytes = one(float_to_half(value)); break;
-    case DType::kBFloat16: t.bytes = one(float_to_bfloat16(static_cast<float>(value))); break;
-    case DType::kInt64: t.bytes = one(static_cast<int64_t>(value)); break;
-    case DType::kInt32: t.bytes = one(static_cast<int32_t>(value)); break;
-    case DType::kInt16: t.bytes = one(static_cast<int16_t>(value)); break;
-    case DType::kInt8: t.bytes = one(static_cast<int8_t>(value)); break;
-    case DType::kUInt8: t.bytes = one(static_cast<uint8_t>(value)); break;
-    case DType::kBool: t.bytes = one(static_cast<uint8_t>(value != 0)); break;
-    default: fail(ErrorCode::kUnsupported, "no scalar constant of type ", dtype_name(dtype));
+    case DType::kFloat:
+      t.bytes = one(static_cast<float>(value));
+      break;
+    case DType::kDouble:
+      t.bytes = one(value);
+      break;
+    case DType::kFloat16:
+      t.bytes = one(float_to_half(value));
+      break;
+    case DType::kBFloat16:
+      t.bytes = one(float_to_bfloat16(static_cast<float>(value)));
+      break;
+    case DType::kInt64:
+      t.bytes = one(static_cast<int64_t>(value));
+      break;
+    case DType::kInt32:
+      t.bytes = one(static_cast<int32_t>(value));
+      break;
+    case DType::kInt16:
+      t.bytes = one(static_cast<int16_t>(value));
+      break;
+    case DType::kInt8:
+      t.bytes = one(static_cast<int8_t>(value));
+      break;
+    case DType::kUInt8:
+      t.bytes = one(static_cast<uint8_t>(value));
+      break;
+    case DType::kBool:
+      t.bytes = one(static_cast<uint8_t>(value != 0));
+      break;
+    default:
+      fail(ErrorCode::kUnsupported, "no scalar constant of type ", dtype_name(dtype));
   }
   return t;
 }

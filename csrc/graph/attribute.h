@@ -25,8 +25,8 @@ struct TensorData {
   std::vector<int64_t> to_ints() const;
   std::vector<double> to_doubles() const;
 
-  static TensorData of_ints(const std::vector<int64_t>& values);                  // int64[n]
-  static TensorData scalar_int(int64_t value);                                    // int64, 0-d
+  static TensorData of_ints(const std::vector<int64_t>& values);  // int64[n]
+  static TensorData scalar_int(int64_t value);                    // int64, 0-d
   // 0-d of any numeric dtype; the value is rounded once to that type.
   static TensorData scalar(DType dtype, double value);
 };

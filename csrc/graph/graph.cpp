@@ -141,10 +141,10 @@ Node* Graph::add_node(const std::string& domain, const std::string& op, const st
                       const std::string& name) {
   for (size_t i = 0; i < output_names.size(); ++i) {  // refused before anything changes
     const std::string& output = output_names[i];
-    const bool twice = !output.empty() && std::find(output_names.begin(), output_names.begin() + i, output) !=
-                                              output_names.begin() + i;
-    ORTMODULE_CHECK_GRAPH(!twice && !values_.count(output), "the name '", output,
-                          "' is given to two values of graph '", name_, "'; every value is assigned once");
+    const bool twice = !output.empty() &&
+                       std::find(output_names.begin(), output_names.begin() + i, output) != output_names.begin() + i;
+    ORTMODULE_CHECK_GRAPH(!twice && !values_.count(output), "the name '", output, "' is given to two values of graph '",
+                          name_, "'; every value is assigned once");
   }
   auto owned = std::make_unique<Node>();
   Node* node = owned.get();
@@ -248,8 +248,8 @@ void Graph::remove_unused_initializers() {
 }
 
 void Graph::remove_input(NodeArg* input) {
-  ORTMODULE_INTERNAL(input->uses_.empty() && input->graph_outputs_ == 0, "cannot remove the used input '",
-                     input->name_, "'");
+  ORTMODULE_INTERNAL(input->uses_.empty() && input->graph_outputs_ == 0, "cannot remove the used input '", input->name_,
+                     "'");
   inputs_.erase(std::find(inputs_.begin(), inputs_.end(), input));
   erase_value(input);
 }

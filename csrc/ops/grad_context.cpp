@@ -131,12 +131,11 @@ NodeArg* GradContext::cast(NodeArg* value, DType dtype) {
 }
 
 NodeArg* GradContext::zeros_like(NodeArg* value) {
-  return emit("ConstantOfShape", {sizes_of(value)},
-              {{"value", [&] {
-                  TensorData t = TensorData::scalar(value->type().dtype, 0);
-                  t.dims = {1};
-                  return t;
-                }()}});
+  return emit("ConstantOfShape", {sizes_of(value)}, {{"value", [&] {
+                                                        TensorData t = TensorData::scalar(value->type().dtype, 0);
+                                                        t.dims = {1};
+                                                        return t;
+                                                      }()}});
 }
 
 NodeArg* GradContext::reduce_to(NodeArg* grad, NodeArg* like) {

@@ -19,7 +19,10 @@ class GradContext {
  public:
   // `grad_outputs[i]` is null where no gradient flows into output i; `needed[i]` says whether input i wants one.
   GradContext(Graph& graph, Node& node, std::vector<NodeArg*> grad_outputs, std::vector<bool> needed)
-      : graph_(graph), node_(node), grad_outputs_(std::move(grad_outputs)), needed_(std::move(needed)),
+      : graph_(graph),
+        node_(node),
+        grad_outputs_(std::move(grad_outputs)),
+        needed_(std::move(needed)),
         grad_inputs_(needed_.size(), nullptr) {}
 
   Graph& graph() { return graph_; }
@@ -41,15 +44,15 @@ class GradContext {
   // emit_n with output i left absent where wanted[i] is false.
   std::vector<NodeArg*> emit_some(const std::string& op, const std::vector<NodeArg*>& inputs,
                                   const std::vector<bool>& wanted, Attributes attributes = {});
-  NodeArg* ints(const std::vector<int64_t>& values);     // int64[n] constant
-  NodeArg* scalar_int(int64_t value);                    // int64 0-d constant
-  NodeArg* scalar(double value, const NodeArg* like);    // 0-d constant of like's dtype
+  NodeArg* ints(const std::vector<int64_t>& values);   // int64[n] constant
+  NodeArg* scalar_int(int64_t value);                  // int64 0-d constant
+  NodeArg* scalar(double value, const NodeArg* like);  // 0-d constant of like's dtype
   // The sizes of `value` as an int64 vector, without keeping `value` alive where its shape is known symbolically.
   NodeArg* sizes_of(const NodeArg* value);
   // int64[n] from dims: a constant when all are integers, else a Sizes node.
   NodeArg* sizes(const std::vector<Dim>& dims);
   NodeArg* size_scalar(const Dim& dim);
-  NodeArg* cast(NodeArg* value, DType dtype);            // nothing emitted when it has that type already
+  NodeArg* cast(NodeArg* value, DType dtype);  // nothing emitted when it has that type already
   NodeArg* zeros_like(NodeArg* value);
   // Undoes broadcasting: sums `grad` to the shape of `like`.
   NodeArg* reduce_to(NodeArg* grad, NodeArg* like);

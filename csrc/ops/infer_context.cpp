@@ -12,8 +12,7 @@ const Shape* InferContext::shape(size_t i) const {
 
 const Shape* InferContext::shape_of_rank(size_t i, size_t rank) const {
   const Shape* s = shape(i);
-  if (s && s->size() != rank)
-    error(str("input ", i, " should have ", rank, " dimensions, got ", shape_text(*s)));
+  if (s && s->size() != rank) error(str("input ", i, " should have ", rank, " dimensions, got ", shape_text(*s)));
   return s;
 }
 
@@ -60,7 +59,8 @@ Dim InferContext::fresh_dim() {
 
 Shape InferContext::fresh_shape(size_t rank) {
   Shape s;
-  for (size_t i = 0; i < rank; ++i) s.push_back(Dim::symbol("u_" + std::to_string(node_.id()) + "_" + std::to_string(i)));
+  for (size_t i = 0; i < rank; ++i)
+    s.push_back(Dim::symbol("u_" + std::to_string(node_.id()) + "_" + std::to_string(i)));
   return s;
 }
 

@@ -24,8 +24,8 @@ struct KernelDef {
   std::string domain, op, provider;
   KernelFactory make = nullptr;
   int first_opset = 1, last_opset = 1 << 30;
-  std::vector<DType> dtypes;   // of input 0; empty: any
-  bool may_inplace = false;    // may write output 0 over input 0 when nobody else sees it
+  std::vector<DType> dtypes;  // of input 0; empty: any
+  bool may_inplace = false;   // may write output 0 over input 0 when nobody else sees it
   const char* file = "";
 
   KernelDef& opset(int first, int last) {
@@ -62,6 +62,6 @@ class KernelRegistry {
 // ORTMODULE_KERNEL("", Relu, "aten", [](const Node&) -> Kernel { return [](KernelContext& c) {...}; }).inplace();
 #define ORTMODULE_KERNEL_CONCAT_(a, b) a##b
 #define ORTMODULE_KERNEL_CONCAT(a, b) ORTMODULE_KERNEL_CONCAT_(a, b)
-#define ORTMODULE_KERNEL(domain, op, provider, ...)                                                  \
-  [[maybe_unused]] static ::ortmodule::KernelDef& ORTMODULE_KERNEL_CONCAT(kernel_, __COUNTER__) =    \
+#define ORTMODULE_KERNEL(domain, op, provider, ...)                                               \
+  [[maybe_unused]] static ::ortmodule::KernelDef& ORTMODULE_KERNEL_CONCAT(kernel_, __COUNTER__) = \
       ::ortmodule::KernelRegistry::instance().add(domain, #op, provider, __VA_ARGS__, __FILE__)

@@ -50,7 +50,8 @@ OpRecord& OpRecord::traits(uint32_t bits) {
 OpRecord& OpRecord::grad(const std::vector<std::string>& inputs, GradFn fn) {
   for (const std::string& name : inputs) {
     auto it = std::find_if(inputs_.begin(), inputs_.end(), [&](const FormalInput& f) { return f.name == name; });
-    ORTMODULE_INTERNAL(it != inputs_.end(), qualified_name(), " has no input '", name, "' to differentiate (", file_, ")");
+    ORTMODULE_INTERNAL(it != inputs_.end(), qualified_name(), " has no input '", name, "' to differentiate (", file_,
+                       ")");
     it->gradient = FormalInput::Gradient::kDifferentiable;
   }
   grad_ = std::move(fn);
@@ -123,8 +124,9 @@ void OpRecord::check_node(const Node& node) const {
     ORTMODULE_CHECK_GRAPH(value || !f.required, "[", name_, "] the attribute '", f.name, "' is missing (",
                           node.describe(), ")");
     if (!value) continue;
-    const bool empty_list = (f.kind == AttrKind::kInts || f.kind == AttrKind::kFloats || f.kind == AttrKind::kStrings) &&
-                            value->index() >= 3 && value->index() <= 5;
+    const bool empty_list =
+        (f.kind == AttrKind::kInts || f.kind == AttrKind::kFloats || f.kind == AttrKind::kStrings) &&
+        value->index() >= 3 && value->index() <= 5;
     ORTMODULE_CHECK_GRAPH(static_cast<size_t>(f.kind) == value->index() || empty_list, "[", name_, "] the attribute '",
                           f.name, "' is of kind ", attribute_kind(*value), " (", node.describe(), ")");
   }
@@ -147,8 +149,8 @@ void Registry::check_once() const {
   for (const auto& [name, versions] : by_name_)
     for (size_t i = 0; i < versions.size(); ++i)
       for (size_t j = i + 1; j < versions.size(); ++j)
-        ORTMODULE_INTERNAL(versions[i]->since() != versions[j]->since(), "operator ", name, " is declared twice: ",
-                           versions[i]->file(), " and ", versions[j]->file());
+        ORTMODULE_INTERNAL(versions[i]->since() != versions[j]->since(), "operator ", name,
+                           " is declared twice: ", versions[i]->file(), " and ", versions[j]->file());
   checked_ = true;
 }
 

@@ -31,16 +31,16 @@ using BodyFn = std::function<void(BodyContext&)>;
 
 // Facts passes and planner ask for; see each line for what it promises.
 enum Trait : uint32_t {
-  kElementwise = 1 << 0,      // output element i depends on input elements i (after broadcasting) alone
-  kReduction = 1 << 1,        // reduces over axes
-  kView = 1 << 2,             // output 0 may share input 0's memory
-  kRandom = 1 << 3,           // draws from the generator: never merged, folded or reordered
-  kCheap = 1 << 4,            // recomputing in backward costs less than keeping the output
-  kHostOutput = 1 << 5,       // outputs are small int64 tensors in host memory, whatever the device
-  kSideEffect = 1 << 6,       // kept although nothing uses its outputs
-  kIdentity = 1 << 7,         // output 0 equals input 0
-  kShapeOnly = 1 << 8,        // uses only its inputs' shapes, never their elements
-  kOpaque = 1 << 9,           // attributes decide everything; not merged by CSE unless they are equal and it is pure
+  kElementwise = 1 << 0,  // output element i depends on input elements i (after broadcasting) alone
+  kReduction = 1 << 1,    // reduces over axes
+  kView = 1 << 2,         // output 0 may share input 0's memory
+  kRandom = 1 << 3,       // draws from the generator: never merged, folded or reordered
+  kCheap = 1 << 4,        // recomputing in backward costs less than keeping the output
+  kHostOutput = 1 << 5,   // outputs are small int64 tensors in host memory, whatever the device
+  kSideEffect = 1 << 6,   // kept although nothing uses its outputs
+  kIdentity = 1 << 7,     // output 0 equals input 0
+  kShapeOnly = 1 << 8,    // uses only its inputs' shapes, never their elements
+  kOpaque = 1 << 9,       // attributes decide everything; not merged by CSE unless they are equal and it is pure
 };
 
 enum class Presence { kRequired, kOptional, kVariadic };
@@ -80,7 +80,7 @@ class OpRecord {
   OpRecord& output(const std::string& name, Presence presence = Presence::kRequired);
   // An extra output that the gradient may ask for; see Note [Saved outputs] in grad_context.h.
   OpRecord& saved(const std::string& name);
-  OpRecord& attr(const std::string& name, AttrKind kind);           // optional
+  OpRecord& attr(const std::string& name, AttrKind kind);  // optional
   OpRecord& required_attr(const std::string& name, AttrKind kind);
   OpRecord& infer(InferFn fn);
   OpRecord& traits(uint32_t bits);
@@ -162,6 +162,6 @@ constexpr const char* kAtenDomain = "org.pytorch.aten";
 // ORTMODULE_OP("", LayerNormalization, 17).input("X")...;  one per operator, at namespace scope.
 #define ORTMODULE_CONCAT_(a, b) a##b
 #define ORTMODULE_CONCAT(a, b) ORTMODULE_CONCAT_(a, b)
-#define ORTMODULE_OP(domain, op, since)                                              \
+#define ORTMODULE_OP(domain, op, since)                                                   \
   [[maybe_unused]] static ::ortmodule::OpRecord& ORTMODULE_CONCAT(record_, __COUNTER__) = \
       ::ortmodule::Registry::instance().add(domain, #op, since, __FILE__)

@@ -39,9 +39,9 @@ void check_declared(const Node& node, const TypeInfo& declared, NodeArg* out) {
     out->set_type({inferred.dtype, declared.shape});
     return;
   }
-  ORTMODULE_CHECK_GRAPH(declared.shape->size() == inferred.shape->size(), "[", node.op(), "] the output '",
-                        out->name(), "' is declared with shape ", shape_text(*declared.shape),
-                        ", but the operator gives ", shape_text(*inferred.shape), " (", node.describe(), ")");
+  ORTMODULE_CHECK_GRAPH(declared.shape->size() == inferred.shape->size(), "[", node.op(), "] the output '", out->name(),
+                        "' is declared with shape ", shape_text(*declared.shape), ", but the operator gives ",
+                        shape_text(*inferred.shape), " (", node.describe(), ")");
   Shape merged = *inferred.shape;
   for (size_t i = 0; i < merged.size(); ++i) {
     const Dim& d = (*declared.shape)[i];
@@ -85,8 +85,8 @@ void resolve(Graph& graph, const ResolveOptions& options) {
     for (size_t i = 0; i < node->inputs().size(); ++i) {
       const NodeArg* in = node->inputs()[i];
       if (!in) continue;
-      ORTMODULE_CHECK_GRAPH(in->producer() || in->is_graph_input() || in->constant(), "[", node->op(),
-                            "] reads '", in->name(), "', which is no graph input, no initializer and no node's output (",
+      ORTMODULE_CHECK_GRAPH(in->producer() || in->is_graph_input() || in->constant(), "[", node->op(), "] reads '",
+                            in->name(), "', which is no graph input, no initializer and no node's output (",
                             node->describe(), ")");
     }
   }

@@ -139,7 +139,8 @@ std::string ExecutionPlan::text() const {
     for (size_t i = 0; i < streams[s].steps.size(); ++i) {
       const Step& step = streams[s].steps[i];
       out << "    " << i << " " << step.node->qualified_op() << " '" << step.node->name() << "' (";
-      for (size_t k = 0; k < step.inputs.size(); ++k) out << (k ? ", " : "") << step.inputs[k] << (step.last_use[k] ? "!" : "");
+      for (size_t k = 0; k < step.inputs.size(); ++k)
+        out << (k ? ", " : "") << step.inputs[k] << (step.last_use[k] ? "!" : "");
       out << ") -> (";
       for (size_t k = 0; k < step.outputs.size(); ++k) out << (k ? ", " : "") << step.outputs[k];
       out << ")";

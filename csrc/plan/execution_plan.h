@@ -28,9 +28,9 @@ class SlotTable {
 struct Step {
   enum class Kind { kLaunchKernel } kind = Kind::kLaunchKernel;
   const Node* node = nullptr;
-  std::vector<int> inputs, outputs;   // slots, -1 for an absent optional one
-  std::vector<char> last_use;         // per input: the slot is dead after this step
-  std::vector<int> release;           // slots to clear after the step
+  std::vector<int> inputs, outputs;  // slots, -1 for an absent optional one
+  std::vector<char> last_use;        // per input: the slot is dead after this step
+  std::vector<int> release;          // slots to clear after the step
 };
 
 // Steps that run in order on one device queue. A CPU has one; copies and communication get their own on a GPU.
@@ -40,9 +40,9 @@ struct LogicStream {
 };
 
 struct ExecutionPlan {
-  std::string name;                   // "forward", "backward"
+  std::string name;  // "forward", "backward"
   std::vector<LogicStream> streams;
-  std::vector<int> output_slots;      // -1 where an output is absent
+  std::vector<int> output_slots;  // -1 where an output is absent
   std::vector<std::string> output_names;
   std::vector<std::pair<int, const NodeArg*>> constants;  // slots to fill once
   size_t step_count() const;
@@ -52,8 +52,8 @@ struct ExecutionPlan {
 struct PlanRequest {
   std::string name;
   Phase phase = Phase::kForward;
-  std::vector<NodeArg*> outputs;      // null entries allowed
-  std::vector<char> keep;             // by value id: must survive this plan (saved for backward); may be empty
+  std::vector<NodeArg*> outputs;  // null entries allowed
+  std::vector<char> keep;         // by value id: must survive this plan (saved for backward); may be empty
   std::string device_type = "cpu";
 };
 

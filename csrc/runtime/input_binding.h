@@ -22,9 +22,9 @@ class InputBinding {
 
  private:
   struct Axis {
-    int64_t known = -1;      // the number, or -1
-    std::string symbol;      // a lone symbol, or empty
-    Dim expression;          // anything else
+    int64_t known = -1;  // the number, or -1
+    std::string symbol;  // a lone symbol, or empty
+    Dim expression;      // anything else
   };
   struct Input {
     std::string name;
@@ -32,7 +32,8 @@ class InputBinding {
     bool has_shape;
     std::vector<Axis> axes;
   };
-  [[noreturn]] static void mismatch(const Input& input, const at::Tensor& value, const SymbolTable& symbols, size_t axis);
+  [[noreturn]] static void mismatch(const Input& input, const at::Tensor& value, const SymbolTable& symbols,
+                                    size_t axis);
   std::vector<Input> inputs_;
 };
 

@@ -81,7 +81,8 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
     const at::Tensor& tensor = state.frame.slots[slot];
     ORTMODULE_CHECK(tensor._version() == version, kRuntime,
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                    "[", tensor.toString(), " ", tensor.sizes(), "] is at version ", tensor._version(),
+                    "[",
+                    tensor.toString(), " ", tensor.sizes(), "] is at version ", tensor._version(),
                     "; expected version ", version, " instead.");
   }
   // Autograd may pass no gradient at all; then none flows on, as in eager.

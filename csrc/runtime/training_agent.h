@@ -39,13 +39,13 @@ struct TrainingProgram {
   std::shared_ptr<const void> graph;
   std::unique_ptr<Executor> forward;
   std::unique_ptr<InputBinding> binding;
-  std::vector<int> input_slots;              // -1 where nothing reads the input
-  std::vector<size_t> y_outputs;             // graph outputs that can receive a gradient
-  std::vector<size_t> x_inputs;              // graph inputs whose gradient is wanted
+  std::vector<int> input_slots;   // -1 where nothing reads the input
+  std::vector<size_t> y_outputs;  // graph outputs that can receive a gradient
+  std::vector<size_t> x_inputs;   // graph inputs whose gradient is wanted
   std::vector<std::string> x_names;
-  std::vector<bool> x_reachable;             // false: the gradient is identically zero
+  std::vector<bool> x_reachable;  // false: the gradient is identically zero
   std::vector<int> saved_slots;
-  std::vector<int> watched_slots;            // saved inputs and outputs: the caller could change them between the halves
+  std::vector<int> watched_slots;  // saved inputs and outputs: the caller could change them between the halves
   size_t slot_count = 0;
   std::shared_ptr<BackwardProgram> full_backward;
   BackwardCompiler compile_backward;

@@ -91,6 +91,21 @@ def test_a_sum_of_two_calls_goes_backward_once() -> None:
     assert_same_gradients(model, eager)
 
 
+def test_a_parameter_that_the_loss_also_reads_directly_gets_both_gradients() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        penalty = sum(p.square().sum() for p in module.parameters())
+        (loss_of(module, torch.ones(5, 4)) + 0.1 * penalty).backward()
+    assert_same_gradients(model, eager)
+
+
+def test_a_parameter_that_only_one_penalty_reads_gets_both_gradients() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        (loss_of(module, torch.ones(5, 4)) + module.get_parameter("2.weight").abs().sum()).backward()
+    assert_same_gradients(model, eager)
+
+
 def test_a_call_on_its_own_output_chains() -> None:
     model, eager = pair(nn.Linear(4, 4))
     for module in (model, eager):

@@ -1,0 +1,98 @@
+"""Buffers that a forward writes are written, in every call, as in eager."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn as nn
+
+from tests.support import Lambda, assert_same_gradients, exports, pair
+
+
+def assert_same_buffers(model: nn.Module, eager: nn.Module) -> None:
+    for (name, b), c in zip(model.named_buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(b, c, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def conv() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4, momentum=0.3), nn.Flatten())
+
+
+def test_batch_norm_statistics_follow_eagers() -> None:
+    model, eager = pair(conv())
+    held = dict(model.named_buffers())
+    for batch in (4, 6, 2, 4):
+        x = torch.randn(batch, 3, 6, 6)
+        for module in (model, eager):
+            module.zero_grad()
+            module(x).square().mean().backward()
+        assert_same_buffers(model, eager)
+        assert_same_gradients(model, eager)
+    assert int(model.get_buffer("1.num_batches_tracked")) == 4
+    assert all(b is held[n] for n, b in model.named_buffers()), "buffers are written in place"
+
+
+def test_evaluation_uses_and_keeps_the_statistics() -> None:
+    model, eager = pair(conv())
+    x = torch.randn(4, 3, 6, 6)
+    for module in (model, eager):
+        module(x)
+        module.eval()
+    before = [b.clone() for b in model.buffers()]
+    torch.testing.assert_close(model(x), eager(x))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
+
+
+def test_statistics_are_updated_without_gradients_too() -> None:
+    model, eager = pair(conv())
+    with torch.no_grad():
+        for module in (model, eager):
+            module(torch.ones(4, 3, 6, 6))
+    assert_same_buffers(model, eager)
+    assert model.report().sessions[0].mode == "inference"
+
+
+def test_a_backward_between_two_forwards_sees_its_own_statistics() -> None:
+    model, eager = pair(conv())
+    first, second = torch.randn(4, 3, 6, 6), torch.randn(4, 3, 6, 6)
+    for module in (model, eager):
+        loss = module(first).square().mean()
+        module(second)
+        loss.backward()
+    assert_same_gradients(model, eager)
+
+
+def counter(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    m.table += 1
+    return m.linear(x) * m.table.sum().detach()
+
+
+def test_a_buffer_that_counts_calls_counts_them() -> None:
+    model, eager = pair(Lambda(counter))
+    for _ in range(3):
+        torch.testing.assert_close(model(torch.ones(2, 4)), eager(torch.ones(2, 4)))
+    assert_same_buffers(model, eager)
+    assert exports(model) == 1
+
+
+def test_a_replaced_buffer_is_used_and_written() -> None:
+    model, eager = pair(Lambda(counter))
+    for module in (model, eager):
+        module(torch.ones(2, 4))
+        module.table = torch.full((4,), 10.0)
+        module(torch.ones(2, 4))
+    assert torch.equal(model.table, torch.full((4,), 11.0))
+    assert_same_buffers(model, eager)
+
+
+def test_loading_statistics_takes_effect_without_a_new_export() -> None:
+    model, eager = pair(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    for module in (model, eager):
+        module.eval()
+    x = torch.randn(3, 4)
+    model(x)
+    state = {**eager.state_dict(), "0.running_mean": torch.arange(4.0)}
+    for module in (model, eager):
+        module.load_state_dict(state)
+    torch.testing.assert_close(model(x), eager(x))
+    assert exports(model) == 1

@@ -1,0 +1,94 @@
+"""What cannot be captured runs in PyTorch, is said once with its reason, or is an error where the user asks for one."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from ortmodule import CaptureError, Options, ORTModule
+from tests.support import Lambda, mlp
+
+
+def branch(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    h = m.linear(x)
+    if h.sum() > 0:
+        return h * 2
+    return h - 1
+
+
+def test_a_branch_on_data_gives_eagers_result_with_one_warning() -> None:
+    eager = Lambda(branch)
+    model = ORTModule(Lambda(branch))
+    with pytest.warns(UserWarning) as caught:
+        for sign in (1.0, -1.0, 1.0):
+            x = torch.full((2, 4), sign)
+            torch.testing.assert_close(model(x), eager(x))
+    ours = [str(w.message) for w in caught if "ORTModule" in str(w.message)]
+    assert len(ours) == 1
+    assert "runs in PyTorch" in ours[0]
+    assert "test_fallback.py" in ours[0] and "if h.sum() > 0" in ours[0], "the line of the user's code"
+
+
+def test_the_report_says_that_it_fell_back_and_why() -> None:
+    model = ORTModule(Lambda(branch))
+    with pytest.warns(UserWarning):
+        model(torch.ones(2, 4)).sum().backward()
+    report = model.report()
+    assert report.fallback == "whole" and report.sessions == ()
+    assert "test_fallback.py" in report.fallback_reason
+    assert "whole" in str(report)
+    assert model.linear.weight.grad is not None
+
+
+def test_fallback_error_raises_with_reason_and_line() -> None:
+    model = ORTModule(Lambda(branch), options=Options(fallback="error"))
+    for _ in range(2):
+        with pytest.raises(CaptureError) as caught:
+            model(torch.ones(2, 4))
+    assert caught.value.reason
+    assert "if h.sum() > 0" in caught.value.source_line
+
+
+def test_an_error_of_the_users_forward_is_the_users_error() -> None:
+    def failing(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("a bug in the forward")
+
+    model = ORTModule(Lambda(failing))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError, match="a bug in the forward"):
+            model(torch.ones(2, 4))
+    model.function = lambda m, x: m.linear(x)
+    model(torch.ones(2, 4))
+    assert model.report().fallback == "none", "the mended forward runs in the engine"
+
+
+def test_a_wrong_shape_is_the_error_that_eager_raises() -> None:
+    model = ORTModule(mlp())
+    model(torch.ones(2, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError, match="shape"):
+            model(torch.ones(2, 5))
+
+
+def test_one_bad_call_does_not_take_the_engine_away_from_good_ones() -> None:
+    model = ORTModule(mlp())
+    x = torch.randn(2, 4)
+    model(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError):
+            model(torch.ones(2, 5))
+    model(x)
+    assert model.report().sessions[0].runs == 2
+
+
+def test_other_modules_are_not_touched_by_a_fallback() -> None:
+    bad, good = ORTModule(Lambda(branch)), ORTModule(mlp())
+    with pytest.warns(UserWarning):
+        bad(torch.ones(2, 4))
+    good(torch.ones(2, 4))
+    assert (bad.report().fallback, good.report().fallback) == ("whole", "none")

@@ -1,0 +1,215 @@
+"""An ORTModule is the module it wraps: names, state, modes, attributes, methods, copies."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+
+from ortmodule import InvalidArgumentError, Options, ORTModule
+from tests.support import assert_same_gradients, exports, mlp, pair
+
+
+class Net(nn.Module):
+    """A module with methods, attributes, a property and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.register_buffer("scratch", torch.ones(2), persistent=False)
+        self.kind = "net"
+
+    @property
+    def width(self) -> int:
+        return self.first.out_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.first(x))
+
+    def describe(self, greeting: str) -> str:
+        return f"{greeting} {self.kind} of {self.width}"
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x)
+
+
+X = torch.linspace(-1, 1, 20).reshape(5, 4)
+
+
+def test_names_are_the_wrapped_modules() -> None:
+    model, eager = pair(Net())
+    for method in ("named_parameters", "named_buffers", "named_modules", "named_children", "state_dict"):
+        got, expected = dict(getattr(model, method)()), dict(getattr(eager, method)())
+        assert list(got) == list(expected), method
+    assert list(model.state_dict(prefix="a.")) == list(eager.state_dict(prefix="a."))
+    assert [type(m) for m in model.modules()] == [type(m) for m in eager.modules()]
+    assert [type(m) for m in model.children()] == [type(m) for m in eager.children()]
+    assert len(list(model.buffers())) == len(list(eager.buffers()))
+
+
+def test_state_goes_from_eager_to_ortmodule_and_back() -> None:
+    model, eager = pair(Net())
+    for p in eager.parameters():
+        nn.init.normal_(p)
+    model(X)
+    assert str(model.load_state_dict(eager.state_dict())) == "<All keys matched successfully>"
+    torch.testing.assert_close(model(X), eager(X))
+    fresh = Net()
+    fresh.load_state_dict(model.state_dict())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict({})
+    assert model.load_state_dict({}, strict=False).missing_keys
+
+
+def test_a_checkpoint_file_loads_in_either() -> None:
+    model, eager = pair(Net())
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    eager.load_state_dict(torch.load(file))
+
+
+def test_train_and_eval_reach_every_sub_module() -> None:
+    model, _ = pair(Net())
+    assert model.eval() is model and not model.training and not model.norm.training
+    assert model.train() is model and model.training and model.norm.training
+
+
+def test_conversion_to_double_takes_place() -> None:
+    model, eager = pair(Net())
+    model(X)
+    assert model.to(torch.float64) is model
+    eager.double()
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    out = model(X.double())
+    torch.testing.assert_close(out, eager(X.double()))
+    out.sum().backward()
+    assert model.first.weight.grad.dtype == torch.float64
+
+
+def test_attributes_and_methods_are_the_wrapped_modules() -> None:
+    model, _ = pair(Net())
+    assert model.kind == "net" and model.width == 8
+    assert model.describe("a") == "a net of 8"
+    torch.testing.assert_close(model.features(X), model.module.first(X))
+    assert {"kind", "describe", "first", "report"} <= set(dir(model))
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        _ = model.nothing_of_this_name
+
+
+def test_attributes_are_set_on_the_wrapped_module() -> None:
+    model, _ = pair(Net())
+    model.kind = "other"
+    model.extra = nn.Parameter(torch.ones(3))
+    model.register_buffer("more", torch.zeros(1))
+    assert model.module.kind == "other"
+    assert {"extra"} <= dict(model.module.named_parameters()).keys()
+    assert {"more"} <= dict(model.module.named_buffers()).keys()
+    del model.extra
+    assert not hasattr(model.module, "extra")
+
+
+def test_representation_names_both() -> None:
+    model, eager = pair(Net())
+    assert repr(model) == f"ORTModule({eager!r})"
+
+
+def test_the_wrapped_module_still_runs_by_itself() -> None:
+    model, eager = pair(Net())
+    model(X).sum().backward()
+    eager(X)
+    torch.testing.assert_close(model.module(X), eager(X))
+
+
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_is_an_independent_ortmodule(duplicate: Any, called: bool) -> None:
+    model, eager = pair(Net())
+    if called:
+        for module in (model, eager):
+            module(X).sum().backward()
+    twin = duplicate(model)
+    assert isinstance(twin, ORTModule) and twin.module is not model.module
+    model.zero_grad()
+    twin.zero_grad()
+    eager.zero_grad()
+    for module in (twin, eager):
+        module(X).square().mean().backward()
+    assert_same_gradients(twin, eager)
+    assert all(p.grad is None for p in model.parameters())
+    assert exports(twin) == 1
+
+
+def test_the_options_travel_with_a_copy() -> None:
+    model = ORTModule(mlp(), options=Options(dropout="torch", fallback="error"))
+    assert pickle.loads(pickle.dumps(model))._options == Options(dropout="torch", fallback="error")
+
+
+def test_wrapping_twice_is_wrapping_once() -> None:
+    once = ORTModule(Net())
+    twice = ORTModule(once)
+    assert twice.module is once.module
+    twice(X)
+    assert twice.report().fallback == "none"
+
+
+def test_only_modules_and_known_kinds_of_options_are_taken() -> None:
+    for wrong in (lambda x: x, None, "net"):
+        with pytest.raises(InvalidArgumentError, match=r"nn\.Module"):
+            ORTModule(wrong)
+    with pytest.raises(InvalidArgumentError, match="options"):
+        ORTModule(Net(), options={"dropout": "fast"})
+    with pytest.raises(InvalidArgumentError, match="debug_options"):
+        ORTModule(Net(), Options())
+
+
+def test_an_optimizer_over_its_parameters_trains_it() -> None:
+    model, eager = pair(Net())
+    for module in (model, eager):
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
+        for _ in range(5):
+            optimizer.zero_grad()
+            (module(X) - 1).square().mean().backward()
+            optimizer.step()
+    for p, q in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+def test_an_ortmodule_inside_a_module_trains_with_it() -> None:
+    model, eager = (nn.Sequential(nn.Linear(4, 4), inner, nn.Linear(8, 2)) for inner in pair(Net()))
+    eager.load_state_dict(model.state_dict())
+    for module in (model, eager):
+        module(X).square().mean().backward()
+    assert_same_gradients(model, eager)
+    assert len(list(model.parameters())) == len(list(eager.parameters()))
+
+
+def test_forward_hooks_of_the_wrapper_run() -> None:
+    model, _ = pair(Net())
+    seen = []
+    model.register_forward_pre_hook(lambda m, args: seen.append("before"))
+    model.register_forward_hook(lambda m, args, out: seen.append("after") or out * 2)
+    torch.testing.assert_close(model(X), model.module(X) * 2)
+    assert seen == ["before", "after"]
+
+
+def test_apply_and_requires_grad_reach_the_parameters() -> None:
+    model, _ = pair(Net())
+
+    def zero(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.weight)
+
+    assert model.apply(zero) is model
+    assert not model.first.weight.any()
+    assert model.requires_grad_(False) is model
+    assert not any(p.requires_grad for p in model.parameters())

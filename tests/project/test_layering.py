@@ -1,0 +1,145 @@
+"""The include rule of the core: a layer sees the layers below it, and torch and protobuf stay where they belong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+CSRC = Path(__file__).parents[2] / "csrc"
+# base < graph < ops < {onnx, transforms, gradient} < plan < device < runtime < compile < bindings
+RANK = {
+    "base": 0,
+    "graph": 1,
+    "ops": 2,
+    "onnx": 3,
+    "transforms": 3,
+    "gradient": 3,
+    "plan": 4,
+    "device": 5,
+    "runtime": 6,
+    "compile": 7,
+    "bindings": 8,
+}
+TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
+PROTOBUF = re.compile(r"google/protobuf|\.pb\.h$|^onnx/onnx")
+WITH_TORCH = {"runtime", "device", "compile", "bindings"}
+
+
+def sources() -> list[Path]:
+    return sorted(p for p in CSRC.rglob("*") if p.suffix in {".h", ".cpp", ".cu", ".cuh"})
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', path.read_text(), re.MULTILINE)
+
+
+def layer(path: Path) -> str:
+    return path.relative_to(CSRC).parts[0]
+
+
+@pytest.fixture(scope="module")
+def reached() -> dict[Path, set[str]]:
+    """Every include of a file, through our own headers as well."""
+    direct = {path: includes(path) for path in sources()}
+    out: dict[Path, set[str]] = {}
+
+    def walk(path: Path) -> set[str]:
+        if path not in out:
+            out[path] = set()
+            found = set(direct[path])
+            for name in direct[path]:
+                if (CSRC / name) in direct:
+                    found |= walk(CSRC / name)
+            out[path] = found
+        return out[path]
+
+    for path in direct:
+        walk(path)
+    return out
+
+
+def test_the_sources_are_found() -> None:
+    assert len(sources()) > 100
+    assert {layer(p) for p in sources()} - {"cuda"} <= RANK.keys()
+
+
+def test_no_layer_includes_one_above_it_or_beside_it() -> None:
+    wrong = []
+    for path in sources():
+        mine = layer(path)
+        if mine == "cuda":
+            continue
+        for name in includes(path):
+            theirs = name.split("/")[0]
+            if theirs in RANK and theirs != mine and RANK[theirs] >= RANK[mine]:
+                wrong.append(f"{path.relative_to(CSRC)} includes {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_torch_is_seen_by_kernels_runtime_device_compile_and_bindings_alone(reached: dict[Path, set[str]]) -> None:
+    wrong = []
+    for path, names in reached.items():
+        allowed = layer(path) in WITH_TORCH or path.name.endswith("_kernel.cpp")
+        if allowed or path.suffix == ".h":
+            continue
+        wrong += [f"{path.relative_to(CSRC)} sees {name}" for name in names if TORCH.match(name)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_header_of_the_core_below_ops_includes_torch() -> None:
+    low = {"base", "graph", "onnx", "transforms", "gradient", "plan"}
+    wrong = [str(p) for p in sources() if layer(p) in low and any(TORCH.match(n) for n in includes(p))]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_wide_torch_headers_are_included_nowhere() -> None:
+    wide = {"torch/torch.h", "torch/all.h", "ATen/ATen.h", "ATen/Functions.h", "torch/extension.h"}
+    wrong = []
+    for path in sources():
+        bad = wide & set(includes(path))
+        if bad - ({"torch/extension.h"} if layer(path) == "bindings" else set()):
+            wrong.append(f"{path.relative_to(CSRC)} includes {bad}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_cuda_headers_of_torch_are_included_nowhere() -> None:
+    bad = re.compile(r"^(c10/cuda|ATen/cuda|torch/csrc/cuda)")
+    wrong = [str(p) for p in sources() if any(bad.match(n) for n in includes(p))]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_protobuf_stays_in_onnx(reached: dict[Path, set[str]]) -> None:
+    wrong = []
+    for path, names in reached.items():
+        if layer(path) != "onnx":
+            wrong += [f"{path.relative_to(CSRC)} sees {name}" for name in names if PROTOBUF.search(name)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_operator_family_includes_no_other() -> None:
+    wrong = []
+    for path in sources():
+        parts = path.relative_to(CSRC).parts
+        if parts[0] != "ops" or len(parts) < 3:
+            continue
+        for name in includes(path):
+            theirs = name.split("/")
+            if theirs[0] == "ops" and len(theirs) > 2 and theirs[1] != parts[1]:
+                wrong.append(f"{'/'.join(parts)} includes {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_cuda_kernels_include_no_torch() -> None:
+    kernels = [p for p in sources() if p.suffix in {".cu", ".cuh"} or layer(p) == "cuda"]
+    wrong = [str(p) for p in kernels if any(TORCH.match(n) for n in includes(p))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("layers", "word"), [({"gradient"}, r'"(MatMul|Gelu|Relu|Softmax|Conv|LayerNormalization)"'), ({"plan"}, r"at::")]
+)
+def test_general_code_names_no_operator_and_no_torch(layers: set[str], word: str) -> None:
+    wrong = [str(p) for p in sources() if layer(p) in layers and re.search(word, p.read_text())]
+    assert not wrong, "\n".join(wrong)
