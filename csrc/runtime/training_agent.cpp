@@ -25,13 +25,13 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
     if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = inputs[i];
 
   if (peak_forward_ == 0) {  // the first run is measured
-    MemoryMeter meter(frame);
+    MemoryMeter meter(frame, false);
     const StepObserver measured = [&](const Step& step, const Frame& f) {
-      meter.measure(f);
+      meter.after_step(step, f);
       if (observer) (*observer)(step, f);
     };
     program_.forward->run(frame, nullptr, &measured);
-    meter.measure(frame);
+    meter.finish(frame);
     peak_forward_ = meter.peak();
     saved_bytes_ = meter.now();
   } else {
@@ -107,7 +107,7 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
   if (peak_backward_ == 0) {
     MemoryMeter meter(frame, true);
     const StepObserver measured = [&](const Step& step, const Frame& f) {
-      meter.measure(f);
+      meter.after_step(step, f);
       if (observer) (*observer)(step, f);
     };
     program->executor->run(frame, &sink, &measured);

@@ -24,6 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+# torch.export loads these on its first call, seconds and 60 MB that would count as the first step's.
+import torch._export.passes
+import torch.export._trace
 import torch.fx.traceback as fx_traceback
 import torch.utils.checkpoint as torch_checkpoint
 

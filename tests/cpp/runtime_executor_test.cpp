@@ -1,6 +1,7 @@
 // Running plans: results, when outputs leave, what wrong inputs say, and several outstanding runs of a training graph.
 #include "runtime/executor.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
