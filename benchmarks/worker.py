@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import statistics
@@ -65,10 +66,9 @@ def peak(device: str) -> float:
 
 def load_libraries(runner: str) -> None:
     """Loads what a runner needs, so that the memory of a step is the step's; the seconds count as the first step's."""
-    if runner == "ortmodule":
-        import ortmodule  # noqa: F401
-    elif runner == "compile":
-        import torch._inductor.compile_fx
+    libraries = {"ortmodule": "ortmodule", "compile": "torch._inductor.compile_fx"}
+    if runner in libraries:
+        importlib.import_module(libraries[runner])
 
 
 def wrap(runner: str, module: nn.Module) -> nn.Module:
