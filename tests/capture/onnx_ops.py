@@ -199,6 +199,11 @@ def Elu(x, alpha):
 
 
 @operator
+def HardTanh(x, min_val=-1.0, max_val=1.0):
+    return F.hardtanh(x, min_val, max_val)
+
+
+@operator
 def Clip(x, low=None, high=None):
     return torch.clamp(x, low, high)
 
