@@ -15,7 +15,8 @@ def assert_same_buffers(model: nn.Module, eager: nn.Module) -> None:
 
 def conv() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4, momentum=0.3), nn.Flatten())
+    norms = nn.BatchNorm2d(4), nn.BatchNorm2d(4, momentum=0.3)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), norms[0], nn.ReLU(), norms[1], nn.Flatten())
 
 
 def test_batch_norm_statistics_follow_eagers() -> None:

@@ -80,7 +80,9 @@ def test_the_portable_forward_runs_in_stock_onnxruntime(name: str, tmp_path: Pat
     named = dict(capture(eager, (), sample.inputs).user_inputs)
     leaves = list(sample.inputs.values())
     users = {graph_name: leaves[i] for i, graph_name in named.items()}
-    feed = {i.name: (users[i.name] if i.name in users else state[i.name]).detach().numpy() for i in runtime.get_inputs()}
+    feed = {
+        i.name: (users[i.name] if i.name in users else state[i.name]).detach().numpy() for i in runtime.get_inputs()
+    }
     results = dict(zip([o.name for o in runtime.get_outputs()], runtime.run(None, feed), strict=True))
     wanted = [expected] if isinstance(expected, torch.Tensor) else [expected.loss, expected.logits]
     for tensor in wanted:

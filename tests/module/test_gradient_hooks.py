@@ -1,4 +1,4 @@
-"""Hooks see the gradients that eager would show them: Note [Direct gradient writes] in csrc/bindings/autograd_node.h."""
+"""Hooks see the gradients that eager shows them: Note [Direct gradient writes] in csrc/bindings/autograd_node.h."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_hook_on_the_output_changes_what_flows_back() -> None:
 
 
 def test_an_optimizer_that_steps_inside_backward_works() -> None:
-    """The pattern of PyTorch's tutorial: a step per parameter in its post-accumulate hook, so that no gradient stays."""
+    """The pattern of PyTorch's tutorial: a step per parameter in its hook, so that no gradient stays."""
     model, eager = pair(mlp())
     for module in (model, eager):
         steps = {p: torch.optim.SGD([p], lr=0.1) for p in module.parameters()}

@@ -1,0 +1,123 @@
+"""A module that changes between two calls is never run as it was before, however steady the calls are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn as nn
+
+from tests.support import Lambda, assert_same_gradients, pair
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def inner(module: nn.Module) -> nn.Module:
+    return getattr(module, "module", module)
+
+
+def assert_follows(module: nn.Module, change: Callable[[nn.Module], None]) -> None:
+    """Three equal calls, the change, three more: ORTModule gives eager's results and gradients in all of them."""
+    model, eager = pair(module)
+    for step in range(6):
+        if step == 3:
+            change(inner(model))
+            change(inner(eager))
+        outs = []
+        for m in (model, eager):
+            m.zero_grad()
+            out = m(X)
+            if out.requires_grad:
+                out.square().mean().backward()
+            outs.append(out.detach())
+        torch.testing.assert_close(*outs, msg=lambda t, n=step: f"call {n}: {t}")
+        assert_same_gradients(model, eager)
+
+
+def sequential() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+
+def set_attribute(name: str, value: Callable[[], object]) -> Callable[[nn.Module], None]:
+    return lambda m: setattr(m, name, value())
+
+
+CHANGES: dict[str, Callable[[nn.Module], None]] = {
+    "a layer appended": lambda m: m.append(nn.Sigmoid()),
+    "a layer removed": lambda m: m.pop(1),
+    "a layer replaced": lambda m: m.__setitem__(1, nn.ReLU()),
+    "a bias taken away": lambda m: setattr(m[0], "bias", None),
+    "a parameter replaced": lambda m: setattr(m[0], "weight", nn.Parameter(torch.full((4, 4), 0.2))),
+    "a parameter's data replaced": lambda m: setattr(m[0].weight, "data", torch.full((4, 4), 0.2)),
+    "a layer of another width": lambda m: m.__setitem__(2, nn.Linear(4, 4).requires_grad_(False)),
+    "a forward hook": lambda m: m[1].register_forward_hook(lambda *a: a[2] * 2) and None,
+    "a forward pre-hook": lambda m: m[2].register_forward_pre_hook(lambda _, a: (a[0] + 1,)) and None,
+    "double precision and back": lambda m: m.double().float(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_the_layers_is_followed(name: str) -> None:
+    def change(module: nn.Module) -> None:
+        torch.manual_seed(7)
+        CHANGES[name](module)
+
+    assert_follows(sequential(), change)
+
+
+def with_attributes() -> Lambda:
+    def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) * m.scale * m.factors[0] * m.options["gain"] + m.shift + m.table
+
+    module = Lambda(forward)
+    module.scale, module.factors, module.options, module.shift = 2.0, [3.0], {"gain": 0.5}, torch.ones(4)
+    return module
+
+
+ATTRIBUTES: dict[str, Callable[[nn.Module], object]] = {
+    "a number": lambda m: setattr(m, "scale", 5.0),
+    "an element of a list": lambda m: m.factors.__setitem__(0, -1.0),
+    "another list": lambda m: setattr(m, "factors", [7.0]),
+    "an entry of a dict": lambda m: m.options.update(gain=4.0),
+    "another tensor": lambda m: setattr(m, "shift", torch.full((4,), 9.0)),
+    "a tensor's elements": lambda m: m.shift.fill_(4),
+    "a buffer": lambda m: setattr(m, "table", torch.full((4,), 3.0)),
+    "a buffer's elements": lambda m: m.table.fill_(6),
+    "the forward's function": lambda m: setattr(m, "function", lambda m, x: m.linear(x) - 1),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_a_change_of_an_attribute_is_followed(name: str) -> None:
+    assert_follows(with_attributes(), ATTRIBUTES[name])
+
+
+def test_a_parameter_that_is_an_output_is_the_present_one() -> None:
+    model, _ = pair(Lambda(lambda m, x: (m.linear(x), m.linear.weight)))
+    for _ in range(3):
+        assert model(X)[1] is model.linear.weight
+    model.linear.weight = nn.Parameter(torch.ones(4, 4))
+    for _ in range(3):
+        assert model(X)[1] is model.linear.weight
+
+
+def test_steady_calls_still_see_other_arguments() -> None:
+    model, eager = pair(Lambda(lambda m, x, k, *, flag=False, extra=None: m.linear(x) * k + bool(flag)))
+    calls = [
+        lambda m: m(X, 1),
+        lambda m: m(X, 1),
+        lambda m: m(X, True),
+        lambda m: m(X, 1.0),
+        lambda m: m(X, 2),
+        lambda m: m(X, k=2),
+        lambda m: m(X, 2, flag=True),
+        lambda m: m(X.double().float()[:2], 2),
+        lambda m: m(X[:1], 1),
+        lambda m: m(X[:0], 1),
+        lambda m: m(X.t().contiguous().t(), 1),
+        lambda m: m(X, 1, extra=None),
+    ]
+    for call in calls * 2:
+        torch.testing.assert_close(call(model), call(eager))
