@@ -71,8 +71,8 @@ TEST(GradientGraphBuilder, AccumulatesPairwise) {
   EXPECT_EQ(sums, 3u);
   // A contribution that waits for its sum is a buffer held: never more than the running sum and the newest one.
   for (Node* node : nodes) {
-    const bool contributes = node->op() != "Sum" && node->output(0)->uses().size() == 1 &&
-                             node->output(0)->uses()[0].node->op() == "Sum";
+    const bool contributes =
+        node->op() != "Sum" && node->output(0)->uses().size() == 1 && node->output(0)->uses()[0].node->op() == "Sum";
     contributions_before += contributes;
     if (node->op() == "Sum") contributions_before = 1;
     most_waiting = std::max(most_waiting, contributions_before);
@@ -101,8 +101,8 @@ TEST(GradientGraphBuilder, LeavesOutAnInputThatNoOutputDependsOn) {
 }
 
 TEST(GradientGraphBuilder, StopsAtStopGradient) {
-  auto g = resolved(
-      "graph g(x: float[4]) -> (y)\n %h = Tanh(%x)\n %s = ai.ortmodule::StopGradient(%h)\n %y = Mul(%h, %s)");
+  auto g =
+      resolved("graph g(x: float[4]) -> (y)\n %h = Tanh(%x)\n %s = ai.ortmodule::StopGradient(%h)\n %y = Mul(%h, %s)");
   const GradientResult result = differentiate(*g, {"x"});
   EXPECT_NE(result.dxs[0], nullptr);
   EXPECT_EQ(count(*g, "Sum"), 0u) << "one path carries a gradient, the stopped one none";

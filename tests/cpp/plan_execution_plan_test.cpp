@@ -37,8 +37,9 @@ std::set<int> released(const ExecutionPlan& plan) {
 using Slots = std::vector<int>;
 
 TEST(ExecutionPlan, ReleasesAfterLastUse) {
-  auto g = resolved("graph g(x: float[4]) -> (y)\n %a = Neg(%x)\n %b = Exp(%a)\n %c = Tanh(%a)\n %d = Add(%b, %c)\n"
-                    " %y = Mul(%d, %x)");
+  auto g = resolved(
+      "graph g(x: float[4]) -> (y)\n %a = Neg(%x)\n %b = Exp(%a)\n %c = Tanh(%a)\n %d = Add(%b, %c)\n"
+      " %y = Mul(%d, %x)");
   SlotTable slots;
   const ExecutionPlan plan = forward_plan(*g, slots);
   const auto& steps = plan.streams.at(0).steps;

@@ -51,8 +51,9 @@ struct Program {
 };
 
 TEST(Executor, RunsASmallGraphAtAnySize) {
-  const Program program("graph g(x: float[batch, 3], w: float[3]) -> (y)\n const %two: float[] = [2]\n"
-                        " %a = Mul(%x, %w)\n %b = Mul(%a, %two)\n %y = Tanh(%b)");
+  const Program program(
+      "graph g(x: float[batch, 3], w: float[3]) -> (y)\n const %two: float[] = [2]\n"
+      " %a = Mul(%x, %w)\n %b = Mul(%a, %two)\n %y = Tanh(%b)");
   for (int64_t batch : {2, 5}) {
     const at::Tensor x = at::arange(batch * 3, at::kFloat).reshape({batch, 3}), w = at::full({3}, 0.1f);
     Frame frame = program.frame({x, w});
@@ -71,8 +72,9 @@ TEST(Executor, DoesNotWriteIntoItsInputs) {
 }
 
 TEST(Executor, HandsEachOutputToTheSinkAsSoonAsNothingReadsIt) {
-  const Program program("graph g(x: float[4]) -> (y, early, again)\n %early = Neg(%x)\n %b = Exp(%x)\n"
-                        " %again = Tanh(%b)\n %y = Mul(%again, %b)");
+  const Program program(
+      "graph g(x: float[4]) -> (y, early, again)\n %early = Neg(%x)\n %b = Exp(%x)\n"
+      " %again = Tanh(%b)\n %y = Mul(%again, %b)");
   Frame frame = program.frame({at::ones({4})});
   std::vector<std::string> events;
   const StepObserver observer = [&](const Step& step, const Frame&) { events.push_back(step.node->op()); };
