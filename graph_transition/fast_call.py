@@ -11,6 +11,7 @@ from .. import _C
 from .signature import hook_tables
 
 if TYPE_CHECKING:
+    from ..capture import OutputRef
     from .manager import Transition
 
 __all__ = ["make_fast_call"]
@@ -48,7 +49,7 @@ def make_fast_call(
             kwargs,
             list(dynamic),
             sources,
-            _watches(module, captured.attributes),
+            [*_watches(module, captured.attributes), *_returned(module, outputs)],
             guard,
             restore,
         )
@@ -72,13 +73,21 @@ def _tensor_entry(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], s
     return (holder._parameters if key in holder._parameters else holder._buffers), key
 
 
+def _returned(module: torch.nn.Module, outputs: Iterable[OutputRef]) -> list[tuple[Any, Any, Any]]:
+    """The module's tensors that the call returns as they are: they must be the very same ones."""
+    names = [ref.name for ref in outputs if ref.kind == "input" and ref.name is not None]
+    entries = [_tensor_entry(module, name) for name in names]
+    return [(holder, key, holder[key]) for holder, key in entries if key in holder]
+
+
 def _watches(module: torch.nn.Module, attributes: Iterable[tuple[str, str, Any]]) -> list[tuple[Any, Any, Any]]:
     """Everything of the module that the graph has baked in."""
     watches: list[tuple[Any, Any, Any]] = []
     for m in module.modules():
         watches.append((m.__dict__, "training", m.training))
         watches.extend((m._modules, name, child) for name, child in m._modules.items())
-        watches.extend((table, None, len(table)) for table in hook_tables(m))
+        tables: list[dict[Any, Any]] = [*hook_tables(m), m._modules, m._parameters, m._buffers]
+        watches.extend((table, None, len(table)) for table in tables)
     for owner, name, value in attributes:
         holder = module.get_submodule(owner)
         watches.append((holder.__dict__ if name in holder.__dict__ else holder, name, value))

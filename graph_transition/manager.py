@@ -18,6 +18,7 @@ import torch
 
 from .. import _C
 from ..capture import Captured, capture
+from ..capture.values import same
 from ..errors import CaptureError, ORTModuleError
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
@@ -53,7 +54,7 @@ class _Graph:
                     return f"size {axis} of input {i} changed from {old} to {new}"
         for owner, name, value in self.captured.attributes:
             now = getattr(module.get_submodule(owner), name, None)
-            if now is not value and now != value:
+            if not same(now, value):
                 return f"the attribute {owner + '.' if owner else ''}{name} changed from {value!r} to {now!r}"
         if self.dynamic:
             failed = self.captured.check([leaves[i] for i in self.tensor_leaves])
@@ -136,7 +137,7 @@ class GraphTransitionManager:
         fast = make_fast_call(self._module, transition, graph.dynamic, args, kwargs)
         if fast is not None:
             transition.fast_calls.append(fast)
-            self.fast_calls = [fast, *self.fast_calls[: _FAST_CALLS - 1]]
+            self._keep_fast_calls([fast, *self.fast_calls])
         return transition, leaves
 
     # -- graphs -----------------------------------------------------------------------------------------------------
@@ -192,12 +193,20 @@ class GraphTransitionManager:
     def _bound(self) -> None:
         """Drops the least recently used signatures, and the oldest graphs of the present one, beyond the limit."""
         if sum(map(len, self._graphs.values())) > self._options.cache_size:
-            self.fast_calls = []
+            self._keep_fast_calls([])
         while sum(map(len, self._graphs.values())) > self._options.cache_size:
             if len(self._graphs) > 1:
                 self._graphs.popitem(last=False)
             else:
                 next(iter(self._graphs.values())).pop(0)
+
+    def _keep_fast_calls(self, fast_calls: list[_C.FastCall]) -> None:
+        """Keeps the first few; what the others ran stays counted."""
+        self.fast_calls = fast_calls[:_FAST_CALLS]
+        for transition in self.transitions():
+            for fast in [f for f in transition.fast_calls if f not in self.fast_calls]:
+                transition.fast_calls.remove(fast)
+                transition.slow_runs += fast.runs
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from torch.utils import _pytree as pytree
 
 __all__ = ["CallSignature", "flatten_call", "hook_tables", "signature_of"]
 
+ModuleFacts = tuple[int, bool, int, tuple[str, ...]]
+
 
 @dataclasses.dataclass(frozen=True)
 class CallSignature:
@@ -21,13 +23,14 @@ class CallSignature:
     Attributes:
         structure: text of the pytree structure of (args, kwargs).
         leaves: per flat leaf ("tensor", dtype, rank, device) or ("value", type, value).
-        modules: (identity, training flag, number of hooks) of every sub-module, in `modules()` order.
+        modules: (identity, training flag, number of hooks, names of parameters and buffers) of every sub-module, in
+            `modules()` order.
         autocast: (device type, dtype) where autocast is on.
     """
 
     structure: str
     leaves: tuple[tuple[Any, ...], ...]
-    modules: tuple[tuple[int, bool, int], ...]
+    modules: tuple[ModuleFacts, ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
 
     def differences(self, other: CallSignature) -> list[str]:
@@ -45,6 +48,8 @@ class CallSignature:
             out.append("a sub-module was replaced")
         elif [m[2] for m in self.modules] != [m[2] for m in other.modules]:
             out.append("a hook was added or removed")
+        elif [m[3] for m in self.modules] != [m[3] for m in other.modules]:
+            out.append("a parameter or buffer was added or removed")
         if self.autocast != other.autocast:
             out.append(f"autocast changed from {other.autocast or 'off'} to {self.autocast or 'off'}")
         return out
@@ -71,9 +76,13 @@ def hook_tables(module: torch.nn.Module) -> list[dict[int, Any]]:
     return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
 
 
-def module_state(module: torch.nn.Module) -> tuple[tuple[int, bool, int], ...]:
-    """(identity, training flag, number of hooks) of every sub-module."""
-    return tuple((id(m), m.training, sum(map(len, hook_tables(m)))) for m in module.modules())
+def module_state(module: torch.nn.Module) -> tuple[ModuleFacts, ...]:
+    """(identity, training flag, number of hooks, names of the tensors it has) of every sub-module."""
+    return tuple((id(m), m.training, sum(map(len, hook_tables(m))), _tensor_names(m)) for m in module.modules())
+
+
+def _tensor_names(module: torch.nn.Module) -> tuple[str, ...]:
+    return tuple(name for table in (module._parameters, module._buffers) for name, t in table.items() if t is not None)
 
 
 def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Module) -> CallSignature:

@@ -1,4 +1,7 @@
-"""Every test starts from the same random state and without ORTModule's variables of the caller's shell."""
+"""Every test starts from the same random state, on one thread, without ORTModule's variables of the caller's shell.
+
+One thread, because the tensors are small: threads that wait for each other take most of the time on a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -13,3 +16,4 @@ def clean_start(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in [v for v in os.environ if v.startswith("ORTMODULE_")]:
         monkeypatch.delenv(variable)
     torch.manual_seed(0)
+    torch.set_num_threads(1)

@@ -19,6 +19,7 @@ import functools
 import itertools
 import threading
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ import torch.utils.checkpoint as torch_checkpoint
 
 from ..errors import CaptureError
 from .library import FunctionCall, call_function_class, tracing
+from .values import same, snapshot
 
 __all__ = [
     "LOCK",
@@ -73,11 +75,14 @@ def _last_user_frame(frames: traceback.StackSummary) -> str | None:
 class AttributeReads:
     """Python values that the traced forward read from its modules' attributes: they are baked into the graph.
 
-    `values` maps (module, attribute) to the value first read, for numbers, strings, None, tuples of them and plain
-    tensors; a later call must find equal values for the graph to hold.
+    `values` maps (module, attribute) to the value first read, for numbers, strings, None, functions, plain tensors and
+    containers of whatever they hold; a later call must find the same values for the graph to hold.
     """
 
-    _KINDS = (bool, int, float, str, type(None), tuple, torch.Tensor)
+    _KINDS = (
+        bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor, tuple, list, dict, set, frozenset,
+        types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
+    )  # fmt: skip
 
     def __init__(self, root: torch.nn.Module) -> None:
         self._modules = dict(root.named_modules())
@@ -90,14 +95,22 @@ class AttributeReads:
         if name[0] != "_" and isinstance(value, self._KINDS) and name in vars(module):
             owner = self._names.get(module)
             if owner is not None:
-                self.values.setdefault((owner, name), value)
+                if (owner, name) not in self.values:
+                    self.values[owner, name] = snapshot(value)
 
     def finish(self) -> None:
         """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
         for (owner, name), value in list(self.values.items()):
             now = vars(self._modules[owner]).get(name)
-            if now is not value and (isinstance(value, torch.Tensor) or type(now) is not type(value) or now != value):
-                self.changed.append(f"{owner}.{name}".lstrip("."))
+            if same(now, value):
+                continue
+            self.changed.append(f"{owner}.{name}".lstrip("."))
+            # What the traced forward put into a container stands for no real value.
+            if type(now) is list and type(value) is list:
+                now[:] = value
+            elif type(now) is dict and type(value) is dict:
+                now.clear()
+                now.update(value)
 
 
 @contextlib.contextmanager

@@ -92,3 +92,19 @@ def test_other_modules_are_not_touched_by_a_fallback() -> None:
         bad(torch.ones(2, 4))
     good(torch.ones(2, 4))
     assert (bad.report().fallback, good.report().fallback) == ("whole", "none")
+
+
+def test_a_forward_that_collects_python_values_runs_in_pytorch_and_collects_real_ones() -> None:
+    def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        h = m.linear(x)
+        m.history.append(h.detach())
+        return h
+
+    module = Lambda(forward)
+    module.history = []
+    model = ORTModule(module)
+    with pytest.warns(UserWarning, match="history"):
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+    assert len(module.history) == 3
+    assert all(type(h) is torch.Tensor and torch.equal(h, module.history[0]) for h in module.history)
