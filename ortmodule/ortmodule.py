@@ -80,7 +80,7 @@ class ORTModule(nn.Module):
         result = self._original(*args, **kwargs)  # a call that is wrong in itself raises here, and changes nothing
         self._fallback_reasons[type(error)] = str(error)
         name = type(self._original).__name__
-        warnings.warn(f"{name} runs in PyTorch, not in ORTModule's engine: {error}", stacklevel=4)
+        warnings.warn(f"{name} runs in PyTorch, not in ORTModule's engine: {error}", stacklevel=5)
         return result
 
     def report(self) -> Report:

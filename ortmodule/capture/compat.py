@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import threading
 import traceback
 import types
@@ -122,7 +123,7 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
     """
     calls: list[FunctionCall] = []
     thread = threading.get_ident()
-    with contextlib.ExitStack() as stack:
+    with _quiet_torch(), contextlib.ExitStack() as stack:
         for owner, name, make in _patches():
             stack.enter_context(_replaced(owner, name, make, thread))
         stack.enter_context(_recorded_reads(reads, thread))
@@ -132,6 +133,21 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
             yield calls
         finally:
             tracing.calls = None
+
+
+@contextlib.contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """torch logs pages about a size or a shape that export trips over; CaptureError says the same in a sentence."""
+    names = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 @contextlib.contextmanager
