@@ -145,6 +145,8 @@ class Steps:
             seconds = time.perf_counter() - start
         self.repeats = max(1, int(SAMPLE_SECONDS / max(seconds, 1e-5)))
         self.drop_gradients()
+        if self.runner == "ortmodule":
+            importlib.import_module("ortmodule").release_memory()  # counted as the step's, not as the module's
         trim()
         idle = used(self.device)
         reset_peak(self.device)

@@ -100,6 +100,7 @@ class Transition:
             seconds={**self.info.captured.seconds, **s["seconds"]},
             peak_bytes=max(s["peak_forward_bytes"], s["peak_backward_bytes"]),
             saved_bytes=s["saved_bytes"],
+            arena_bytes=s["arena_bytes"],
             runs=self.runs,
         )
 

@@ -17,7 +17,7 @@ from .errors import (  # noqa: E402
     UnsupportedError,
 )
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
-from .ortmodule import ORTModule  # noqa: E402
+from .ortmodule import ORTModule, release_memory  # noqa: E402
 from .report import Report  # noqa: E402
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "Options",
     "Report",
     "UnsupportedError",
+    "release_memory",
 ]

@@ -15,16 +15,27 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import _C
 from .errors import InvalidArgumentError, ORTModuleError
 from .graph_transition import GraphTransitionManager
 from .options import DebugOptions, Options
 from .report import Report
 
-__all__ = ["ORTModule"]
+__all__ = ["ORTModule", "release_memory"]
 
 _LOGGER = logging.getLogger("ortmodule")
 # Everything else of the public surface is looked up on the wrapped module.
 _OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons"})
+
+
+def release_memory() -> None:
+    """Gives the memory kept between steps back to the system, for all ORTModules of the process.
+
+    On a CPU the engine keeps the pages of a step's intermediate tensors, because torch's allocator would fault them in
+    again at each step. They come back with the next step. Blocks that still hold a tensor (gradients) stay. A GPU's
+    memory is torch's caching allocator's: `torch.cuda.empty_cache()`.
+    """
+    _C.release_memory()
 
 
 class ORTModule(nn.Module):

@@ -30,6 +30,8 @@ class SessionReport:
         seconds: wall seconds per stage.
         peak_bytes: the larger of forward's and backward's peak of intermediate tensors, measured on the first run.
         saved_bytes: what forward left for backward.
+        arena_bytes: memory that the engine keeps for the session's steps (CPU; planned from the second step on): what
+            the large tensors of a step need, gradients and the kernels' own temporaries included.
         runs: how often it ran.
     """
 
@@ -42,6 +44,7 @@ class SessionReport:
     seconds: dict[str, float]
     peak_bytes: int
     saved_bytes: int
+    arena_bytes: int
     runs: int
 
 
@@ -89,7 +92,8 @@ class Report:
             lines.append(f"  session {i}  {s.mode}, {s.runs} runs, inputs {', '.join(s.inputs)}")
             lines.append(
                 f"             {s.forward_nodes} forward and {s.backward_nodes} backward nodes, "
-                f"{s.gradients} gradients, peak {s.peak_bytes / 2**20:.1f} MiB, saved {s.saved_bytes / 2**20:.1f} MiB"
+                f"{s.gradients} gradients, peak {s.peak_bytes / 2**20:.1f} MiB, saved {s.saved_bytes / 2**20:.1f} MiB, "
+                f"arena {s.arena_bytes / 2**20:.1f} MiB"
             )
             aten = ", ".join(f"{name} x{count}" for name, count in sorted(s.aten_nodes.items())) or "none"
             lines.append(f"             ATen fallback nodes: {aten}")

@@ -85,6 +85,9 @@ py::dict Session::statistics() const {
   out["peak_forward_bytes"] = compiled_.agent->peak_forward_bytes();
   out["peak_backward_bytes"] = compiled_.agent->peak_backward_bytes();
   out["saved_bytes"] = compiled_.agent->saved_bytes();
+  const StepMemory* memory = compiled_.agent->memory();
+  out["arena_bytes"] = memory ? memory->arena_bytes() : 0;
+  out["unplanned_allocations"] = memory ? memory->unplanned() : 0;
   return out;
 }
 
@@ -128,6 +131,7 @@ void register_session(py::module_& m) {
       .def("stage_model", &Session::stage_model, py::arg("stage"), py::arg("portable") = false)
       .def("plan_text", &Session::plan_text);
 
+  m.def("release_memory", &release_step_memory, py::call_guard<py::gil_scoped_release>());
   m.def("operators", [] {
     py::list out;
     for (const OpRecord* record : Registry::instance().all()) {

@@ -68,8 +68,9 @@ void Executor::load_constants(Frame& frame) const {
   for (const auto& [slot, tensor] : constants_) frame.slots[slot] = tensor;
 }
 
-void Executor::run_step(const Prepared& prepared, KernelContext& context) const {
+void Executor::run_step(const Prepared& prepared, KernelContext& context, CpuAllocationServer* allocations) const {
   try {
+    const CpuAllocationScope scope(allocations);
     context.set_step(prepared.view);
     prepared.kernel(context);
   } catch (const c10::Error& e) {
@@ -90,8 +91,10 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     for (size_t k = index + 1; k < plan_.output_slots.size() && !again; ++k) again = plan_.output_slots[k] == slot;
     (*sink)(index, again ? frame.slots[slot] : std::move(frame.slots[slot]));
   };
+  const std::shared_ptr<StepMemory::Run> memory = frame.memory ? frame.memory->run() : nullptr;
   for (const Prepared& prepared : steps_) {
-    run_step(prepared, context);
+    if (memory) memory->step();
+    run_step(prepared, context, memory.get());
     if (observer) (*observer)(*prepared.step, frame);
     for (int slot : prepared.step->release) frame.slots[slot].reset();
     if (sink)

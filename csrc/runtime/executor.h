@@ -10,6 +10,7 @@
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 #include "plan/execution_plan.h"
+#include "runtime/step_memory.h"
 
 namespace ortmodule {
 
@@ -17,6 +18,7 @@ namespace ortmodule {
 struct Frame {
   std::vector<at::Tensor> slots;
   SymbolTable symbols;
+  std::shared_ptr<StepMemory::Lease> memory;  // null: torch's allocator serves
 };
 
 // Called after each step while a run is observed (dumps, profiles); never on the fast path.
@@ -44,7 +46,7 @@ class Executor {
     const Step* step;
     std::vector<size_t> emits;  // outputs of the plan that are final after this step
   };
-  void run_step(const Prepared& prepared, KernelContext& context) const;
+  void run_step(const Prepared& prepared, KernelContext& context, CpuAllocationServer* allocations) const;
 
   ExecutionPlan plan_;
   c10::Device device_;

@@ -8,9 +8,21 @@
 #include "runtime/memory_meter.h"
 
 namespace ortmodule {
+namespace {
+
+// What the sizes in a run depend on, in an order of its own.
+std::vector<int64_t> memory_key(const SymbolTable& symbols, bool keeps_state) {
+  const std::map<std::string, int64_t> sorted(symbols.begin(), symbols.end());
+  std::vector<int64_t> key{keeps_state};
+  for (const auto& [name, size] : sorted) key.push_back(size);
+  return key;
+}
+
+}  // namespace
 
 TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
     : program_(std::move(program)), device_(device) {
+  if (device.is_cpu()) memory_ = std::make_shared<StepMemory>();
   variants_[std::vector<bool>(program_.y_outputs.size(), true)] = program_.full_backward;
 }
 
@@ -19,6 +31,7 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   auto run = std::make_shared<RunState>();
   Frame& frame = run->frame;
   program_.binding->bind(inputs, frame.symbols);
+  if (memory_) frame.memory = memory_->begin(memory_key(frame.symbols, state != nullptr));
   frame.slots.resize(program_.slot_count);
   program_.forward->load_constants(frame);
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -97,6 +110,7 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
     state.freed = true;
   }
   if (!any) return;
+  if (frame.memory) frame.memory->run()->begin_backward(program.get());
   frame.slots.resize(program->slot_count);
   program->executor->load_constants(frame);
   for (size_t i = 0; i < dys.size(); ++i) {

@@ -76,12 +76,15 @@ class TrainingAgent {
   int64_t peak_forward_bytes() const { return peak_forward_; }
   int64_t peak_backward_bytes() const { return peak_backward_; }
   int64_t saved_bytes() const { return saved_bytes_; }
+  // The kept memory of the session's runs; null where the device's allocator keeps its own (every GPU's does).
+  const StepMemory* memory() const { return memory_.get(); }
 
  private:
   std::shared_ptr<BackwardProgram> program_for(const std::vector<at::Tensor>& dys);
 
   TrainingProgram program_;
   c10::Device device_;
+  std::shared_ptr<StepMemory> memory_;
   std::mutex mutex_;
   std::map<std::vector<bool>, std::shared_ptr<BackwardProgram>> variants_;
   int64_t peak_forward_ = 0, peak_backward_ = 0, saved_bytes_ = 0;

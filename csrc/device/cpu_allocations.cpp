@@ -1,0 +1,88 @@
+#include "device/cpu_allocations.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace ortmodule {
+namespace {
+
+thread_local CpuAllocationServer* current = nullptr;
+
+class RunAllocator final : public c10::Allocator {
+ public:
+  explicit RunAllocator(c10::Allocator* torch) : torch_(torch) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes < CpuAllocationScope::kMinimumBytes || !current) return torch_->allocate(bytes);
+    const CpuAllocationServer::Answer answer = current->allocate(bytes);
+    if (!answer.data && !answer.watch) return torch_->allocate(bytes);
+    void* data = answer.data ? answer.data : torch_->raw_allocate(bytes);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks_.insert_or_assign(data, Block{current->shared_from_this(), answer.data != nullptr, answer.tag});
+    return {data, data, &release, c10::Device(c10::kCPU)};
+  }
+
+  // raw_allocate() and raw_deallocate() may be called in different places, one inside a run and one outside.
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  // Lives as long as the process: storages keep a pointer to it, and tensors are freed at exit.
+  static void install() {
+    static RunAllocator* const instance = [] {
+      auto* made = new RunAllocator(c10::GetCPUAllocator());
+      // A higher priority than the default's only where that one is in place; another allocator of the user's wins.
+      c10::SetCPUAllocator(made, 0);
+      allocator = made;
+      return made;
+    }();
+    (void)instance;
+  }
+
+ private:
+  struct Block {
+    std::shared_ptr<CpuAllocationServer> server;
+    bool own;
+    uint32_t tag;
+  };
+
+  static void release(void* data) {
+    if (!data) return;
+    Block block;
+    {
+      const std::lock_guard<std::mutex> lock(allocator->mutex_);
+      const auto it = allocator->blocks_.find(data);
+      if (it != allocator->blocks_.end()) {
+        block = std::move(it->second);
+        allocator->blocks_.erase(it);
+      }
+    }
+    if (!block.server || !block.own) allocator->torch_->raw_deallocate(data);
+    if (block.server) block.server->freed(data, block.own, block.tag);
+  }
+
+  static RunAllocator* allocator;
+  c10::Allocator* torch_;
+  std::mutex mutex_;
+  std::unordered_map<void*, Block> blocks_;
+};
+
+RunAllocator* RunAllocator::allocator = nullptr;
+
+}  // namespace
+
+CpuAllocationScope::CpuAllocationScope(CpuAllocationServer* server) : active_(server != nullptr) {
+  if (!active_) return;
+  RunAllocator::install();
+  before_ = std::exchange(current, server);
+}
+
+CpuAllocationScope::~CpuAllocationScope() {
+  if (active_) current = before_;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,77 @@
+#include "plan/memory_packer.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace ortmodule {
+namespace {
+
+size_t round_up(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
+
+bool overlap(const BlockLifetime& a, const BlockLifetime& b) { return a.first < b.end && b.first < a.end; }
+
+Packing pack_in_order(const std::vector<BlockLifetime>& blocks, const std::vector<size_t>& order, size_t alignment) {
+  Packing packing;
+  packing.offsets.assign(blocks.size(), 0);
+  std::vector<size_t> placed;  // by offset
+  for (size_t index : order) {
+    const BlockLifetime& block = blocks[index];
+    const size_t bytes = round_up(block.bytes, alignment);
+    size_t best = SIZE_MAX, best_gap = SIZE_MAX, free_from = 0;
+    for (size_t other : placed) {
+      if (!overlap(block, blocks[other])) continue;
+      const size_t begin = packing.offsets[other];
+      if (begin > free_from && begin - free_from >= bytes && begin - free_from < best_gap) {
+        best_gap = begin - free_from;
+        best = free_from;
+      }
+      free_from = std::max(free_from, begin + round_up(blocks[other].bytes, alignment));
+    }
+    const size_t offset = best != SIZE_MAX ? best : free_from;
+    packing.offsets[index] = offset;
+    packing.bytes = std::max(packing.bytes, offset + bytes);
+    const auto later = [&](size_t at, size_t other) { return at < packing.offsets[other]; };
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset, later), index);
+  }
+  return packing;
+}
+
+}  // namespace
+
+size_t live_peak(const std::vector<BlockLifetime>& blocks) {
+  // Ends come before starts of the same moment: lifetimes are half open.
+  std::vector<std::pair<uint32_t, long>> events;
+  for (const BlockLifetime& block : blocks) {
+    if (block.end <= block.first) continue;
+    events.emplace_back(block.first, static_cast<long>(block.bytes));
+    events.emplace_back(block.end, -static_cast<long>(block.bytes));
+  }
+  std::sort(events.begin(), events.end());
+  long now = 0, peak = 0;
+  for (const auto& [moment, change] : events) peak = std::max(peak, now += change);
+  return static_cast<size_t>(peak);
+}
+
+Packing pack_memory(const std::vector<BlockLifetime>& blocks, size_t alignment) {
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto sorted_by = [&](auto&& key) {
+    std::vector<size_t> out = order;
+    std::stable_sort(out.begin(), out.end(), [&](size_t a, size_t b) { return key(blocks[a]) > key(blocks[b]); });
+    return pack_in_order(blocks, out, alignment);
+  };
+  const size_t bound = live_peak(blocks);
+  Packing best = sorted_by([](const BlockLifetime& b) { return static_cast<double>(b.bytes); });
+  const auto consider = [&](Packing other) {
+    if (other.bytes < best.bytes) best = std::move(other);
+  };
+  // What lives long and is large decides the arena's size; short blocks then fill the gaps.
+  if (best.bytes > bound)
+    consider(sorted_by([](const BlockLifetime& b) { return static_cast<double>(b.bytes) * (b.end - b.first); }));
+  if (best.bytes > bound) consider(sorted_by([](const BlockLifetime& b) { return -static_cast<double>(b.first); }));
+  if (best.bytes > bound)
+    consider(sorted_by([](const BlockLifetime& b) { return static_cast<double>(b.end - b.first); }));
+  return best;
+}
+
+}  // namespace ortmodule
