@@ -16,6 +16,7 @@ from .errors import (  # noqa: E402
     ORTModuleError,
     UnsupportedError,
 )
+from .inference_session import InferenceSession  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
 from .report import Report  # noqa: E402
@@ -23,6 +24,7 @@ from .report import Report  # noqa: E402
 __all__ = [
     "CaptureError",
     "DebugOptions",
+    "InferenceSession",
     "InternalError",
     "InvalidArgumentError",
     "InvalidGraphError",

@@ -1,0 +1,148 @@
+"""Runs any ONNX model on the engine: `InferenceSession(model).run(None, {"x": array})`.
+
+The surface is the one that users of ONNX runtimes know. Arrays come and go as NumPy's (types that NumPy lacks as
+ml_dtypes'); torch tensors are taken as they are. Not here: training (ORTModule), and how values are stored (csrc).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from . import _C
+from .errors import InvalidArgumentError, UnsupportedError
+
+__all__ = ["InferenceSession", "NodeArg"]
+
+_ELEMENT = onnx.TensorProto
+# Types whose elements the engine keeps in a byte each, as codes: torch has no arithmetic for them.
+_AS_BYTES = {
+    _ELEMENT.UINT4: torch.uint8,
+    _ELEMENT.INT4: torch.int8,
+    _ELEMENT.UINT2: torch.uint8,
+    _ELEMENT.INT2: torch.int8,
+    _ELEMENT.FLOAT4E2M1: torch.uint8,
+}
+# Types that torch has and NumPy has not: passed by their bits.
+_BY_BITS = {
+    _ELEMENT.BFLOAT16: torch.bfloat16,
+    _ELEMENT.FLOAT8E4M3FN: torch.float8_e4m3fn,
+    _ELEMENT.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,
+    _ELEMENT.FLOAT8E5M2: torch.float8_e5m2,
+    _ELEMENT.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
+    _ELEMENT.FLOAT8E8M0: torch.float8_e8m0fnu,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model: its name, its ONNX element type, and its dims (int, symbol or None)."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+
+
+class InferenceSession:
+    """An ONNX model, compiled for inference on the CPU or a GPU.
+
+    Args:
+        model: a path, the bytes of a ModelProto, or the ModelProto.
+        device: where it runs, "cpu" or "cuda".
+
+    Raises:
+        InvalidGraphError: no valid ONNX model, or one that contradicts itself; the message names the node.
+        UnsupportedError: an operator, version or type that the engine does not have.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | bytes | onnx.ModelProto, *, device: str = "cpu") -> None:
+        if isinstance(model, str | os.PathLike):
+            proto = onnx.load(os.fspath(model))
+        elif isinstance(model, onnx.ModelProto):
+            proto = model
+        else:
+            proto = None
+        data = bytes(model) if proto is None else proto.SerializeToString()  # type: ignore[arg-type]
+        self._session = _C.Session(data, "inference", [], {"device": device})
+        proto = onnx.load_model_from_string(data) if proto is None else proto
+        self._device = device
+        initialized = {i.name for i in proto.graph.initializer}
+        self._inputs = [v for v in proto.graph.input if v.name not in initialized]
+        self._outputs = list(proto.graph.output)
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [_node_arg(v) for v in self._inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return [_node_arg(v) for v in self._outputs]
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """The named outputs (all: None) for one array, list of arrays or None per input.
+
+        Raises:
+            InvalidArgumentError: an input is missing or unknown, or its type or shape does not fit.
+        UnsupportedError: an input holds strings.
+        """
+        names = [v.name for v in self._inputs]
+        unknown = [name for name in feeds if name not in names]
+        missing = [name for name in names if name not in feeds]
+        if unknown or missing:
+            raise InvalidArgumentError(f"the inputs are {names}; missing: {missing}, unknown: {unknown}")
+        known = [v.name for v in self._outputs]
+        for name in output_names or ():
+            if name not in known:
+                raise InvalidArgumentError(f"the model has no output {name!r}; it has {known}")
+        values = [_to_engine(feeds[v.name], v.type, v.name, self._device) for v in self._inputs]
+        with torch.no_grad():
+            results = self._session.run(values)
+        arrays = {v.name: _from_engine(r, v.type) for v, r in zip(self._outputs, results, strict=True)}
+        return [arrays[name] for name in (output_names or known)]
+
+
+def _node_arg(value: onnx.ValueInfoProto) -> NodeArg:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return NodeArg(value.name, str(kind), None)
+    tensor = value.type.tensor_type
+    shape: tuple[int | str | None, ...] | None = None
+    if tensor.HasField("shape"):
+        shape = tuple(
+            d.dim_value if d.WhichOneof("value") == "dim_value" else (d.dim_param or None) for d in tensor.shape.dim
+        )
+    return NodeArg(value.name, _ELEMENT.DataType.Name(tensor.elem_type).lower(), shape)
+
+
+def _to_engine(value: Any, kind: onnx.TypeProto, name: str, device: str) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    element = kind.tensor_type.elem_type
+    array = np.asarray(value)
+    if element == _ELEMENT.STRING or array.dtype.kind in "OSU":
+        raise UnsupportedError(f"the input {name!r} holds strings, which the engine does not have")
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if element in _AS_BYTES:
+        bits = array.view(np.uint8) if element == _ELEMENT.FLOAT4E2M1 else array
+        return torch.from_numpy(bits.astype(str(_AS_BYTES[element]).removeprefix("torch."))).to(device)
+    if element in _BY_BITS:
+        bits = array.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))
+        return torch.from_numpy(bits.copy()).view(_BY_BITS[element]).to(device)
+    return torch.from_numpy(array.copy()).to(device)
+
+
+def _from_engine(value: torch.Tensor, kind: onnx.TypeProto) -> np.ndarray:
+    element = kind.tensor_type.elem_type
+    value = value.detach().cpu().contiguous()
+    numpy_type = onnx.helper.tensor_dtype_to_np_dtype(element)
+    if element in _BY_BITS:
+        return value.view(torch.uint16 if value.itemsize == 2 else torch.uint8).numpy().view(numpy_type)
+    if element == _ELEMENT.FLOAT4E2M1:
+        return value.numpy().view(numpy_type)
+    if element in _AS_BYTES:
+        return value.numpy().astype(numpy_type)
+    return value.numpy()
