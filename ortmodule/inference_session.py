@@ -22,7 +22,7 @@ __all__ = ["InferenceSession", "NodeArg"]
 
 _ELEMENT = onnx.TensorProto
 # Types whose elements the engine keeps in a byte each, as codes: torch has no arithmetic for them.
-_AS_BYTES = {
+_AS_BYTES: dict[int, torch.dtype] = {
     _ELEMENT.UINT4: torch.uint8,
     _ELEMENT.INT4: torch.int8,
     _ELEMENT.UINT2: torch.uint8,
@@ -30,7 +30,7 @@ _AS_BYTES = {
     _ELEMENT.FLOAT4E2M1: torch.uint8,
 }
 # Types that torch has and NumPy has not: passed by their bits.
-_BY_BITS = {
+_BY_BITS: dict[int, torch.dtype] = {
     _ELEMENT.BFLOAT16: torch.bfloat16,
     _ELEMENT.FLOAT8E4M3FN: torch.float8_e4m3fn,
     _ELEMENT.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,

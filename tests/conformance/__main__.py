@@ -1,7 +1,7 @@
-"""Runs ONNX's backend tests through InferenceSession: `python -m tests.conformance [--kinds node,light] [--match TEXT]`.
+"""Runs ONNX's backend tests through InferenceSession: `python -m tests.conformance [--kinds node,light] [--match X]`.
 
-Prints what failed and what is not supported, by reason, and last `N passed, N failed, N unsupported`. The tests run in a
-process of their own, which is started again when one crashes or hangs: that counts as failed.
+Prints what failed and what is not supported, by reason, and last `N passed, N failed, N unsupported`. The tests run in
+a process of their own, which is started again when one crashes or hangs: that counts as failed.
 """
 
 from __future__ import annotations
