@@ -120,6 +120,10 @@ class GraphTransitionManager:
         """Every session that is kept."""
         return [t for graphs in self._graphs.values() for g in graphs for t in g.sessions.values()]
 
+    def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSignature:
+        """The signature of a call. Raises TypeError for an argument that is neither a tensor nor hashable."""
+        return signature_of(*flatten_call(args, kwargs), self._module)
+
     def use_cache_or_reconstruct_post_processed_model(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Transition, list[Any]]:

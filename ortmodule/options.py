@@ -62,8 +62,8 @@ class Options:
         dropout: "fast" (default): counter-based masks, recomputed in backward and never stored; reproducible under
             `torch.manual_seed`, but other draws than eager's. "torch": draws exactly as eager does (for tests and
             convergence work); masks are stored.
-        fallback: what happens when a module cannot be captured. "eager" (default): it runs in PyTorch, with one warning
-            that says why. "error": CaptureError.
+        fallback: what happens when a module cannot be captured. "eager" (default): its largest sub-modules that can be
+            captured run in the engine and the rest in PyTorch, with one warning that says why. "error": CaptureError.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
 
     Raises:

@@ -19,13 +19,16 @@ from . import _C
 from .errors import InvalidArgumentError, ORTModuleError
 from .graph_transition import GraphTransitionManager
 from .options import DebugOptions, Options
+from .partial import PartialFallback
 from .report import Report
 
 __all__ = ["ORTModule", "release_memory"]
 
 _LOGGER = logging.getLogger("ortmodule")
 # Everything else of the public surface is looked up on the wrapped module.
-_OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons"})
+_OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_partial"})
+# How many kinds of calls may fail to be captured before the module stays in PyTorch.
+_CAPTURE_ATTEMPTS = 4
 
 
 def release_memory() -> None:
@@ -66,6 +69,7 @@ class ORTModule(nn.Module):
         self._options = options or Options()
         self._debug_options = debug_options or DebugOptions()
         self._fallback_reasons: dict[Any, str] = {}
+        self._partial: PartialFallback | None = None
         _LOGGER.setLevel(self._debug_options.log_level.logging_level)
         self._manager = GraphTransitionManager(module, self._options, self._debug_options)
 
@@ -77,8 +81,10 @@ class ORTModule(nn.Module):
             result = fast.call(args, kwargs)
             if result is not NotImplemented:
                 return result
-        if self._fallback_reasons or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return self._original(*args, **kwargs)
+        if self._fallback_reasons and self._failed_before(args, kwargs):
+            return self._run_parts(args, kwargs)
         try:
             transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
         except (ORTModuleError, TypeError) as error:
@@ -88,20 +94,50 @@ class ORTModule(nn.Module):
     def _fall_back(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._options.fallback == "error":
             raise error
-        result = self._original(*args, **kwargs)  # a call that is wrong in itself raises here, and changes nothing
-        self._fallback_reasons[type(error)] = str(error)
-        name = type(self._original).__name__
-        warnings.warn(f"{name} runs in PyTorch, not in ORTModule's engine: {error}", stacklevel=5)
+        result = self._run_parts(args, kwargs)  # a call that is wrong in itself raises here, and changes nothing
+        said = bool(self._fallback_reasons)
+        self._fallback_reasons[self._call_kind(args, kwargs)] = str(error)
+        if said:
+            return result
+        name, parts = type(self._original).__name__, len(list(self._parts.session_reports()))
+        if parts:
+            text = (
+                f"{name} runs partly in PyTorch ({parts} graphs of its sub-modules run in ORTModule's engine): {error}"
+            )
+        else:
+            text = f"{name} runs in PyTorch, not in ORTModule's engine: {error}"
+        warnings.warn(text, stacklevel=5)
         return result
+
+    def _failed_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        # Kinds of calls (sizes do not count) are tried once each, up to a limit: an attempt costs a second.
+        reasons = self._fallback_reasons
+        return len(reasons) >= _CAPTURE_ATTEMPTS or self._call_kind(args, kwargs) in reasons
+
+    def _call_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._manager.signature(args, kwargs)
+        except TypeError:  # an argument without a hash
+            return TypeError
+
+    @property
+    def _parts(self) -> PartialFallback:
+        if self._partial is None:
+            self._partial = PartialFallback(self._original, self._options, self._debug_options, ORTModule)
+        return self._partial
+
+    def _run_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._parts.run(self._original, args, kwargs)
 
     def report(self) -> Report:
         """What was exported and compiled so far, and what runs in PyTorch. Printable."""
         reason = next(iter(self._fallback_reasons.values()), None)
+        parts = list(self._parts.session_reports()) if reason else []
         return Report(
             module=type(self._original).__name__,
-            sessions=tuple(t.report() for t in self._manager.transitions()),
-            exports=tuple(self._manager.exports),
-            fallback="whole" if reason else "none",
+            sessions=(*(t.report() for t in self._manager.transitions()), *parts),
+            exports=(*self._manager.exports, *(self._parts.exports() if reason else ())),
+            fallback="partial" if parts else "whole" if reason else "none",
             fallback_reason=reason,
         )
 
@@ -137,12 +173,13 @@ class ORTModule(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are rebuilt on first use; compiled sessions do not travel.
         state = self.__dict__.copy()
-        del state["_manager"]
+        del state["_manager"], state["_partial"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.__dict__["_manager"] = GraphTransitionManager(self._original, self._options, self._debug_options)
+        self.__dict__["_partial"] = None
 
     def train(self, mode: bool = True) -> ORTModule:
         self._original.train(mode)

@@ -29,7 +29,7 @@ import torch
 
 # torch.export loads these on its first call, seconds and 60 MB that would count as the first step's.
 import torch._export.passes
-import torch.export._trace
+import torch.export._trace as export_trace
 import torch.fx.traceback as fx_traceback
 import torch.utils.checkpoint as torch_checkpoint
 
@@ -143,9 +143,12 @@ def _quiet_torch() -> Iterator[None]:
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
+    # It also prints the graph as far as it came; the module's own name hides the builtin there.
+    export_trace.print = lambda *args, **kwargs: None  # type: ignore[attr-defined]
     try:
         yield
     finally:
+        del export_trace.print  # type: ignore[attr-defined]
         for logger, disabled in zip(loggers, before, strict=True):
             logger.disabled = disabled
 

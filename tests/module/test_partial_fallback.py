@@ -1,0 +1,175 @@
+"""A module that cannot be captured whole: its largest sub-modules run in the engine, the rest in PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+
+from ortmodule import ORTModule
+from tests.support import assert_same_gradients
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return x + scale * self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Stubborn(Block):
+    """A block with a branch on data."""
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return super().forward(x, scale) if x.sum() > -1e9 else x
+
+
+class Inner(nn.Module):
+    """Not capturable itself, but with a block that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.block(x)
+        return y if y.mean().item() < 1e9 else x
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([Block(), Stubborn(), Inner(), Block()])
+        self.head = nn.Linear(8, 3)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1  # Python state: no graph of the whole can repeat it
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def outer() -> tuple[ORTModule, nn.Module]:
+    module = Outer()
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model(torch.randn(4, 8))
+        eager(torch.randn(4, 8))
+    return model, eager
+
+
+def compare(model: nn.Module, eager: nn.Module, *args: Any) -> None:
+    got, want = model(*args), eager(*args)
+    torch.testing.assert_close(got, want)
+    model.zero_grad()
+    eager.zero_grad()
+    got.square().sum().backward()
+    want.square().sum().backward()
+    assert_same_gradients(model, eager)
+
+
+def test_the_parts_that_can_be_captured_run_in_the_engine() -> None:
+    model, eager = outer()
+    for rows in (4, 4, 6, 9):
+        compare(model, eager, torch.randn(rows, 8))
+    report = model.report()
+    assert report.fallback == "partial"
+    assert model.calls == 5 == eager.calls, "the rest of the forward ran in Python, once per call"
+    assert sum(s.runs for s in report.sessions) == 3 * 5, "two blocks and the one inside Inner"
+    assert len(report.exports) == 6, "static, then dynamic, for each"
+
+
+def test_one_warning_says_what_runs_where() -> None:
+    with pytest.warns(UserWarning) as caught:
+        model = ORTModule(Outer())
+        for _ in range(3):
+            model(torch.randn(4, 8))
+    ours = [str(w.message) for w in caught if "ORTModule" in str(w.message)]
+    assert len(ours) == 1 and "partly in PyTorch" in ours[0] and "x.sum() > -1e9" in ours[0]
+
+
+def test_sub_modules_are_as_before_between_calls() -> None:
+    model, eager = outer()
+    assert all("forward" not in m.__dict__ for m in model.modules())
+    with pytest.raises(RuntimeError):
+        model(torch.randn(4, 5))
+    assert all("forward" not in m.__dict__ for m in model.modules())
+    compare(pickle.loads(pickle.dumps(model.module)), eager, torch.randn(4, 8))
+
+
+def test_hooks_of_a_part_run_once_per_call() -> None:
+    model, eager = outer()
+    seen: list[int] = []
+    model.module.layers[0].register_forward_hook(lambda m, args, out: seen.append(1))
+    compare(model, eager, torch.randn(4, 8))  # a call of a new kind is traced once
+    seen.clear()
+    for _ in range(3):
+        compare(model, eager, torch.randn(4, 8))
+    assert len(seen) == 3
+
+
+def test_a_forward_that_was_set_on_an_instance_stays() -> None:
+    module = Outer()
+    block = module.layers[0]
+    block.forward = lambda x: 2 * Block.forward(block, x)
+    eager = copy.deepcopy(module)
+    eager.layers[0].forward = lambda x: 2 * Block.forward(eager.layers[0], x)
+    model = ORTModule(module)
+    mine = block.forward
+    with pytest.warns(UserWarning):
+        compare(model, eager, torch.randn(4, 8))
+    assert block.forward is mine
+
+
+def test_changed_modes_and_frozen_parameters_are_seen() -> None:
+    model, eager = outer()
+    for module in (model, eager):
+        module.layers[0].requires_grad_(False)
+    compare(model, eager, torch.randn(4, 8))
+    for module in (model, eager):
+        module.eval()
+    with torch.no_grad():
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(model(x), eager(x))
+
+
+def test_a_wrapper_that_fell_back_can_be_copied() -> None:
+    model, eager = outer()
+    other = copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compare(other, eager, torch.randn(4, 8))
+    assert other.report().fallback == "partial"
+
+
+def test_a_kind_of_call_that_can_be_captured_still_is() -> None:
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: torch.Tensor, check: bool = False) -> torch.Tensor:
+            if check and x.isnan().any():
+                raise ValueError("not a number")
+            return self.block(x)
+
+    module = Sometimes()
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    with pytest.warns(UserWarning, match="partly"):
+        compare(model, eager, torch.randn(4, 8), True)
+    compare(model, eager, torch.randn(4, 8))
+    compare(model, eager, torch.randn(4, 8), True)
+    report = model.report()
+    assert [s.runs for s in report.sessions] == [1, 2]
