@@ -1,0 +1,181 @@
+"""Every architecture of the installed transformers package, tiny and random, through ORTModule beside eager.
+
+    python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT] [--jobs 2] [--json OUT]
+
+Per architecture a process of its own with a time limit: one training step at two input sizes; loss and every gradient
+are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the reason. Ends in
+`N passed, N failed, N whole-fallback`. Not here: speed (step_time.py), and how a tiny configuration is made
+(zoo_configs.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import copy
+import io
+import multiprocessing
+import multiprocessing.connection
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import zoo_configs
+
+from common import facts, write_json
+
+Result = dict[str, Any]
+TEXT_SIZES = ((3, 24), (5, 33))
+IMAGE_BATCHES = (3, 5)
+
+
+def step(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """One forward and backward with fresh gradients; the loss."""
+    module.zero_grad(set_to_none=True)
+    torch.manual_seed(7)
+    loss = module(**batch).loss
+    loss.backward()
+    return loss.detach()
+
+
+def compare(eager: torch.nn.Module, ours: torch.nn.Module, want: torch.Tensor, got: torch.Tensor) -> str | None:
+    """What differs between two steps, or None. A gradient may be off by 1e-4 of its own largest element."""
+    if not torch.allclose(got, want, rtol=1e-4, atol=1e-6):
+        return f"loss {got.item():.7g}, eager's {want.item():.7g}"
+    for (name, p), q in zip(eager.named_parameters(), ours.parameters(), strict=True):
+        if (p.grad is None) != (q.grad is None):
+            return f"the gradient of {name} is None in {'eager' if p.grad is None else 'ORTModule'} only"
+        if p.grad is None or q.grad is None:
+            continue
+        top = p.grad.abs().max().item() if p.grad.numel() else 0.0
+        if not torch.allclose(q.grad, p.grad, rtol=1e-3, atol=1e-5 + 1e-4 * top, equal_nan=True):
+            return f"the gradient of {name} is off by {(q.grad - p.grad).abs().max().item():.2g} of {top:.2g}"
+    return None
+
+
+def try_architecture(task: str, name: str) -> Result:
+    """The result of one architecture: {"state": passed | failed | skipped, ...}."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    try:
+        module, batches = zoo_configs.build(task, name, TEXT_SIZES, IMAGE_BATCHES)
+        eager = copy.deepcopy(module)
+        for batch in batches:
+            loss = step(eager, batch)
+            if not loss.requires_grad and not any(p.grad is not None for p in eager.parameters()):
+                raise ValueError("no gradient flows")
+            if not torch.isfinite(loss):
+                raise ValueError("the loss is not finite")
+    except Exception as error:
+        return {"state": "skipped", "why": f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"}
+    from ortmodule import ORTModule
+
+    start = time.perf_counter()
+    result: Result = {"state": "passed", "fallback": "none"}
+    try:
+        model = ORTModule(module)
+        for size, batch in enumerate(batches):
+            # Buffers that a step changes (statistics, counters) must be the same before each comparison.
+            module.load_state_dict(eager.state_dict())
+            want = step(eager, batch)
+            module_loss = step(model, batch)
+            if size == 0:
+                result["first_step_s"] = round(time.perf_counter() - start, 2)
+            why = compare(eager, module, want, module_loss)
+            if why:
+                return {**result, "state": "failed", "why": f"size {size}: {why}"}
+    except Exception as error:
+        lines = traceback.format_exception_only(error)
+        return {**result, "state": "failed", "why": " ".join("".join(lines).split())[:300]}
+    report = model.report()
+    result.update(
+        fallback=report.fallback,
+        exports=len(report.exports),
+        aten={k: v for k, v in sorted(report.aten_nodes.items())},
+    )
+    if report.fallback_reason:
+        result["why"] = " ".join(report.fallback_reason.split())[:300]
+    return result
+
+
+def child(task: str, name: str, answer: multiprocessing.connection.Connection) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with contextlib.redirect_stdout(io.StringIO()):
+        result = try_architecture(task, name)
+    answer.send(result)
+    answer.close()
+    os._exit(0)
+
+
+def run_all(work: list[tuple[str, str]], jobs: int, seconds: float) -> Iterator[tuple[str, str, Result]]:
+    """Results as they come; a child that crashes or takes too long is a failure with that reason."""
+    fork = multiprocessing.get_context("fork")  # the libraries are loaded once, in the parent
+    waiting = collections.deque(work)
+    running: dict[Any, tuple[str, str, Any, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            task, name = waiting.popleft()
+            mine, theirs = fork.Pipe(duplex=False)
+            process = fork.Process(target=child, args=(task, name, theirs))
+            process.start()
+            theirs.close()
+            running[mine] = (task, name, process, time.monotonic())
+        ready = multiprocessing.connection.wait(list(running), timeout=1.0)
+        for pipe in list(running):
+            task, name, process, start = running[pipe]
+            late = time.monotonic() - start > seconds
+            if pipe not in ready and not late:
+                continue
+            result: Result = {"state": "failed", "why": f"took more than {seconds:.0f} s"}
+            if pipe in ready:
+                try:
+                    result = pipe.recv()
+                except EOFError:
+                    process.join()
+                    result = {"state": "failed", "why": f"the process ended with {process.exitcode}"}
+            process.kill()
+            process.join()
+            del running[pipe]
+            result["seconds"] = round(time.monotonic() - start, 1)
+            yield task, name, result
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tasks", default=",".join(zoo_configs.TASKS), help=", ".join(zoo_configs.TASKS))
+    parser.add_argument("--match", default="", help="only architectures whose name holds this")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seconds", type=float, default=240.0, help="time limit of one architecture")
+    parser.add_argument("--json", metavar="OUT")
+    args = parser.parse_args(argv)
+    import ortmodule  # noqa: F401  before the forks
+
+    work = [(task, name) for task in args.tasks.split(",") for name in zoo_configs.names(task) if args.match in name]
+    results: dict[str, Result] = {}
+    for task, name, result in run_all(work, args.jobs, args.seconds):
+        results[f"{task}/{name}"] = result
+        print(f"{result['state']:8}{result['seconds']:6.1f} s  {task}/{name}  {result.get('why', '')}", flush=True)
+        if args.json:
+            write_json(args.json, {"environment": facts(), "results": results})
+    tried = {key: r for key, r in results.items() if r["state"] != "skipped"}
+    whole = [key for key, r in tried.items() if r.get("fallback") == "whole"]
+    partial = [key for key, r in tried.items() if r.get("fallback") == "partial"]
+    failed = [key for key, r in tried.items() if r["state"] == "failed"]
+    print(
+        f"\n{len(results) - len(tried)} left out (no tiny model that trains in eager), {len(partial)} partly in PyTorch"
+    )
+    for title, keys in (("failed", failed), ("whole-fallback", whole), ("partial", partial)):
+        for key in keys:
+            print(f"{title}  {key}: {results[key].get('why', '')}")
+    print(f"{len(tried) - len(failed)} passed, {len(failed)} failed, {len(whole)} whole-fallback")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
