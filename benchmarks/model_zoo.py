@@ -18,6 +18,7 @@ import io
 import multiprocessing
 import multiprocessing.connection
 import os
+import resource
 import sys
 import time
 import traceback
@@ -33,6 +34,7 @@ from common import facts, write_json
 Result = dict[str, Any]
 TEXT_SIZES = ((3, 24), (5, 33))
 IMAGE_BATCHES = (3, 5)
+MEMORY_LIMIT = 5 << 30  # bytes; what a default configuration may not exceed when its sizes have unusual names
 
 
 def step(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -106,6 +108,7 @@ def try_architecture(task: str, name: str) -> Result:
 
 def child(task: str, name: str, answer: multiprocessing.connection.Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     with contextlib.redirect_stdout(io.StringIO()):
         result = try_architecture(task, name)
     answer.send(result)

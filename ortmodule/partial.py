@@ -69,7 +69,8 @@ class _Part:
     def __init__(self, module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module]) -> None:
         self._module, self._options, self._debug, self._owner = module, options, debug, owner
         self._manager = GraphTransitionManager(module, options, debug)
-        self._broken: PartialFallback | None = None
+        self._inner: PartialFallback | None = None
+        self._broken = False
         self._lock = threading.RLock()
         self._had_own: Any = None  # a forward that somebody set on the instance
 
@@ -91,7 +92,7 @@ class _Part:
 
     def _forward(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Hooks of the sub-module itself run around this forward already; a graph would run them again.
-        if self._broken is None and not any(hook_tables(self._module)):
+        if not self._broken and not any(hook_tables(self._module)):
             for fast in self._manager.fast_calls:
                 result = fast.call(args, kwargs)
                 if result is not NotImplemented:
@@ -99,12 +100,12 @@ class _Part:
             try:
                 transition, leaves = self._captured(args, kwargs)
             except (ORTModuleError, TypeError):
-                self._broken = PartialFallback(self._module, self._options, self._debug, self._owner)
+                self._broken = True
             else:
                 return transition.run(leaves)
-        if self._broken is not None:
-            return self._broken.run(original, args, kwargs)
-        return original(*args, **kwargs)
+        if self._inner is None:
+            self._inner = PartialFallback(self._module, self._options, self._debug, self._owner)
+        return self._inner.run(original, args, kwargs)
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._lock:  # capture calls the sub-module: with its own forward
@@ -119,13 +120,13 @@ class _Part:
 
     def session_reports(self) -> Iterator[SessionReport]:
         yield from (t.report() for t in self._manager.transitions())
-        if self._broken is not None:
-            yield from self._broken.session_reports()
+        if self._inner is not None:
+            yield from self._inner.session_reports()
 
     def exports(self) -> Iterator[Export]:
         yield from self._manager.exports
-        if self._broken is not None:
-            yield from self._broken.exports()
+        if self._inner is not None:
+            yield from self._inner.exports()
 
 
 def _candidates(module: nn.Module, owner: type[nn.Module]) -> list[nn.Module]:

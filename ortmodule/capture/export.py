@@ -138,6 +138,19 @@ def _holds_tensor(value: Any, depth: int = 3) -> bool:
     return any(_holds_tensor(item, depth - 1) for item in inner)
 
 
+def _refuse_hooks(module: torch.nn.Module) -> None:
+    """Hooks are Python that must run at each call. Those of torch itself (weight_norm's) only compute, and are traced."""
+    for name, child in module.named_modules():
+        where = f"module '{name}'" if name else "the module"
+        if child._backward_hooks or child._backward_pre_hooks:
+            raise CaptureError(f"{where} has a backward hook; a captured graph cannot honour it")
+        for hook in (*child._forward_hooks.values(), *child._forward_pre_hooks.values()):
+            owner = hook if hasattr(hook, "__module__") else type(hook)
+            if not str(owner.__module__).startswith("torch."):
+                text = getattr(hook, "__qualname__", type(hook).__name__)
+                raise CaptureError(f"{where} has the forward hook {text}, which runs in Python at each call")
+
+
 def export_module(
     module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, dynamic: set[tuple[int, int]]
 ) -> Exported:
@@ -151,9 +164,7 @@ def export_module(
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
     """
-    for name, child in module.named_modules():
-        if child._backward_hooks or child._backward_pre_hooks:
-            raise CaptureError(f"module '{name}' has a backward hook; a captured graph cannot honour it")
+    _refuse_hooks(module)
     tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     reads = compat.AttributeReads(module)

@@ -52,8 +52,6 @@ CHANGES: dict[str, Callable[[nn.Module], None]] = {
     "a parameter replaced": lambda m: setattr(m[0], "weight", nn.Parameter(torch.full((4, 4), 0.2))),
     "a parameter's data replaced": lambda m: setattr(m[0].weight, "data", torch.full((4, 4), 0.2)),
     "a layer of another width": lambda m: m.__setitem__(2, nn.Linear(4, 4).requires_grad_(False)),
-    "a forward hook": lambda m: m[1].register_forward_hook(lambda *a: a[2] * 2) and None,
-    "a forward pre-hook": lambda m: m[2].register_forward_pre_hook(lambda _, a: (a[0] + 1,)) and None,
     "double precision and back": lambda m: m.double().float(),
 }
 
