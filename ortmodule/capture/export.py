@@ -139,7 +139,7 @@ def _holds_tensor(value: Any, depth: int = 3) -> bool:
 
 
 def _refuse_hooks(module: torch.nn.Module) -> None:
-    """Hooks are Python that must run at each call. Those of torch itself (weight_norm's) only compute, and are traced."""
+    """Hooks are Python that must run at each call; torch's own (weight_norm's) only compute, and are traced."""
     for name, child in module.named_modules():
         where = f"module '{name}'" if name else "the module"
         if child._backward_hooks or child._backward_pre_hooks:
