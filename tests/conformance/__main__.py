@@ -103,11 +103,52 @@ def report(results: dict[str, tuple[str, str]]) -> None:
     print("\n" + ", ".join(f"{counts[state]} {state}" for state in ("passed", "failed", "unsupported")))
 
 
+def operator_table(results: dict[str, tuple[str, str]]) -> str:
+    """Markdown: every operator of ai.onnx and ours, since when, whether it has a gradient, and its tests."""
+    import onnx
+
+    from ortmodule import _C
+
+    known = cases("node")
+    tested: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for name, (state, _) in results.items():
+        case = known.get(name.partition("_expanded")[0], known.get(name))
+        if case is None:
+            continue
+        nodes = [n for n in case.model.graph.node if n.op_type != "Constant"]
+        if nodes:
+            tested[nodes[-1].domain, nodes[-1].op_type][state] += 1
+    records: dict[tuple[str, str], list[Any]] = collections.defaultdict(list)
+    for record in _C.operators():
+        records[record["domain"], record["name"]].append(record)
+    standard = {("", s.name) for s in onnx.defs.get_all_schemas() if s.domain == ""}
+    lines = [
+        "# Operators",
+        "",
+        f"Made by `python -m tests.conformance --table docs/operators.md` with onnx {onnx.__version__}. `since` is the",
+        "oldest opset whose form of the operator runs; `passed` counts ONNX's backend tests of the operator.",
+        "",
+        "| operator | since | gradient | passed | failed | unsupported |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key in sorted({*standard, *records, *tested}):
+        if key[1].endswith("Grad"):
+            continue
+        found, counts = records.get(key, []), tested[key]
+        since = ", ".join(str(r["since"]) for r in found) or "not there"
+        gradient = "yes" if any(r["differentiable"] for r in found) else "no" if found else ""
+        title = f"{key[0]}::{key[1]}" if key[0] else key[1]
+        numbers = " | ".join(str(counts[s]) if counts[s] else "" for s in ("passed", "failed", "unsupported"))
+        lines.append(f"| {title} | {since} | {gradient} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kinds", default="node", help=f"of {', '.join(KINDS)}, or all")
     parser.add_argument("--match", default="", help="only tests whose name holds this")
     parser.add_argument("--json", metavar="OUT", help="the result of every test")
+    parser.add_argument("--table", metavar="OUT", help="a table by operator, in Markdown")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.serve:
@@ -124,6 +165,9 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         server.close()
     report(results)
+    if args.table:
+        Path(args.table).parent.mkdir(parents=True, exist_ok=True)
+        Path(args.table).write_text(operator_table(results))
     if args.json:
         Path(args.json).write_text(json.dumps(results, indent=1) + "\n")
     return 1 if any(state == "failed" for state, _ in results.values()) else 0
