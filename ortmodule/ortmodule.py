@@ -170,6 +170,23 @@ class ORTModule(nn.Module):
     def __repr__(self) -> str:
         return f"ORTModule({self._original!r})"
 
+    # Python looks these up on the type; a wrapped nn.Sequential is indexed and walked as before.
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._original[index]  # type: ignore[index]
+
+    def __len__(self) -> int:
+        return len(self._original)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._original)  # type: ignore[call-overload]
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self._original  # type: ignore[operator]
+
+    def __bool__(self) -> bool:
+        return bool(self._original)
+
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are rebuilt on first use; compiled sessions do not travel.
         state = self.__dict__.copy()

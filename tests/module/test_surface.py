@@ -213,3 +213,16 @@ def test_apply_and_requires_grad_reach_the_parameters() -> None:
     assert not model.first.weight.any()
     assert model.requires_grad_(False) is model
     assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_a_wrapped_sequential_is_indexed_and_walked() -> None:
+    model, eager = pair(mlp())
+    assert model[0] is model.module[0] and len(model) == 3 and bool(model)
+    assert [type(m) for m in model] == [type(m) for m in eager]
+    assert model[1] in model
+    assert len(model[:2]) == 2
+    plain, _ = pair(Net())
+    assert bool(plain), "as every module that is no container"
+    for use in (len, iter, lambda m: m[0]):
+        with pytest.raises(TypeError):
+            use(plain)
