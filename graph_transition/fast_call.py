@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _C
+from ..capture.reads import Held, holder_of
 from .signature import hook_tables
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def _watches(module: torch.nn.Module, attributes: Iterable[tuple[str, str, Any]]
         watches.extend((m._modules, name, child) for name, child in m._modules.items())
         tables: list[dict[Any, Any]] = [*hook_tables(m), m._modules, m._parameters, m._buffers]
         watches.extend((table, None, len(table)) for table in tables)
-    for owner, name, value in attributes:
-        holder = module.get_submodule(owner)
-        watches.append((holder.__dict__ if name in holder.__dict__ else holder, name, value))
+    for owner, path, value in attributes:
+        holder, name = holder_of(module, owner, path)
+        now = value.value if isinstance(value, Held) else value
+        watches.append((holder.__dict__ if name in holder.__dict__ else holder, name, now))
     return watches

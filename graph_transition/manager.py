@@ -18,7 +18,7 @@ import torch
 
 from .. import _C
 from ..capture import Captured, capture
-from ..capture.values import same
+from ..capture.reads import holder_of, holds
 from ..errors import CaptureError, ORTModuleError
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
@@ -52,10 +52,14 @@ class _Graph:
             for axis, (new, old) in enumerate(zip(shape, self.shapes[i], strict=True)):  # type: ignore[arg-type]
                 if new != old and (i, axis) not in self.dynamic:
                     return f"size {axis} of input {i} changed from {old} to {new}"
-        for owner, name, value in self.captured.attributes:
-            now = getattr(module.get_submodule(owner), name, None)
-            if not same(now, value):
-                return f"the attribute {owner + '.' if owner else ''}{name} changed from {value!r} to {now!r}"
+        for owner, path, value in self.captured.attributes:
+            try:
+                holder, name = holder_of(module, owner, path)
+                now = getattr(holder, name, None)
+            except AttributeError:
+                now = None
+            if not holds(now, value):
+                return f"the attribute {owner + '.' if owner else ''}{path} changed from {value!r} to {now!r}"
         if self.dynamic:
             failed = self.captured.check([leaves[i] for i in self.tensor_leaves])
             if failed is not None:

@@ -20,7 +20,6 @@ import itertools
 import logging
 import threading
 import traceback
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,10 @@ import torch.utils.checkpoint as torch_checkpoint
 
 from ..errors import CaptureError
 from .library import FunctionCall, call_function_class, tracing
-from .values import same, snapshot
+from .reads import AttributeReads, recorded_reads
 
 __all__ = [
     "LOCK",
-    "AttributeReads",
     "current_source_line",
     "export_guards",
     "recompute_region",
@@ -73,47 +71,6 @@ def _last_user_frame(frames: traceback.StackSummary) -> str | None:
     return None
 
 
-class AttributeReads:
-    """Python values that the traced forward read from its modules' attributes: they are baked into the graph.
-
-    `values` maps (module, attribute) to the value first read, for numbers, strings, None, functions, plain tensors and
-    containers of whatever they hold; a later call must find the same values for the graph to hold.
-    """
-
-    _KINDS = (
-        bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor, tuple, list, dict, set, frozenset,
-        types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
-    )  # fmt: skip
-
-    def __init__(self, root: torch.nn.Module) -> None:
-        self._modules = dict(root.named_modules())
-        self._names = {module: name for name, module in self._modules.items()}
-        self.values: dict[tuple[str, str], Any] = {}
-        self.changed: list[str] = []
-
-    def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
-        """Notes one read of `module.name`; the first value wins."""
-        if name[0] != "_" and isinstance(value, self._KINDS) and name in vars(module):
-            owner = self._names.get(module)
-            if owner is not None:
-                if (owner, name) not in self.values:
-                    self.values[owner, name] = snapshot(value)
-
-    def finish(self) -> None:
-        """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
-        for (owner, name), value in list(self.values.items()):
-            now = vars(self._modules[owner]).get(name)
-            if same(now, value):
-                continue
-            self.changed.append(f"{owner}.{name}".lstrip("."))
-            # What the traced forward put into a container stands for no real value.
-            if type(now) is list and type(value) is list:
-                now[:] = value
-            elif type(now) is dict and type(value) is dict:
-                now.clear()
-                now.update(value)
-
-
 @contextlib.contextmanager
 def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
     """Installs the patches; yields the list that collects the traced calls of custom autograd Functions.
@@ -126,7 +83,7 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
     with _quiet_torch(), contextlib.ExitStack() as stack:
         for owner, name, make in _patches():
             stack.enter_context(_replaced(owner, name, make, thread))
-        stack.enter_context(_recorded_reads(reads, thread))
+        stack.enter_context(recorded_reads(reads, thread))
         stack.enter_context(fx_traceback.preserve_node_meta())
         tracing.calls = calls
         try:
@@ -174,21 +131,6 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any], thread: int) ->
             delattr(owner, name)
         else:
             setattr(owner, name, raw)
-
-
-@contextlib.contextmanager
-def _recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
-    def getattribute(self: torch.nn.Module, name: str) -> Any:
-        value = object.__getattribute__(self, name)
-        if threading.get_ident() == thread:
-            reads.record(self, name, value)
-        return value
-
-    setattr(torch.nn.Module, "__getattribute__", getattribute)  # noqa: B010
-    try:
-        yield
-    finally:
-        delattr(torch.nn.Module, "__getattribute__")
 
 
 def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:

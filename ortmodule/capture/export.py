@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from ..errors import CaptureError, ORTModuleError
 from . import compat, regions
 from .library import FunctionCall
+from .reads import AttributeReads
 
 __all__ = ["Exported", "export_module", "flatten_call"]
 
@@ -68,7 +69,7 @@ class _Wrapper(torch.nn.Module):
     """The traced module: tensors in, tensors out."""
 
     def __init__(
-        self, module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, reads: compat.AttributeReads
+        self, module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, reads: AttributeReads
     ) -> None:
         super().__init__()
         self.module = module
@@ -167,7 +168,7 @@ def export_module(
     _refuse_hooks(module)
     tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
-    reads = compat.AttributeReads(module)
+    reads = AttributeReads(module)
     seconds: dict[str, float] = {}
     wrapper = _Wrapper(module, leaves, spec, reads)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]

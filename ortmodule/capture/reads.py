@@ -1,0 +1,172 @@
+"""Which Python values a traced forward reads from its modules and from the objects that they hold.
+
+Such values are baked into the graph; a later call must find the same ones. Reads are noted by the attribute access
+itself: nn.Module's for the modules' own attributes, and, for an object that a module holds (a configuration, a
+dataclass of hyperparameters), its class's, for as long as the trace runs.
+
+An entry is (owner, path, value): the module's qualified name, the attribute's name with those of the objects in between
+("config.hidden_size"), and what was read. Not here: comparing values (values.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .values import same, snapshot
+
+__all__ = ["AttributeReads", "Held", "holder_of", "holds", "recorded_reads"]
+
+_KINDS = (
+    bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor, tuple, list, dict, set, frozenset, enum.Enum,
+    types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
+)  # fmt: skip
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
+_MISSING = object()
+
+
+def holder_of(module: torch.nn.Module, owner: str, path: str) -> tuple[Any, str]:
+    """The object whose attribute an entry names, and that attribute. Raises AttributeError where it is no longer so."""
+    holder: Any = module.get_submodule(owner)
+    *inner, name = path.split(".")
+    for part in inner:
+        holder = getattr(holder, part)
+    return holder, name
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Held:
+    """An object that was read; what was read from it are entries of their own."""
+
+    value: Any
+
+
+def holds(now: Any, noted: Any) -> bool:
+    """Whether a value is still as an entry has it."""
+    if isinstance(noted, Held):
+        return type(now) is type(noted.value)
+    return now is noted or same(now, noted)
+
+
+def _is_settings(value: Any) -> bool:
+    """Whether a value is an object whose attributes are worth noting, not one that computes."""
+    kind = type(value)
+    return (
+        (bool(kind.__flags__ & _HEAP_TYPE) or kind is types.SimpleNamespace)
+        and not isinstance(value, type | types.ModuleType | torch.nn.Module | torch.Tensor | enum.Enum)
+        and not kind.__module__.startswith(("torch.", "numpy"))
+        and isinstance(getattr(value, "__dict__", None), dict)
+    )
+
+
+class AttributeReads:
+    """The entries of one trace.
+
+    `values` maps (module, path) to the value first read, for numbers, strings, None, functions, plain tensors,
+    containers of whatever they hold, and objects (`Held`), whose own attributes follow as further entries.
+    """
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._root = root
+        self._names = {module: name for name, module in root.named_modules()}
+        self._places: dict[int, tuple[Any, str, str]] = {}  # id of an object -> it, and where it was first met
+        self.watch_class: Callable[[type], None] = lambda kind: None  # set while reads are recorded
+        self.values: dict[tuple[str, str], Any] = {}
+        self.changed: list[str] = []
+
+    def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
+        """Notes one read of `module.name`; the first value wins."""
+        if name[0] != "_" and name in vars(module):
+            owner = self._names.get(module)
+            if owner is not None:
+                self._note(owner, name, value)
+
+    def record_object(self, holder: Any, name: str, value: Any) -> None:
+        """Notes one read of an object that a module holds."""
+        place = self._places.get(id(holder))
+        if place is None or name.startswith("__") or isinstance(value, types.MethodType):
+            return
+        if name in vars(holder) or not hasattr(type(holder), name):  # no method or property: those read on
+            self._note(place[1], f"{place[2]}.{name}", value)
+
+    def _note(self, owner: str, path: str, value: Any) -> None:
+        if (owner, path) in self.values:
+            return
+        if isinstance(value, _KINDS):
+            self.values[owner, path] = snapshot(value)
+        elif _is_settings(value):
+            self.values[owner, path] = Held(value)
+            if id(value) in self._places:
+                return
+            self._places[id(value)] = (value, owner, path)
+            if type(value) is types.SimpleNamespace:  # its class cannot be watched: everything in it counts as read
+                for name, inner in vars(value).items():
+                    self._note(owner, f"{path}.{name}", inner)
+            else:
+                self.watch_class(type(value))
+
+    def finish(self) -> None:
+        """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
+        for (owner, path), value in list(self.values.items()):
+            try:
+                holder, name = holder_of(self._root, owner, path)
+                now = getattr(holder, name)
+            except AttributeError:
+                now = _MISSING
+            if holds(now, value):
+                continue
+            self.changed.append(f"{owner}.{path}".lstrip("."))
+            # What the traced forward put into a container stands for no real value.
+            if type(now) is list and type(value) is list:
+                now[:] = value
+            elif type(now) is dict and type(value) is dict:
+                now.clear()
+                now.update(value)
+
+
+@contextlib.contextmanager
+def recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
+    """Within it, `reads` receives what thread `thread` reads."""
+
+    def getattribute(self: torch.nn.Module, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if threading.get_ident() == thread:
+            reads.record(self, name, value)
+        return value
+
+    before: dict[type, Any] = {}
+
+    def watch_class(kind: type) -> None:
+        if kind in before:
+            return
+        original: Callable[[Any, str], Any] = getattr(kind, "__getattribute__")  # noqa: B009
+
+        def watched(self: Any, name: str) -> Any:
+            value = original(self, name)
+            if threading.get_ident() == thread:
+                reads.record_object(self, name, value)
+            return value
+
+        before[kind] = vars(kind).get("__getattribute__", _MISSING)
+        setattr(kind, "__getattribute__", watched)  # noqa: B010
+
+    reads.watch_class = watch_class
+    setattr(torch.nn.Module, "__getattribute__", getattribute)  # noqa: B010
+    try:
+        yield
+    finally:
+        delattr(torch.nn.Module, "__getattribute__")
+        reads.watch_class = lambda kind: None
+        for kind, raw in before.items():
+            if raw is _MISSING:
+                delattr(kind, "__getattribute__")
+            else:
+                setattr(kind, "__getattribute__", raw)  # noqa: B010

@@ -1,0 +1,104 @@
+"""Values that forward reads from an object that the module holds: a change is seen at the next call."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config
+
+from tests import zoo
+from tests.support import Lambda, exports, pair
+
+
+@dataclasses.dataclass
+class Inner:
+    shift: float = 1.0
+
+
+@dataclasses.dataclass
+class Settings:
+    scale: float = 2.0
+    mode: str = "plain"
+    sizes: list[int] = dataclasses.field(default_factory=lambda: [1, 2])
+    inner: Inner = dataclasses.field(default_factory=Inner)
+    unused: int = 0
+
+    @property
+    def doubled(self) -> float:
+        return 2 * self.scale
+
+
+def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    s = m.settings
+    y = m.linear(x) * s.doubled + s.inner.shift * sum(s.sizes)
+    return y.tanh() if s.mode == "tanh" else y
+
+
+def with_settings(settings: Any) -> Lambda:
+    module = Lambda(forward)
+    module.settings = settings
+    return module
+
+
+CHANGES: dict[str, Callable[[Any], None]] = {
+    "a number": lambda m: setattr(m.settings, "scale", 5.0),
+    "a string": lambda m: setattr(m.settings, "mode", "tanh"),
+    "a list in place": lambda m: m.settings.sizes.append(3),
+    "a nested number": lambda m: setattr(m.settings.inner, "shift", -1.0),
+    "a nested object": lambda m: setattr(m.settings, "inner", Inner(4.0)),
+    "the object": lambda m: setattr(m, "settings", Settings(scale=-1.0)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_followed_there_and_back(name: str) -> None:
+    model, eager = pair(with_settings(Settings()))
+    x = torch.randn(3, 4)
+    for _ in range(3):
+        torch.testing.assert_close(model(x), eager(x))
+    for module in (model.module, eager):
+        CHANGES[name](module)
+    for _ in range(3):
+        torch.testing.assert_close(model(x), eager(x))
+    assert exports(model) == 2
+    for module in (model.module, eager):
+        module.settings = Settings()
+    torch.testing.assert_close(model(x), eager(x))
+    assert exports(model) == 2, "the first graph holds again"
+
+
+def test_what_forward_does_not_read_may_change() -> None:
+    model, _ = pair(with_settings(Settings()))
+    x = torch.randn(3, 4)
+    model(x)
+    model.settings.unused = 9
+    model(x)
+    assert exports(model) == 1
+
+
+def test_a_plain_namespace_is_watched_too() -> None:
+    settings = types.SimpleNamespace(doubled=1.0, sizes=[1], mode="plain", inner=types.SimpleNamespace(shift=0.5))
+    model, eager = pair(with_settings(settings))
+    x = torch.randn(3, 4)
+    for scale in (1.0, 3.0, 3.0, 1.0):
+        for module in (model.module, eager):
+            module.settings.inner.shift = scale
+        torch.testing.assert_close(model(x), eager(x))
+
+
+def test_a_configuration_of_transformers_is_watched() -> None:
+    sample = zoo.build("gpt2")
+    model, eager = pair(sample.module)
+    before = vars(GPT2Config).get("__getattribute__")
+    for wanted in (False, True):
+        for module in (model.module, eager):
+            module.config.output_hidden_states = wanted
+        ours, theirs = model(**sample.inputs), eager(**sample.inputs)
+        torch.testing.assert_close(ours.loss, theirs.loss)
+        assert (ours.hidden_states is None) == (theirs.hidden_states is None)
+    assert vars(GPT2Config).get("__getattribute__") is before, "the class is as it was"
