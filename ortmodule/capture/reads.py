@@ -123,6 +123,10 @@ class AttributeReads:
                 now = _MISSING
             if holds(now, value):
                 continue
+            if value is None and isinstance(now, bool | int | float | str):
+                # A default chosen at the first call (transformers' `config.problem_type`): from now on it is that.
+                self.values[owner, path] = now
+                continue
             self.changed.append(f"{owner}.{path}".lstrip("."))
             # What the traced forward put into a container stands for no real value.
             if type(now) is list and type(value) is list:

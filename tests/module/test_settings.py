@@ -102,3 +102,18 @@ def test_a_configuration_of_transformers_is_watched() -> None:
         torch.testing.assert_close(ours.loss, theirs.loss)
         assert (ours.hidden_states is None) == (theirs.hidden_states is None)
     assert vars(GPT2Config).get("__getattribute__") is before, "the class is as it was"
+
+
+def test_a_default_that_the_first_call_chooses_stays_chosen() -> None:
+    def choose(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        if m.settings.mode is None:
+            m.settings.mode = "tanh" if x.shape[0] > 1 else "plain"
+        return m.linear(x).tanh() if m.settings.mode == "tanh" else m.linear(x)
+
+    module = Lambda(choose)
+    module.settings = Settings(mode=None)  # type: ignore[arg-type]
+    model, eager = pair(module)
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(model(x), eager(x))
+    assert exports(model) == 1 and model.settings.mode == eager.settings.mode == "tanh"
