@@ -28,7 +28,10 @@ _AS_BYTES: dict[int, torch.dtype] = {
     _ELEMENT.UINT2: torch.uint8,
     _ELEMENT.INT2: torch.int8,
     _ELEMENT.FLOAT4E2M1: torch.uint8,
+    _ELEMENT.FLOAT6E2M3: torch.uint8,
+    _ELEMENT.FLOAT6E3M2: torch.uint8,
 }
+_CODES = (_ELEMENT.FLOAT4E2M1, _ELEMENT.FLOAT6E2M3, _ELEMENT.FLOAT6E3M2)
 # Types that torch has and NumPy has not: passed by their bits.
 _BY_BITS: dict[int, torch.dtype] = {
     _ELEMENT.BFLOAT16: torch.bfloat16,
@@ -87,7 +90,7 @@ class InferenceSession:
 
         Raises:
             InvalidArgumentError: an input is missing or unknown, or its type or shape does not fit.
-        UnsupportedError: an input holds strings.
+            UnsupportedError: an input holds strings.
         """
         names = [v.name for v in self._inputs]
         unknown = [name for name in feeds if name not in names]
@@ -118,7 +121,15 @@ def _node_arg(value: onnx.ValueInfoProto) -> NodeArg:
     return NodeArg(value.name, _ELEMENT.DataType.Name(tensor.elem_type).lower(), shape)
 
 
-def _to_engine(value: Any, kind: onnx.TypeProto, name: str, device: str) -> torch.Tensor:
+def _to_engine(value: Any, kind: onnx.TypeProto, name: str, device: str) -> torch.Tensor | list[Any] | None:
+    if kind.WhichOneof("value") == "optional_type":
+        return None if value is None else _to_engine(value, kind.optional_type.elem_type, name, device)
+    if kind.WhichOneof("value") == "sequence_type":
+        if not isinstance(value, list | tuple):
+            raise InvalidArgumentError(f"the input {name!r} should be a list, got {type(value).__name__}")
+        return [_to_engine(v, kind.sequence_type.elem_type, name, device) for v in value]
+    if value is None:
+        raise InvalidArgumentError(f"the input {name!r} is a tensor, got None")
     if isinstance(value, torch.Tensor):
         return value.to(device)
     element = kind.tensor_type.elem_type
@@ -126,8 +137,14 @@ def _to_engine(value: Any, kind: onnx.TypeProto, name: str, device: str) -> torc
     if element == _ELEMENT.STRING or array.dtype.kind in "OSU":
         raise UnsupportedError(f"the input {name!r} holds strings, which the engine does not have")
     array = np.ascontiguousarray(array).reshape(array.shape)
+    if element in _AS_BYTES or element in _BY_BITS:
+        expected = onnx.helper.tensor_dtype_to_np_dtype(element)
+        # An element's bits in an unsigned integer of its size are taken too, and numbers below a byte in int8.
+        accepted = [expected, np.dtype(f"u{expected.itemsize}")] + [np.dtype(np.int8)] * (element in _AS_BYTES)
+        if array.dtype not in accepted:
+            raise InvalidArgumentError(f"the input {name!r} should be of type {expected}, got {array.dtype}")
     if element in _AS_BYTES:
-        bits = array.view(np.uint8) if element == _ELEMENT.FLOAT4E2M1 else array
+        bits = array.view(np.uint8) if element in _CODES else array
         return torch.from_numpy(bits.astype(str(_AS_BYTES[element]).removeprefix("torch."))).to(device)
     if element in _BY_BITS:
         bits = array.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))
@@ -135,13 +152,23 @@ def _to_engine(value: Any, kind: onnx.TypeProto, name: str, device: str) -> torc
     return torch.from_numpy(array.copy()).to(device)
 
 
-def _from_engine(value: torch.Tensor, kind: onnx.TypeProto) -> np.ndarray:
+def _from_engine(value: torch.Tensor | list[Any] | None, kind: onnx.TypeProto) -> Any:
+    if value is None:
+        return None
+    if kind.WhichOneof("value") == "optional_type":
+        return _from_engine(value, kind.optional_type.elem_type)
+    if isinstance(value, list):
+        return [_from_engine(v, kind.sequence_type.elem_type) for v in value]
     element = kind.tensor_type.elem_type
     value = value.detach().cpu().contiguous()
+    if element == _ELEMENT.UNDEFINED:  # the model leaves the output's type to inference
+        element = next((e for e, dtype in _BY_BITS.items() if dtype == value.dtype), element)
+        if element == _ELEMENT.UNDEFINED:
+            return value.numpy()
     numpy_type = onnx.helper.tensor_dtype_to_np_dtype(element)
     if element in _BY_BITS:
         return value.view(torch.uint16 if value.itemsize == 2 else torch.uint8).numpy().view(numpy_type)
-    if element == _ELEMENT.FLOAT4E2M1:
+    if element in _CODES:
         return value.numpy().view(numpy_type)
     if element in _AS_BYTES:
         return value.numpy().astype(numpy_type)

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "base/container_type.h"
+
 namespace ortmodule {
 namespace {
 
@@ -11,7 +13,7 @@ struct Entry {
   size_t size;
 };
 
-constexpr std::array<Entry, 23> kEntries{{
+constexpr std::array<Entry, 29> kEntries{{
     {DType::kUndefined, "undefined", 0},
     {DType::kFloat, "float", 4},
     {DType::kUInt8, "uint8", 1},
@@ -33,8 +35,14 @@ constexpr std::array<Entry, 23> kEntries{{
     {DType::kFloat8E4M3FNUZ, "float8e4m3fnuz", 1},
     {DType::kFloat8E5M2, "float8e5m2", 1},
     {DType::kFloat8E5M2FNUZ, "float8e5m2fnuz", 1},
-    {DType::kUInt4, "uint4", 0},
-    {DType::kInt4, "int4", 0},
+    {DType::kUInt4, "uint4", 1},
+    {DType::kInt4, "int4", 1},
+    {DType::kFloat4E2M1, "float4e2m1", 1},
+    {DType::kFloat8E8M0, "float8e8m0", 1},
+    {DType::kUInt2, "uint2", 1},
+    {DType::kInt2, "int2", 1},
+    {DType::kFloat6E2M3, "float6e2m3", 1},
+    {DType::kFloat6E3M2, "float6e3m2", 1},
 }};
 
 const Entry& entry(DType dtype) {
@@ -46,12 +54,29 @@ const Entry& entry(DType dtype) {
 
 size_t dtype_size(DType dtype) { return entry(dtype).size; }
 
-std::string_view dtype_name(DType dtype) { return entry(dtype).name; }
+size_t dtype_bits(DType dtype) {
+  switch (dtype) {
+    case DType::kUInt4:
+    case DType::kInt4:
+    case DType::kFloat4E2M1:
+      return 4;
+    case DType::kUInt2:
+    case DType::kInt2:
+      return 2;
+    case DType::kFloat6E2M3:
+    case DType::kFloat6E3M2:
+      return 6;
+    default:
+      return 8 * dtype_size(dtype);
+  }
+}
+
+std::string_view dtype_name(DType dtype) { return is_container(dtype) ? container_name(dtype) : entry(dtype).name; }
 
 DType dtype_from_name(std::string_view name) {
   for (const Entry& e : kEntries)
     if (e.name == name) return e.dtype;
-  return DType::kUndefined;
+  return name.find('_') == std::string_view::npos ? DType::kUndefined : container_from_name(name);
 }
 
 bool is_reduced_floating(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
@@ -86,6 +111,8 @@ bool is_integer(DType dtype) {
     case DType::kUInt64:
     case DType::kUInt4:
     case DType::kInt4:
+    case DType::kUInt2:
+    case DType::kInt2:
       return true;
     default:
       return false;

@@ -32,15 +32,25 @@ enum class DType : int32_t {
   kFloat8E5M2FNUZ = 20,
   kUInt4 = 21,
   kInt4 = 22,
+  kFloat4E2M1 = 23,
+  kFloat8E8M0 = 24,
+  kUInt2 = 25,
+  kInt2 = 26,
+  kFloat6E2M3 = 27,
+  kFloat6E3M2 = 28,
 };
 
-// Bytes of one element; 0 for undefined, string and the packed 4-bit types.
+// Bytes of one element in memory; 0 for undefined and string. The types below a byte take a byte each: integers as
+// int8 or uint8 numbers, floats as their codes. Files hold them packed (dtype_bits, onnx/packed.h).
 size_t dtype_size(DType dtype);
+// Bits of one element, as files hold it; 0 for undefined and string.
+size_t dtype_bits(DType dtype);
 // The name in text form: "float", "bfloat16", "int64", ...; "undefined" for a value outside the enum.
 std::string_view dtype_name(DType dtype);
 // The inverse of dtype_name; kUndefined when there is no such name.
 DType dtype_from_name(std::string_view name);
-// float, double, float16, bfloat16 and float8: what a gradient can have (complex included).
+// float, double, float16, bfloat16 and float8: what a gradient can have (complex included). Not float8e8m0, which has
+// no zero and no sign, and not the floats below a byte.
 bool is_floating(DType dtype);
 bool is_integer(DType dtype);
 // float16, bfloat16: arithmetic happens in float and is rounded once.

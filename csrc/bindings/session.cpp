@@ -1,11 +1,15 @@
 #include "bindings/session.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/python_variable.h>
 
+#include "base/container_type.h"
 #include "base/status.h"
 #include "bindings/autograd_node.h"
 #include "onnx/export.h"
+#include "ops/aten_support.h"
 #include "ops/registry.h"
+#include "ops/sequence_value.h"
 #include "transforms/lower_portable.h"
 
 namespace py = pybind11;
@@ -38,6 +42,42 @@ CompileOptions read_options(const std::string& mode, const std::vector<std::stri
   return out;
 }
 
+// One value of a run from Python: a tensor, a list of tensors, or None for an absent optional.
+at::Tensor read_value(const py::handle& item, DType type) {
+  if (THPVariable_Check(item.ptr())) return THPVariable_Unpack(item.ptr());
+  if (item.is_none()) return {};
+  ORTMODULE_CHECK_ARG(py::isinstance<py::list>(item) || py::isinstance<py::tuple>(item),
+                      "an input should be a tensor, a list of tensors or None, got ",
+                      std::string(py::str(py::type::handle_of(item))));
+  std::vector<at::Tensor> elements;
+  for (const py::handle element : py::reinterpret_borrow<py::sequence>(item)) {
+    ORTMODULE_CHECK_ARG(THPVariable_Check(element.ptr()), "a sequence should hold tensors, got ",
+                        std::string(py::str(py::type::handle_of(element))));
+    elements.push_back(THPVariable_Unpack(element.ptr()));
+  }
+  const DType element = element_of(type);
+  return make_sequence(std::move(elements), element == DType::kUndefined ? at::kFloat : to_scalar_type(element));
+}
+
+py::object write_value(const at::Tensor& value) {
+  if (!value.defined()) return py::none();
+  if (!holds_sequence(value)) return py::cast(value);
+  py::list out;
+  for (const at::Tensor& element : sequence_elements(value)) out.append(py::cast(element));
+  return out;
+}
+
+py::list run_values(const Session& session, const py::sequence& inputs) {
+  const std::vector<DType>& types = session.input_types();
+  std::vector<at::Tensor> values;
+  values.reserve(py::len(inputs));
+  for (const py::handle item : inputs)
+    values.push_back(read_value(item, values.size() < types.size() ? types[values.size()] : DType::kUndefined));
+  py::list out;
+  for (const at::Tensor& value : session.run(values)) out.append(write_value(value));
+  return out;
+}
+
 }  // namespace
 
 Session::Session(const py::bytes& model, const std::string& mode, const std::vector<std::string>& trainable,
@@ -46,6 +86,7 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
   const CompileOptions read = read_options(mode, trainable, options, mutations_);
   const py::gil_scoped_release release;
   compiled_ = compile(text.data(), text.size(), read);
+  for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
   for (const auto& [output, input] : mutations_) {
     ORTMODULE_CHECK_ARG(output < compiled_.output_names.size() && input < compiled_.input_names.size(), "mutation (",
                         output, ", ", input, ") is out of range");
@@ -117,8 +158,9 @@ void register_session(py::module_& m) {
       .def(py::init<const py::bytes&, const std::string&, const std::vector<std::string>&, const py::dict&>(),
            py::arg("model"), py::arg("mode") = "inference", py::arg("trainable") = std::vector<std::string>{},
            py::arg("options") = py::dict())
-      .def("run", &Session::run, py::arg("inputs"),
-           "Outputs for one tensor per graph input; they carry history when gradients are enabled.")
+      .def("run", &run_values, py::arg("inputs"),
+           "Outputs for one value per graph input (a tensor, a list of tensors for a sequence, None for an absent "
+           "optional); tensors carry history when gradients are enabled.")
       .def_property_readonly("input_names", [](const Session& s) { return s.compiled().input_names; })
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
       .def("statistics", &Session::statistics)

@@ -19,7 +19,8 @@ class Session {
   Session(const pybind11::bytes& model, const std::string& mode, const std::vector<std::string>& trainable,
           const pybind11::dict& options);
 
-  // The caller's outputs for one tensor per graph input; mutations are written back. Releases the GIL.
+  // The caller's outputs for one value per graph input (sequences as in ops/sequence_value.h); mutations are written
+  // back. Releases the GIL.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
   pybind11::dict statistics() const;
@@ -27,10 +28,12 @@ class Session {
   pybind11::bytes stage_model(const std::string& name, bool portable) const;
   std::string plan_text() const;
   const CompiledModel& compiled() const { return compiled_; }
+  const std::vector<DType>& input_types() const { return input_types_; }
 
  private:
   CompiledModel compiled_;
   Mutations mutations_;
+  std::vector<DType> input_types_;
   size_t first_mutation_ = SIZE_MAX;  // mutations follow the caller's outputs
 };
 

@@ -9,9 +9,12 @@
 #include "onnx/import.h"
 #include "ops/registry.h"
 #include "ops/resolve.h"
+#include "ops/upgrade.h"
 #include "plan/execution_plan.h"
 #include "runtime/constant_evaluator.h"
+#include "transforms/inline_functions.h"
 #include "transforms/pass_list.h"
+#include "transforms/subgraphs.h"
 
 namespace ortmodule {
 namespace {
@@ -46,6 +49,12 @@ void transform(Graph& graph, PassStage stage, const CompileOptions& options) {
     if (const NodeArg* in = graph.find(name)) context.grad_inputs.insert(in);
   make_passes(stage, level).run(graph, context);
   graph.remove_unused_initializers();
+  context.grad_inputs.clear();
+  share_constants_with_subgraphs(graph);
+  for_all_subgraphs(graph, [&](Graph& body) {
+    make_passes(stage, level).run(body, context);
+    body.remove_unused_initializers();
+  });
 }
 
 // Graph outputs and inputs as a request to the gradient builder; `mask` picks ys (empty: all).
@@ -66,6 +75,7 @@ Roots find_roots(const Graph& graph, const std::vector<std::string>& trainable) 
     roots.x_inputs.push_back(i);
     xs.push_back(in);
   }
+  refuse_gradients_through_containers(graph, xs);
   const std::vector<char> depends = differentiable_values(graph, xs);
   for (size_t i = 0; i < graph.outputs().size(); ++i)
     if (depends[graph.outputs()[i]->id()]) roots.y_outputs.push_back(i);
@@ -142,6 +152,9 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
 
   std::shared_ptr<Graph> graph = import_model(model, size, {});
   log.done("imported", *graph);
+  upgrade(*graph);
+  inline_functions(*graph);
+  share_constants_with_subgraphs(*graph);
   resolve(*graph);
   log.done("resolved", *graph);
 

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "base/container_type.h"
+#include "base/status.h"
+#include "ops/body_gradient.h"
+#include "ops/container_trait.h"
 #include "ops/grad_context.h"
 #include "ops/registry.h"
 #include "ops/resolve.h"
@@ -105,6 +109,45 @@ std::vector<char> differentiable_values(const Graph& graph, const std::vector<No
   return depends;
 }
 
+void refuse_gradients_through_containers(const Graph& graph, const std::vector<NodeArg*>& xs) {
+  const std::vector<char> depends = differentiable_values(graph, xs);
+  std::vector<const Node*> origin(graph.value_id_bound(), nullptr);  // the node where the gradient is lost
+  graph.for_each([&](Node& node) {
+    const bool takes_containers = (node.record()->trait_bits() & kTakesContainers) != 0;
+    if (!takes_containers && !node.record()->differentiable()) return;
+    const Node* lost = nullptr;
+    bool wanted = false;
+    for (size_t i = 0; i < node.inputs().size(); ++i) {
+      const NodeArg* in = node.inputs()[i];
+      if (!in) continue;
+      if (origin[in->id()] && (takes_containers || differentiable_input(node, i))) lost = origin[in->id()];
+      wanted = wanted || depends[in->id()];
+    }
+    for (const NodeArg* out : node.outputs()) {
+      if (!out) continue;
+      const bool container = is_container(out->type().dtype) && is_floating(element_of(out->type().dtype));
+      if (container && wanted) lost = lost ? lost : &node;
+      if (container || carries_gradient(out)) origin[out->id()] = lost;
+    }
+  });
+  for (const NodeArg* out : graph.outputs())
+    ORTMODULE_CHECK(!origin[out->id()] || is_container(out->type().dtype), kUnsupported, "the gradient of '",
+                    out->name(), "' goes through a sequence or an optional, which is not supported (",
+                    origin[out->id()]->describe(), ")");
+}
+
 GradientResult build_gradient(Graph& graph, const GradientRequest& request) { return Builder(graph, request).run(); }
+
+namespace {
+
+[[maybe_unused]] const bool registered = [] {
+  set_body_gradient_builder([](Graph& graph, const std::vector<NodeArg*>& ys, const std::vector<NodeArg*>& xs) {
+    GradientResult result = build_gradient(graph, {ys, xs});
+    return BodyGradientValues{std::move(result.dys), std::move(result.dxs)};
+  });
+  return true;
+}();
+
+}  // namespace
 
 }  // namespace ortmodule

@@ -25,6 +25,10 @@ struct GradientResult {
 // Adds nothing for an x that no y depends on, and no node that only such an x would need.
 GradientResult build_gradient(Graph& graph, const GradientRequest& request);
 
+// Throws kUnsupported when a graph output depends on one of `xs` through a sequence or an optional: these carry no
+// gradient, and a result without history would be wrong in silence.
+void refuse_gradients_through_containers(const Graph& graph, const std::vector<NodeArg*>& xs);
+
 // Values that depend on one of `xs` through differentiable inputs, by NodeArg id.
 std::vector<char> differentiable_values(const Graph& graph, const std::vector<NodeArg*>& xs);
 

@@ -84,9 +84,13 @@ std::vector<Out> read_numbers(const TensorData& t) {
       read_all<uint16_t>(b, push);
       break;
     case DType::kInt8:
+    case DType::kInt4:
+    case DType::kInt2:
       read_all<int8_t>(b, push);
       break;
     case DType::kUInt8:
+    case DType::kUInt4:
+    case DType::kUInt2:
     case DType::kBool:
       read_all<uint8_t>(b, push);
       break;
@@ -153,9 +157,22 @@ TensorData TensorData::scalar(DType dtype, double value) {
       t.bytes = one(static_cast<int16_t>(value));
       break;
     case DType::kInt8:
+    case DType::kInt4:
+    case DType::kInt2:
       t.bytes = one(static_cast<int8_t>(value));
       break;
+    case DType::kUInt64:
+      t.bytes = one(static_cast<uint64_t>(value));
+      break;
+    case DType::kUInt32:
+      t.bytes = one(static_cast<uint32_t>(value));
+      break;
+    case DType::kUInt16:
+      t.bytes = one(static_cast<uint16_t>(value));
+      break;
     case DType::kUInt8:
+    case DType::kUInt4:
+    case DType::kUInt2:
       t.bytes = one(static_cast<uint8_t>(value));
       break;
     case DType::kBool:

@@ -295,6 +295,8 @@ std::unique_ptr<Graph> Graph::clone() const {
     n->domain_ = node->domain_;
     n->op_ = node->op_;
     n->attributes_ = node->attributes_;
+    for (auto& [name, value] : n->attributes_)  // the copy's bodies change without the original's
+      if (auto* body = std::get_if<std::shared_ptr<Graph>>(&value)) *body = (*body)->clone();
     n->metadata_ = node->metadata_;
     n->phase_ = node->phase_;
     n->record_ = node->record_;

@@ -64,6 +64,8 @@ AttributeValue GraphReader::attribute(pb::AttributeProto& proto, const std::stri
     }
     case pb::AttributeProto::STRINGS:
       return std::vector<std::string>(proto.strings().begin(), proto.strings().end());
+    case pb::AttributeProto::TYPE_PROTO:  // as a number: what Optional's rule needs is the container's code
+      return static_cast<int64_t>(read_type(proto.tp(), "the type in", what).dtype);
     case pb::AttributeProto::UNDEFINED:
       fail(ErrorCode::kInvalidGraph, what, " has no type");
     default:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "base/container_type.h"
 #include "base/status.h"
 #include "onnx/import.h"
 #include "ops/registry.h"
@@ -133,6 +134,7 @@ Node* GraphReader::add_node(const pb::NodeProto& proto) {
                           graph_.name(), "'; every value is assigned once");
     graph_.materialize_output(node, static_cast<size_t>(i), names[i]);
   }
+  if (!proto.overload().empty()) node->metadata()[kOverloadKey] = proto.overload();
   for (const auto& entry : proto.metadata_props()) {
     if (entry.key() == kPhaseKey)
       node->set_phase(entry.value() == "backward" ? Phase::kBackward : Phase::kForward);
@@ -197,7 +199,17 @@ void GraphReader::add_value_types(const google::protobuf::RepeatedPtrField<pb::V
 TypeInfo read_type(const pb::TypeProto& proto, const char* kind, const std::string& name) {
   const std::string owner = quoted(kind, name);
   if (proto.value_case() == pb::TypeProto::VALUE_NOT_SET) return {};
-  ORTMODULE_CHECK(proto.has_tensor_type(), kUnsupported, owner, " is no tensor; only tensors are supported");
+  if (proto.has_sequence_type() || proto.has_optional_type()) {
+    const bool sequence = proto.has_sequence_type();
+    const DType inner =
+        read_type(sequence ? proto.sequence_type().elem_type() : proto.optional_type().elem_type(), kind, name).dtype;
+    // ONNX allows sequences of sequences; nothing makes one.
+    ORTMODULE_CHECK(!is_optional(inner) && !(sequence && is_sequence(inner)), kUnsupported, owner,
+                    " is a container of containers, which is not supported");
+    return {sequence ? sequence_of(inner) : optional_of(inner), std::nullopt};
+  }
+  ORTMODULE_CHECK(proto.has_tensor_type(), kUnsupported, owner,
+                  " is a map or a sparse tensor; tensors, sequences and optionals are supported");
   const auto& tensor = proto.tensor_type();
   TypeInfo type;
   type.dtype = static_cast<DType>(tensor.elem_type());

@@ -45,7 +45,7 @@ class GraphReader {
 Dim read_dim(const std::string& text);
 // `text` as an identifier; different texts give different identifiers.
 std::string sanitized_symbol(const std::string& text);
-// Type and shape of a value; throws kUnsupported for what is no tensor.
+// Type and shape of a value; throws kUnsupported for maps and sparse tensors.
 TypeInfo read_type(const pb::TypeProto& proto, const char* kind, const std::string& name);
 
 }  // namespace ortmodule

@@ -2,8 +2,10 @@
 
 #include <climits>
 
+#include "base/container_type.h"
 #include "base/status.h"
 #include "onnx/import.h"
+#include "onnx/packed.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -23,6 +25,23 @@ std::string file_domain(const Node& node) {
 const std::string& renamed(const std::map<std::string, std::string>& renames, const std::string& name) {
   auto it = renames.find(name);
   return it == renames.end() ? name : it->second;
+}
+
+void write_type(const TypeInfo& type, pb::TypeProto* proto) {
+  if (is_optional(type.dtype))
+    return write_type({content_of(type.dtype), type.shape}, proto->mutable_optional_type()->mutable_elem_type());
+  if (is_sequence(type.dtype))
+    return write_type({element_of(type.dtype), std::nullopt}, proto->mutable_sequence_type()->mutable_elem_type());
+  auto* tensor = proto->mutable_tensor_type();
+  tensor->set_elem_type(static_cast<int32_t>(type.dtype));
+  if (!type.shape) return;
+  auto* shape = tensor->mutable_shape();
+  for (const Dim& dim : *type.shape) {
+    if (dim.is_known())
+      shape->add_dim()->set_dim_value(dim.value());
+    else
+      shape->add_dim()->set_dim_param(dim.text());
+  }
 }
 
 int64_t default_version(const std::string& domain) { return domain.empty() ? 23 : 1; }
@@ -115,14 +134,22 @@ void GraphWriter::write_node(const Node& node, pb::NodeProto* proto, const Renam
     ORTMODULE_INTERNAL(inner.size() <= explicit_inputs, node.describe(), " lost its captured values");
     explicit_inputs -= inner.size();
     for (size_t k = 0; k < inner.size(); ++k)
-      captured[inner[k]] = renamed(renames, node.inputs()[explicit_inputs + k]->name());
+      if (node.inputs()[explicit_inputs + k])
+        captured[inner[k]] = renamed(renames, node.inputs()[explicit_inputs + k]->name());
   }
   for (size_t i = 0; i < explicit_inputs; ++i)
     proto->add_input(node.inputs()[i] ? renamed(renames, node.inputs()[i]->name()) : "");
   while (proto->input_size() > 0 && proto->input(proto->input_size() - 1).empty()) proto->mutable_input()->RemoveLast();
   for (const NodeArg* out : node.outputs()) proto->add_output(out ? out->name() : "");
-  for (const auto& [name, value] : node.attributes())
-    if (name != kCapturedAttribute) write_attribute(name, value, proto->add_attribute(), captured);
+  for (const auto& [name, value] : node.attributes()) {
+    if (name == kCapturedAttribute) continue;
+    auto* attr = proto->add_attribute();
+    write_attribute(name, value, attr, captured);
+    if (node.op() != "Optional" || name != "type") continue;
+    attr->clear_i();
+    attr->set_type(pb::AttributeProto::TYPE_PROTO);
+    write_type({static_cast<DType>(std::get<int64_t>(value)), std::nullopt}, attr->mutable_tp());
+  }
 
   const auto note = [&](const std::string& key, const std::string& value) {
     auto* entry = proto->add_metadata_props();
@@ -131,6 +158,10 @@ void GraphWriter::write_node(const Node& node, pb::NodeProto* proto, const Renam
   };
   const std::string reference = kReferencePrefix;
   for (const auto& [key, value] : node.metadata()) {
+    if (key == kOverloadKey) {
+      proto->set_overload(value);
+      continue;
+    }
     if (key.compare(0, reference.size(), reference) != 0) {
       note(key, value);
       continue;
@@ -190,14 +221,16 @@ void GraphWriter::write_tensor(const std::string& name, const TensorData& data, 
   if (!name.empty()) proto->set_name(name);
   proto->set_data_type(static_cast<int32_t>(data.dtype));
   for (const int64_t d : data.dims) proto->add_dims(d);
-  const uint64_t size = data.bytes->size();
+  const std::string packed = is_packed(data.dtype) ? pack_elements(*data.bytes, data.dtype) : std::string();
+  const std::string& bytes = is_packed(data.dtype) ? packed : *data.bytes;
+  const uint64_t size = bytes.size();
   if (external_ && size >= options_.external_threshold) {
     const auto entry = [&](const char* key, const std::string& value) {
       auto* e = proto->add_external_data();
       e->set_key(key);
       e->set_value(value);
     };
-    const uint64_t offset = external_->append(*data.bytes);
+    const uint64_t offset = external_->append(bytes);
     proto->set_data_location(pb::TensorProto::EXTERNAL);
     entry("location", options_.external_data_file);
     entry("offset", std::to_string(offset));
@@ -207,22 +240,13 @@ void GraphWriter::write_tensor(const std::string& name, const TensorData& data, 
   inline_bytes_ += size;
   ORTMODULE_CHECK(inline_bytes_ < INT_MAX, kUnsupported, "the model's tensors take over 2 GB at ",
                   name.empty() ? "a constant" : "'" + name + "'", "; name an external data file");
-  proto->set_raw_data(*data.bytes);
+  proto->set_raw_data(bytes);
 }
 
 void GraphWriter::write_value(const NodeArg& value, pb::ValueInfoProto* proto) {
   proto->set_name(value.name());
   if (value.type().dtype == DType::kUndefined) return;
-  auto* tensor = proto->mutable_type()->mutable_tensor_type();
-  tensor->set_elem_type(static_cast<int32_t>(value.type().dtype));
-  if (!value.type().shape) return;
-  auto* shape = tensor->mutable_shape();
-  for (const Dim& dim : *value.type().shape) {
-    if (dim.is_known())
-      shape->add_dim()->set_dim_value(dim.value());
-    else
-      shape->add_dim()->set_dim_param(dim.text());
-  }
+  write_type(value.type(), proto->mutable_type());
 }
 
 }  // namespace ortmodule

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "graph/graph.h"
+#include "graph/subgraph.h"
 
 namespace ortmodule {
 
@@ -21,21 +22,16 @@ struct ImportOptions {
   uint64_t max_tensor_bytes = uint64_t{64} << 30;
 };
 
-// The versions of ai.onnx that can be read.
-constexpr int64_t kOldestOpset = 13;
+// The versions of ai.onnx that can be read; which of them an operator works at is the operator's matter.
+constexpr int64_t kOldestOpset = 1;
 constexpr int64_t kNewestOpset = 28;
 
-// Node attribute (strings) on a node with subgraphs: the names under which its subgraphs know outer values. The node's
-// last inputs are these values, in this order; a subgraph has an input of that name for each that it reads.
-constexpr const char* kCapturedAttribute = "ortmodule.captured";
-// Node metadata in function bodies: "ortmodule.ref.<attribute>" -> "<type number> <formal attribute>".
-constexpr const char* kReferencePrefix = "ortmodule.ref.";
 // Node metadata in files: "backward" for the nodes of that phase.
 constexpr const char* kPhaseKey = "ortmodule.phase";
 
 // `data` holds a serialized ModelProto. An input that is an initializer as well becomes an initializer.
 // Throws Error: kParse (no model; names the byte offset), kInvalidGraph (breaks a rule of ONNX; names node or value),
-// kUnsupported (sequences, sparse and string tensors, other versions), kInvalidArgument (external data path).
+// kUnsupported (maps, sparse and string tensors, other versions), kInvalidArgument (external data path).
 std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options = {});
 
 }  // namespace ortmodule

@@ -4,11 +4,10 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "onnx/packed.h"
 
 namespace ortmodule {
 namespace {
-
-bool is_packed(DType dtype) { return dtype == DType::kInt4 || dtype == DType::kUInt4; }
 
 template <typename Stored, typename Field>
 std::string narrow(const Field& field) {
@@ -68,15 +67,13 @@ uint64_t TensorReader::checked_size(const pb::TensorProto& tensor, DType dtype, 
     overflow = __builtin_mul_overflow(elements, static_cast<uint64_t>(d), &elements) || overflow;
   }
   if (empty) return 0;
-  uint64_t bytes = 0;
-  if (is_packed(dtype))
-    bytes = elements / 2 + elements % 2;
-  else
-    overflow = __builtin_mul_overflow(elements, static_cast<uint64_t>(dtype_size(dtype)), &bytes) || overflow;
+  uint64_t bytes = 0, in_file = 0;
+  overflow = __builtin_mul_overflow(elements, static_cast<uint64_t>(dtype_size(dtype)), &bytes) || overflow;
+  overflow = !packed_size(dtype, elements, in_file) || overflow;
   ORTMODULE_CHECK_GRAPH(!overflow && bytes <= bytes_left_, owner, " brings the model's tensors over the limit of ",
                         limit_, " bytes");
   bytes_left_ -= bytes;
-  return bytes;
+  return in_file;
 }
 
 std::string TensorReader::external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner) {
@@ -94,8 +91,8 @@ std::string TensorReader::external(const pb::TensorProto& tensor, uint64_t size,
 TensorData TensorReader::read(pb::TensorProto& tensor, const std::string& owner) {
   const auto dtype = static_cast<DType>(tensor.data_type());
   ORTMODULE_CHECK(dtype != DType::kString, kUnsupported, owner, " holds strings; string tensors are not supported");
-  ORTMODULE_CHECK(dtype_size(dtype) > 0 || is_packed(dtype), kUnsupported, owner, " has the element type ",
-                  tensor.data_type(), ", which is not supported");
+  ORTMODULE_CHECK(dtype_size(dtype) > 0, kUnsupported, owner, " has the element type ", tensor.data_type(),
+                  ", which is not supported");
   ORTMODULE_CHECK(!tensor.has_segment(), kUnsupported, owner, " is stored in segments, which is not supported");
   TensorData data{dtype, {tensor.dims().begin(), tensor.dims().end()}, nullptr};
   const uint64_t size = checked_size(tensor, dtype, owner);
@@ -109,6 +106,7 @@ TensorData TensorReader::read(pb::TensorProto& tensor, const std::string& owner)
   ORTMODULE_CHECK_GRAPH(bytes.size() == size, owner, " of type ", dtype_name(dtype), " and shape ",
                         shape_text(Shape(data.dims.begin(), data.dims.end())), " needs ", size, " bytes, got ",
                         bytes.size());
+  if (is_packed(dtype)) bytes = unpack_elements(bytes, dtype, static_cast<size_t>(data.elements()));
   data.bytes = std::make_shared<const std::string>(std::move(bytes));
   return data;
 }

@@ -20,6 +20,7 @@ class TensorReader {
   TensorData read(pb::TensorProto& tensor, const std::string& owner);
 
  private:
+  // Bytes of the tensor in the file.
   uint64_t checked_size(const pb::TensorProto& tensor, DType dtype, const std::string& owner);
   std::string external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner);
 

@@ -9,8 +9,9 @@
 
 namespace ortmodule {
 
-// Throws kUnsupported for types that torch does not have.
+// What holds the elements: the type itself, or for a type below a byte int8 or uint8. Throws kUnsupported for strings.
 at::ScalarType to_scalar_type(DType dtype);
+// The type that torch knows; a type below a byte is known to the graph alone.
 DType to_dtype(at::ScalarType type);
 // A CPU tensor with a copy of the constant's elements.
 at::Tensor tensor_from(const TensorData& data);

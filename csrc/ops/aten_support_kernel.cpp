@@ -30,6 +30,15 @@ constexpr std::pair<DType, at::ScalarType> kTypes[] = {
     {DType::kFloat8E4M3FNUZ, at::kFloat8_e4m3fnuz},
     {DType::kFloat8E5M2, at::kFloat8_e5m2},
     {DType::kFloat8E5M2FNUZ, at::kFloat8_e5m2fnuz},
+    {DType::kFloat8E8M0, at::kFloat8_e8m0fnu},
+    // A byte per element (base/dtype.h). Below the types that are torch's own: to_dtype() takes the first.
+    {DType::kInt4, at::kChar},
+    {DType::kInt2, at::kChar},
+    {DType::kUInt4, at::kByte},
+    {DType::kUInt2, at::kByte},
+    {DType::kFloat4E2M1, at::kByte},
+    {DType::kFloat6E2M3, at::kByte},
+    {DType::kFloat6E3M2, at::kByte},
 };
 
 }  // namespace

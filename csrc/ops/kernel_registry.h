@@ -20,12 +20,20 @@ using Kernel = std::function<void(KernelContext&)>;
 // The node is a description only: a kernel must not keep the reference.
 using KernelFactory = Kernel (*)(const Node& node);
 
+// What a kernel is given of types that torch stores but computes little with: uint16, uint32, uint64 and float8.
+enum class RareTypes {
+  kConverted,  // wider numbers; uint64 as int64 of the same bits, so that sums and products come out right
+  kOrdered,    // the same, but uint64 as int64 of the same order
+  kAsIs,       // the elements themselves: the kernel knows what to do
+};
+
 struct KernelDef {
   std::string domain, op, provider;
   KernelFactory make = nullptr;
   int first_opset = 1, last_opset = 1 << 30;
   std::vector<DType> dtypes;  // of input 0; empty: any
   bool may_inplace = false;   // may write output 0 over input 0 when nobody else sees it
+  RareTypes rare = RareTypes::kConverted;
   const char* file = "";
 
   KernelDef& opset(int first, int last) {
@@ -41,7 +49,14 @@ struct KernelDef {
     may_inplace = true;
     return *this;
   }
+  KernelDef& rare_types(RareTypes how) {
+    rare = how;
+    return *this;
+  }
 };
+
+// The node's kernel, around it the conversions that RareTypes tells where the node has such types.
+Kernel make_kernel(const KernelDef& def, const Node& node);
 
 class KernelRegistry {
  public:

@@ -1,6 +1,7 @@
 #include "ops/registry.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "base/status.h"
@@ -74,6 +75,11 @@ OpRecord& OpRecord::not_differentiable() {
 
 OpRecord& OpRecord::body(BodyFn fn) {
   body_ = std::move(fn);
+  return *this;
+}
+
+OpRecord& OpRecord::formerly(const std::string& name, int64_t first, int64_t last, UpgradeFn fn) {
+  older_.push_back({name, first, last, std::move(fn)});
   return *this;
 }
 
@@ -151,6 +157,13 @@ void Registry::check_once() const {
       for (size_t j = i + 1; j < versions.size(); ++j)
         ORTMODULE_INTERNAL(versions[i]->since() != versions[j]->since(), "operator ", name,
                            " is declared twice: ", versions[i]->file(), " and ", versions[j]->file());
+  for (const auto& record : records_)
+    for (const OlderForm& form : record->older_forms()) {
+      ORTMODULE_INTERNAL(form.first <= form.last && (form.name != record->name() || form.last < record->since()),
+                         "operator ", record->qualified_name(), " declares an older form that overlaps it (",
+                         record->file(), ")");
+      older_by_name_[form.name].push_back(&form);
+    }
   checked_ = true;
 }
 
@@ -168,6 +181,30 @@ const OpRecord* Registry::find(const std::string& domain, const std::string& op,
   for (const OpRecord* record : it->second)
     if (record->since() <= opset && (!best || record->since() > best->since())) best = record;
   return best;
+}
+
+const OlderForm* Registry::find_older(const std::string& op, int64_t opset) const {
+  check_once();
+  const auto it = older_by_name_.find(op);
+  if (it == older_by_name_.end()) return nullptr;
+  for (const OlderForm* form : it->second)
+    if (form->first <= opset && opset <= form->last) return form;
+  return nullptr;
+}
+
+std::string Registry::versions(const std::string& op) const {
+  check_once();
+  std::map<int64_t, std::string> ranges;
+  if (const auto it = older_by_name_.find(op); it != older_by_name_.end())
+    for (const OlderForm* form : it->second)
+      ranges[form->first] = form->first == form->last ? str(form->first) : str(form->first, " to ", form->last);
+  int64_t since = INT64_MAX;
+  if (const auto it = by_name_.find("::" + op); it != by_name_.end())
+    for (const OpRecord* record : it->second) since = std::min<int64_t>(since, record->since());
+  if (since != INT64_MAX) ranges[since] = str(since, " and later");
+  std::string out;
+  for (const auto& [first, text] : ranges) out += (out.empty() ? "" : ", ") + text;
+  return out;
 }
 
 std::vector<const OpRecord*> Registry::all() const {

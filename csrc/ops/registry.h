@@ -24,10 +24,12 @@ namespace ortmodule {
 class InferContext;
 class GradContext;
 class BodyContext;
+class UpgradeContext;
 
 using InferFn = std::function<void(InferContext&)>;
 using GradFn = std::function<void(GradContext&)>;
 using BodyFn = std::function<void(BodyContext&)>;
+using UpgradeFn = std::function<void(UpgradeContext&)>;
 
 // Facts passes and planner ask for; see each line for what it promises.
 enum Trait : uint32_t {
@@ -66,6 +68,13 @@ struct FormalAttribute {
   bool required = false;
 };
 
+// How a node of opsets `first` to `last` of ai.onnx becomes one of the record's form (ops/upgrade.h).
+struct OlderForm {
+  std::string name;  // the operator's name then
+  int64_t first, last;
+  UpgradeFn upgrade;
+};
+
 class OpRecord {
  public:
   OpRecord(std::string domain, std::string name, int since, const char* file)
@@ -91,6 +100,10 @@ class OpRecord {
   OpRecord& not_differentiable();
   // The operator in plain ONNX operators: oracle in tests, and what a portable file holds.
   OpRecord& body(BodyFn fn);
+  // Nodes of opsets `first` to `last` differ (attributes that are inputs today, another meaning): `fn` rewrites them.
+  OpRecord& older(int64_t first, int64_t last, UpgradeFn fn) { return formerly(name_, first, last, std::move(fn)); }
+  // The same for an operator that had another name then.
+  OpRecord& formerly(const std::string& name, int64_t first, int64_t last, UpgradeFn fn);
   // Applies a shared declaration: `.apply(unary)`.
   OpRecord& apply(void (*shared)(OpRecord&)) {
     shared(*this);
@@ -115,6 +128,7 @@ class OpRecord {
   const InferFn& infer_fn() const { return infer_; }
   const GradFn& grad_fn() const { return grad_; }
   const BodyFn& body_fn() const { return body_; }
+  const std::vector<OlderForm>& older_forms() const { return older_; }
   bool differentiable() const { return static_cast<bool>(grad_); }
   std::string qualified_name() const { return domain_.empty() ? name_ : domain_ + "::" + name_; }
   // Throws kInternal when the declaration is incomplete.
@@ -133,6 +147,7 @@ class OpRecord {
   InferFn infer_;
   GradFn grad_;
   BodyFn body_;
+  std::vector<OlderForm> older_;
 };
 
 class Registry {
@@ -143,6 +158,10 @@ class Registry {
   // "ai.ortmodule" also finds the ai.onnx and com.microsoft records: that is where a standard operator with
   // saved outputs lives in a file.
   const OpRecord* find(const std::string& domain, const std::string& op, int64_t opset) const;
+  // The older form that a node `op` of ai.onnx has at `opset`; null when it needs no rewriting or is not known.
+  const OlderForm* find_older(const std::string& op, int64_t opset) const;
+  // "7 to 12, 13 and later": where `op` of ai.onnx works; empty for an unknown name.
+  std::string versions(const std::string& op) const;
   std::vector<const OpRecord*> all() const;
   // Names near to `op`, for error messages.
   std::string suggestion(const std::string& domain, const std::string& op) const;
@@ -151,6 +170,7 @@ class Registry {
   void check_once() const;
   std::vector<std::unique_ptr<OpRecord>> records_;
   std::unordered_map<std::string, std::vector<OpRecord*>> by_name_;
+  mutable std::unordered_map<std::string, std::vector<const OlderForm*>> older_by_name_;  // filled by check_once
   mutable bool checked_ = false;
 };
 

@@ -1,6 +1,8 @@
 #include "ops/resolve.h"
 
+#include "base/container_type.h"
 #include "base/status.h"
+#include "ops/container_trait.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
 
@@ -53,7 +55,18 @@ void check_declared(const Node& node, const TypeInfo& declared, NodeArg* out) {
   out->set_type({inferred.dtype, std::move(merged)});
 }
 
+// A sequence or an optional where the operator expects a tensor.
+void check_containers(const Node& node) {
+  if (node.record()->trait_bits() & kTakesContainers) return;
+  for (size_t i = 0; i < node.inputs().size(); ++i) {
+    const NodeArg* in = node.inputs()[i];
+    ORTMODULE_CHECK_GRAPH(!in || !is_container(in->type().dtype), "[", node.op(), "] input ", i,
+                          " should be a tensor, got ", dtype_name(in->type().dtype), " (", node.describe(), ")");
+  }
+}
+
 void infer(Node& node) {
+  check_containers(node);
   std::vector<TypeInfo> declared;
   for (const NodeArg* out : node.outputs()) declared.push_back(out ? out->type() : TypeInfo{});
   InferContext context(node);

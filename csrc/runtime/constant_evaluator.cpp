@@ -30,8 +30,13 @@ std::vector<TensorData> evaluate_constant_node(const Node& node) {
   context.set_step({inputs.data(), inputs.size(), outputs.data(), outputs.size(), last_use.get()});
   std::vector<TensorData> results;
   try {
-    def->make(node)(context);
-    for (int slot : outputs) results.push_back(slot < 0 ? TensorData{} : tensor_data_from(frame[slot]));
+    make_kernel(*def, node)(context);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      results.push_back(outputs[i] < 0 ? TensorData{} : tensor_data_from(frame[outputs[i]]));
+      // The graph knows the types below a byte, the tensor does not.
+      const DType declared = outputs[i] < 0 ? DType::kUndefined : node.output(i)->type().dtype;
+      if (declared != DType::kUndefined) results.back().dtype = declared;
+    }
   } catch (const std::exception&) {
     return {};  // the run will say what is wrong, with the node's name
   }

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
+#include "runtime/subgraph_runner.h"
 
 namespace ortmodule {
 namespace {
@@ -26,6 +27,7 @@ bool stays_on_host(const NodeArg& value) {
 
 Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(plan)), device_(device) {
   const std::string device_type = c10::DeviceTypeName(device_.type(), true);
+  const SubgraphDeviceScope bodies_run_here(device_);
   std::vector<long> last_touch(1, -1);
   for (const LogicStream& stream : plan_.streams) {
     for (const Step& step : stream.steps) {
@@ -34,7 +36,7 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
                       " with inputs of type ",
                       step.node->input(0) ? step.node->input(0)->type().text() : std::string("none"));
       Prepared prepared;
-      prepared.kernel = def->make(*step.node);
+      prepared.kernel = make_kernel(*def, *step.node);
       // std::vector<char> is used as bool storage in the plan; both are one byte that holds 0 or 1.
       prepared.view = {step.inputs.data(), step.inputs.size(), step.outputs.data(), step.outputs.size(),
                        reinterpret_cast<const bool*>(step.last_use.data())};

@@ -1,13 +1,23 @@
 #include "runtime/input_binding.h"
 
+#include "base/container_type.h"
 #include "base/status.h"
 #include "ops/aten_support.h"
+#include "ops/sequence_value.h"
 
 namespace ortmodule {
 
 InputBinding::InputBinding(const std::vector<NodeArg*>& inputs) {
   for (const NodeArg* arg : inputs) {
-    Input input{arg->name(), to_scalar_type(arg->type().dtype), arg->type().shape.has_value(), {}};
+    const DType type = arg->type().dtype;
+    // A body's input may be of unknown type: then any tensor fits.
+    const bool typed = element_of(type) != DType::kUndefined;
+    Input input{arg->name(),
+                typed ? to_scalar_type(element_of(type)) : at::ScalarType::Undefined,
+                is_sequence(type),
+                is_optional(type),
+                arg->type().shape.has_value(),
+                {}};
     if (input.has_shape) {
       for (const Dim& d : *arg->type().shape) {
         Axis axis;
@@ -39,13 +49,29 @@ void InputBinding::mismatch(const Input& input, const at::Tensor& value, const S
        value.sizes(), bound);
 }
 
+void InputBinding::check_sequence(const Input& input, const at::Tensor& value) {
+  ORTMODULE_CHECK_ARG(holds_sequence(value), "input '", input.name, "' should be a sequence, got a tensor");
+  if (input.dtype == at::ScalarType::Undefined) return;
+  for (const at::Tensor& element : sequence_elements(value))
+    ORTMODULE_CHECK_ARG(element.scalar_type() == input.dtype, "input '", input.name, "' should hold tensors of type ",
+                        c10::toString(input.dtype), ", got ", c10::toString(element.scalar_type()));
+}
+
 void InputBinding::bind(const std::vector<at::Tensor>& values, SymbolTable& symbols) const {
   ORTMODULE_CHECK_ARG(values.size() == inputs_.size(), "expected ", inputs_.size(), " inputs, got ", values.size());
   bool expressions = false;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const Input& input = inputs_[i];
     const at::Tensor& value = values[i];
+    if (input.optional && !value.defined()) continue;
     ORTMODULE_CHECK_ARG(value.defined(), "input '", input.name, "' is missing");
+    if (input.sequence) {
+      check_sequence(input, value);
+      continue;
+    }
+    if (input.dtype == at::ScalarType::Undefined) continue;
+    ORTMODULE_CHECK_ARG(value.has_storage() || !holds_sequence(value), "input '", input.name,
+                        "' should be a tensor, got a sequence");
     ORTMODULE_CHECK_ARG(value.scalar_type() == input.dtype, "input '", input.name, "' should be of type ",
                         c10::toString(input.dtype), ", got ", c10::toString(value.scalar_type()));
     if (!input.has_shape) continue;

@@ -29,9 +29,11 @@ class InputBinding {
   struct Input {
     std::string name;
     at::ScalarType dtype;
+    bool sequence, optional;
     bool has_shape;
     std::vector<Axis> axes;
   };
+  static void check_sequence(const Input& input, const at::Tensor& value);
   [[noreturn]] static void mismatch(const Input& input, const at::Tensor& value, const SymbolTable& symbols,
                                     size_t axis);
   std::vector<Input> inputs_;

@@ -3,6 +3,7 @@
 //
 // Training only. All other Attention nodes stay whole: ATen's fused kernels are what makes them fast.
 #include "base/status.h"
+#include "ops/attention/form.h"
 #include "transforms/expand_body.h"
 #include "transforms/passes.h"
 
@@ -27,7 +28,7 @@ class DecomposeAttention : public GraphTransformer {
     graph.for_each([&](Node& node) {
       if (node.qualified_op() == "ai.ortmodule::AttentionDropout") {
         found.push_back(&node);
-      } else if (node.qualified_op() == "Attention" && node.input(kMaskInput)) {
+      } else if (node.qualified_op() == "Attention" && node.input(kMaskInput) && plain_attention(node)) {
         if (wants.empty()) wants = wants_gradient(graph, context);
         if (mask_wants_gradient(node, wants)) found.push_back(&node);
       }

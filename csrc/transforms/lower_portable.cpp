@@ -6,6 +6,7 @@
 #include "transforms/expand_body.h"
 #include "transforms/lower_sizes.h"
 #include "transforms/passes.h"
+#include "transforms/subgraphs.h"
 
 namespace ortmodule {
 namespace {
@@ -23,19 +24,29 @@ bool lower_node(Graph& graph, Node& node) {
   return true;
 }
 
+void lower_nodes(Graph& graph) {
+  for (int depth = 0; depth < kMaxDepth; ++depth) {
+    bool changed = false;
+    graph.for_each([&](Node& node) { changed = lower_node(graph, node) || changed; });
+    if (!changed) break;
+  }
+}
+
+// Equal Shape and Gather nodes of many Sizes become one; what bodies left unused goes, and saved outputs with it.
+void clean_up(Graph& graph) {
+  const TransformContext context;
+  make_common_subexpression_elimination()->apply(graph, context);
+  make_dead_node_elimination()->apply(graph, context);
+}
+
 }  // namespace
 
 std::unique_ptr<Graph> lower_portable(const Graph& graph) {
   std::unique_ptr<Graph> copy = graph.clone();
-  for (int depth = 0; depth < kMaxDepth; ++depth) {
-    bool changed = false;
-    copy->for_each([&](Node& node) { changed = lower_node(*copy, node) || changed; });
-    if (!changed) break;
-  }
-  // Equal Shape and Gather nodes of many Sizes become one; what bodies left unused goes, and saved outputs with it.
-  const TransformContext context;
-  make_common_subexpression_elimination()->apply(*copy, context);
-  make_dead_node_elimination()->apply(*copy, context);
+  lower_nodes(*copy);
+  for_all_subgraphs(*copy, lower_nodes);
+  clean_up(*copy);
+  for_all_subgraphs(*copy, clean_up);
   resolve(*copy);
   copy->opsets().erase(kOwnDomain);
   return copy;

@@ -29,14 +29,21 @@ def model_of(case: Any) -> onnx.ModelProto:
 def data_of(case: Any) -> Iterator[tuple[list[Any], list[Any]]]:
     """Inputs and expected outputs of each data set, as arrays, lists of arrays or None."""
     if case.data_sets is not None:
-        yield from case.data_sets
+        for inputs, outputs in case.data_sets:
+            yield [_array(v) for v in inputs], [_array(v) for v in outputs]
         return
     model = model_of(case)
+    initialized = {i.name for i in model.graph.initializer}
+    inputs = [v for v in model.graph.input if v.name not in initialized]
     for folder in sorted(f.path for f in os.scandir(case.model_dir) if f.is_dir() and "test_data_set" in f.name):
         yield tuple(  # type: ignore[misc]
             [_read(os.path.join(folder, f"{side}_{i}.pb"), info.type) for i, info in enumerate(infos)]
-            for side, infos in (("input", model.graph.input), ("output", model.graph.output))
+            for side, infos in (("input", inputs), ("output", model.graph.output))
         )
+
+
+def _array(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _read(path: str, kind: onnx.TypeProto) -> Any:

@@ -18,7 +18,14 @@ from ortmodule import _C
 
 from .table import Case, Row
 
-OPSETS = {"": 23, "com.microsoft": 1, "ai.ortmodule": 1, "org.pytorch.aten": 1}
+OPSETS = {
+    "": 23,
+    "ai.onnx.ml": 3,
+    "ai.onnx.preview.training": 1,
+    "com.microsoft": 1,
+    "ai.ortmodule": 1,
+    "org.pytorch.aten": 1,
+}
 
 ELEMENT_TYPES = {
     torch.float32: TensorProto.FLOAT,
@@ -27,9 +34,15 @@ ELEMENT_TYPES = {
     torch.bfloat16: TensorProto.BFLOAT16,
     torch.int64: TensorProto.INT64,
     torch.int32: TensorProto.INT32,
+    torch.int16: TensorProto.INT16,
     torch.int8: TensorProto.INT8,
     torch.uint8: TensorProto.UINT8,
+    torch.uint16: TensorProto.UINT16,
+    torch.uint32: TensorProto.UINT32,
+    torch.uint64: TensorProto.UINT64,
     torch.bool: TensorProto.BOOL,
+    torch.float8_e4m3fn: TensorProto.FLOAT8E4M3FN,
+    torch.float8_e5m2: TensorProto.FLOAT8E5M2,
 }
 
 
@@ -81,12 +94,15 @@ def build(row: Row, case: Case, *, symbolic: bool = False, identity_inputs: bool
             nodes.append(helper.make_node("Neg", [f"{name}_negative"], [f"{name}_copy"]))
             names[-1] = f"{name}_copy"
     outputs = [f"y{i}" for i in range(case.outputs)]
-    node = onnx.NodeProto(op_type=row.name, domain=row.domain, name="node", input=names, output=outputs)
-    node.attribute.extend(attribute(k, v) for k, v in case.attributes.items())
-    nodes.append(node)
+    if row.nodes is not None:
+        nodes.extend(row.nodes(names, outputs, case.attributes))
+    else:
+        node = onnx.NodeProto(op_type=row.name, domain=row.domain, name="node", input=names, output=outputs)
+        node.attribute.extend(attribute(k, v) for k, v in case.attributes.items())
+        nodes.append(node)
     results = [onnx.ValueInfoProto(name=name) for name in outputs]
     graph = helper.make_graph(nodes, "one_node", inputs, results, initializers)
-    opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
+    opsets = [helper.make_opsetid(domain, version) for domain, version in {**OPSETS, "": row.opset}.items()]
     return NodeModel(helper.make_model(graph, opset_imports=opsets, ir_version=11), slots)
 
 

@@ -246,10 +246,16 @@ def depth_cases(dtype: torch.dtype) -> Sequence[Case]:
     return [Case((x,), {"blocksize": 2, "mode": m}) for m in ("DCR", "CRD")] + [Case((x,), {"blocksize": 1})]
 
 
-def space_to_depth(x: torch.Tensor, blocksize: int) -> torch.Tensor:
+def space_to_depth(x: torch.Tensor, blocksize: int, mode: str = "DCR") -> torch.Tensor:
     n, c, h, w = x.shape
     b = blocksize
-    return x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4).reshape(n, c * b * b, h // b, w // b)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return x.reshape(n, c, h // b, b, w // b, b).permute(order).reshape(n, c * b * b, h // b, w // b)
+
+
+def space_to_depth_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(1, 2, 4, 6, dtype=dtype)
+    return [Case((x,), {"blocksize": 2}), Case((x,), {"blocksize": 2, "mode": "CRD"})]
 
 
 ROWS = [
@@ -269,5 +275,5 @@ ROWS = [
     Row("Size", lambda x: torch.tensor(x.numel()), lambda d: [Case((rand(2, 3, dtype=d),))], differentiable=False),
     Row("Trilu", trilu, trilu_cases),
     Row("DepthToSpace", depth_to_space, depth_cases),
-    Row("SpaceToDepth", space_to_depth, lambda d: [Case((rand(1, 2, 4, 6, dtype=d),), {"blocksize": 2})]),
+    Row("SpaceToDepth", space_to_depth, space_to_depth_cases),
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx
 import torch
 
 Tensors = tuple[torch.Tensor | None, ...]
@@ -35,7 +36,10 @@ class Row:
     cases: called with a floating dtype; returns fresh samples, the same ones for the same seed.
     grads: inputs that are differentiated; None means every floating input that is no constant.
     dtypes: what the forward and gradient tests run in; bfloat16 is tested forward only.
+    nodes: makes the model's nodes from the names of inputs and outputs and the attributes, where one node of the
+        operator is not enough: its values are no tensors, or its subgraphs read values around it.
     symbolic: False where the operator's shape rule needs numbers, so that it is tested with static sizes only.
+    opset: the version of ai.onnx that the model imports.
     """
 
     name: str
@@ -47,6 +51,8 @@ class Row:
     bfloat16: bool = True
     symbolic: bool = True
     tolerance: float | None = None
+    opset: int = 23
+    nodes: Callable[[list[str], list[str], dict[str, Any]], list[onnx.NodeProto]] | None = None
 
     @property
     def qualified_name(self) -> str:

@@ -1,5 +1,8 @@
 // Attention: softmax(q k^T * scale + mask) v, and AttentionDropout, the same with dropout on the probabilities.
 //
+// ATen's fused kernels run what is plain (form.h): q, k, v of rank 4, perhaps a mask, and Y alone. The standard's other
+// variants (rank 3, caches, softcap, windows, the scores as an output) run composed, and so does their gradient.
+//
 // Both are one node while a fused kernel can run them. Where none can (dropout in training, a mask that wants a
 // gradient), the body written here takes over: plain operators in the order and with the roundings of PyTorch's
 // _scaled_dot_product_attention_math, so that results and random draws are eager's.
@@ -7,9 +10,11 @@
 #include <limits>
 
 #include "base/status.h"
+#include "ops/attention/form.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/rerun.h"
 
 namespace ortmodule {
 namespace {
@@ -17,32 +22,56 @@ namespace {
 enum Slot : size_t { kQuery, kKey, kValue, kMask };
 constexpr size_t kLse = 4;  // output slot of "lse", behind the standard's four
 
-void unsupported(const Node& node, const std::string& what) {
-  fail(ErrorCode::kUnsupported, "[", node.op(), "] ", what, " is not supported (", node.describe(), ")");
+// [batch, heads, seq, size], whether the input has rank 4 or is [batch, seq, heads * size].
+struct Heads {
+  Dim batch, heads, length, size;
+};
+
+std::optional<Heads> heads_of(InferContext& c, size_t i, const char* heads_attribute) {
+  const Shape* x = c.shape(i);
+  if (!x) return std::nullopt;
+  if (x->size() == 4) return Heads{(*x)[0], (*x)[1], (*x)[2], (*x)[3]};
+  if (x->size() != 3 || c.node().op() != "Attention") c.error(str("expected rank 4, got ", x->size()));
+  const int64_t heads = c.attr_int(heads_attribute, 0);
+  if (heads <= 0) c.error(str("inputs of rank 3 need the attribute ", heads_attribute));
+  if ((*x)[2].is_known() && (*x)[2].value() % heads != 0)
+    c.error(str((*x)[2].value(), " features do not divide over ", heads, " heads"));
+  return Heads{(*x)[0], Dim(heads), (*x)[1], Dim::floor_div((*x)[2], Dim(heads))};
 }
 
 void infer_attention(InferContext& c) {
-  const Node& node = c.node();
-  if (node.op() == "Attention") {
-    if (c.has(4) || c.has(5)) unsupported(node, "a past key or value");
-    if (c.wants(1) || c.wants(2) || c.wants(3)) unsupported(node, "an output beside Y");
-    if (c.attr_float("softcap", 0) != 0) unsupported(node, "softcap");
-  }
-  const Shape *q = c.shape_of_rank(kQuery, 4), *k = c.shape_of_rank(kKey, 4), *v = c.shape_of_rank(kValue, 4);
+  const bool standard = c.node().op() == "Attention";
+  const auto q = heads_of(c, kQuery, "q_num_heads"), k = heads_of(c, kKey, "kv_num_heads"),
+             v = heads_of(c, kValue, "kv_num_heads");
   if (q && k) {
-    const Dim &hq = (*q)[1], &hk = (*k)[1];
+    const Dim &hq = q->heads, &hk = k->heads;
     if (hq.is_known() && hk.is_known() && (hk.value() == 0 || hq.value() % hk.value() != 0))
       c.error(str(hq.value(), " query heads do not divide over ", hk.value(), " key heads"));
-    if ((*q)[3].is_known() && (*k)[3].is_known() && (*q)[3] != (*k)[3])
-      c.error(str("q has head size ", (*q)[3].text(), ", k has ", (*k)[3].text()));
+    if (q->size.is_known() && k->size.is_known() && q->size != k->size)
+      c.error(str("q has head size ", q->size.text(), ", k has ", k->size.text()));
   }
-  std::optional<Shape> y, lse;
+  std::optional<Shape> y, lse, present_key, present_value, scores;
   if (q) {
-    y = *q;
-    y->back() = v ? v->back() : q->back();
-    lse = Shape{(*q)[0], (*q)[1], (*q)[2]};
+    const Dim size = v ? v->size : q->size;
+    y = c.shape(kQuery)->size() == 3 ? Shape{q->batch, q->length, q->heads * size}
+                                     : Shape{q->batch, q->heads, q->length, size};
+    lse = Shape{q->batch, q->heads, q->length};
+  }
+  if (standard && k && v) {
+    Dim keys = k->length;
+    if (c.has(4)) {
+      const Shape* past = c.shape_of_rank(4, 4);
+      keys = past ? keys + (*past)[2] : c.fresh_dim();
+    }
+    present_key = Shape{k->batch, k->heads, keys, k->size};
+    present_value = Shape{v->batch, v->heads, keys, v->size};
+    if (q) scores = Shape{q->batch, q->heads, q->length, keys};
   }
   c.out(0, c.dtype(kQuery), std::move(y));
+  if (!standard) return;
+  c.out(1, c.dtype(kKey), std::move(present_key));
+  c.out(2, c.dtype(kValue), std::move(present_value));
+  c.out(3, c.dtype(kQuery), std::move(scores));
   // A run that takes the unfused path leaves an empty tensor here: the rank is all that holds for both.
   c.out(kLse, is_reduced_floating(c.dtype(kQuery)) ? DType::kFloat : c.dtype(kQuery), c.fresh_shape(3));
 }
@@ -54,6 +83,7 @@ Attributes attention_attributes(const Node& node) {
 }
 
 void attention_gradient(GradContext& c) {
+  if (!plain_attention(c.node())) return rerun_gradient(c, "ai.ortmodule::ComposedAttentionGrad");
   const auto grads = c.emit_some("ai.ortmodule::AttentionGrad",
                                  {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"),
                                   c.input_count() > kMask ? c.I(kMask) : nullptr},
@@ -131,6 +161,9 @@ NodeArg* cast(BodyContext& c, NodeArg* value, DType dtype) {
 // masked whole are cut out of y, whose gradient is zero there by the same Where.
 void attention_body(BodyContext& c, NodeArg* ratio) {
   Node& node = c.node();
+  ORTMODULE_CHECK(
+      ratio || plain_attention(node), kUnsupported, node.describe(),
+      " has no form in plain operators: it has inputs of rank 3, a cache, a softcap, a window or more outputs");
   NodeArg *q = c.in(kQuery), *k = c.in(kKey), *v = c.in(kValue), *mask = c.in(kMask);
   const DType dtype = q->type().dtype;
   // ATen computes 16-bit inputs in float and rounds the result once.
@@ -175,6 +208,7 @@ ORTMODULE_OP("", Attention, 23)
     .optional_input("attn_mask")
     .optional_input("past_key")
     .optional_input("past_value")
+    .optional_input("nonpad_kv_seqlen")
     .output("Y")
     .output("present_key", Presence::kOptional)
     .output("present_value", Presence::kOptional)
@@ -182,15 +216,19 @@ ORTMODULE_OP("", Attention, 23)
     .saved("lse")
     .attr("is_causal", AttrKind::kInt)
     .attr("kv_num_heads", AttrKind::kInt)
+    .attr("left_window_size", AttrKind::kInt)
     .attr("q_num_heads", AttrKind::kInt)
     .attr("qk_matmul_output_mode", AttrKind::kInt)
+    .attr("right_window_size", AttrKind::kInt)
     .attr("scale", AttrKind::kFloat)
     .attr("softcap", AttrKind::kFloat)
     .attr("softmax_precision", AttrKind::kInt)
     .infer(infer_attention)
-    .grad({"Q", "K", "V", "attn_mask"}, attention_gradient)
-    .no_grad({"past_key", "past_value"})
+    .grad({"Q", "K", "V", "attn_mask", "past_key", "past_value"}, attention_gradient)
+    .no_grad({"nonpad_kv_seqlen"})
     .body([](BodyContext& c) { attention_body(c, nullptr); });
+
+ORTMODULE_OP("ai.ortmodule", ComposedAttentionGrad, 1).apply(rerun_record);
 
 // dMask is computed where it is asked for, by the unfused path; a body in its place saves the second forward.
 ORTMODULE_OP("ai.ortmodule", AttentionGrad, 1)

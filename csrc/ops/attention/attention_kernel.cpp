@@ -2,6 +2,7 @@
 //
 // On the CPU: ATen's flash kernel and its backward where ATen's own rule allows them. Everywhere else forward is
 // PyTorch's function, and backward runs it again under autograd: one more forward, and the device's fused backward.
+// A node that is not plain (form.h) is composed of ATen operators, its gradient by a second forward too.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -15,9 +16,12 @@
 
 #include <limits>
 
+#include "ops/attention/composed.h"
+#include "ops/attention/form.h"
 #include "ops/autograd_support.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
@@ -40,8 +44,9 @@ struct Mask {
   bool causal;
 };
 
-Mask prepare(const at::Tensor& mask, const at::Tensor& q, const at::Tensor& k, bool causal) {
-  if (!mask.defined()) return {std::nullopt, causal};
+Mask prepare(const at::Tensor& given, const at::Tensor& q, const at::Tensor& k, bool causal) {
+  if (!given.defined()) return {std::nullopt, causal};
+  const at::Tensor mask = pad_mask(given, k.size(2));
   at::Tensor additive = mask;
   if (mask.scalar_type() == at::kBool)
     additive = at::where(mask, at::scalar_tensor(0, q.options()), at::scalar_tensor(kMinusInfinity, q.options()));
@@ -116,9 +121,17 @@ Kernel make(const Node& node) {
   return [options = Options(node)](KernelContext& c) { kernel(c, options); };
 }
 
+TensorFunction composed(const Node& node) { return AttentionForm(node); }
+
+Kernel make_attention(const Node& node) {
+  if (plain_attention(node)) return make<attention>(node);
+  return function_kernel(composed(node));
+}
+
 }  // namespace
 
-ORTMODULE_KERNEL("", Attention, "aten", make<attention>);
+ORTMODULE_KERNEL("", Attention, "aten", make_attention);
+ORTMODULE_KERNEL("ai.ortmodule", ComposedAttentionGrad, "aten", rerun_kernel_of<composed>);
 ORTMODULE_KERNEL("ai.ortmodule", AttentionGrad, "aten", make<attention_grad>);
 ORTMODULE_KERNEL("ai.ortmodule", AttentionDropout, "aten", make<attention_dropout>);
 

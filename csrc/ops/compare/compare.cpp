@@ -2,6 +2,7 @@
 #include "base/status.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -24,17 +25,17 @@ void test(OpRecord& r) {
   });
 }
 
-ORTMODULE_OP("", Equal, 19).apply(compare);
-ORTMODULE_OP("", Less, 13).apply(compare);
-ORTMODULE_OP("", LessOrEqual, 16).apply(compare);
-ORTMODULE_OP("", Greater, 13).apply(compare);
-ORTMODULE_OP("", GreaterOrEqual, 16).apply(compare);
-ORTMODULE_OP("", And, 7).apply(logic);
-ORTMODULE_OP("", Or, 7).apply(logic);
-ORTMODULE_OP("", Xor, 7).apply(logic);
+ORTMODULE_OP("", Equal, 7).apply(compare).older(1, 6, upgrade_axis_broadcast);
+ORTMODULE_OP("", Less, 7).apply(compare).older(1, 6, upgrade_axis_broadcast);
+ORTMODULE_OP("", LessOrEqual, 12).apply(compare);
+ORTMODULE_OP("", Greater, 7).apply(compare).older(1, 6, upgrade_axis_broadcast);
+ORTMODULE_OP("", GreaterOrEqual, 12).apply(compare);
+ORTMODULE_OP("", And, 7).apply(logic).older(1, 6, upgrade_axis_broadcast);
+ORTMODULE_OP("", Or, 7).apply(logic).older(1, 6, upgrade_axis_broadcast);
+ORTMODULE_OP("", Xor, 7).apply(logic).older(1, 6, upgrade_axis_broadcast);
 ORTMODULE_OP("", Not, 1).apply(test);
-ORTMODULE_OP("", IsNaN, 20).apply(test);
-ORTMODULE_OP("", IsInf, 20).apply(test).attr("detect_negative", AttrKind::kInt).attr("detect_positive", AttrKind::kInt);
+ORTMODULE_OP("", IsNaN, 9).apply(test);
+ORTMODULE_OP("", IsInf, 10).apply(test).attr("detect_negative", AttrKind::kInt).attr("detect_positive", AttrKind::kInt);
 
 }  // namespace
 }  // namespace ortmodule

@@ -31,10 +31,10 @@ Kernel unary(const Node&) {
 }
 
 ORTMODULE_KERNEL("", Equal, "aten", binary<at::eq>);
-ORTMODULE_KERNEL("", Less, "aten", binary<at::lt>);
-ORTMODULE_KERNEL("", LessOrEqual, "aten", binary<at::le>);
-ORTMODULE_KERNEL("", Greater, "aten", binary<at::gt>);
-ORTMODULE_KERNEL("", GreaterOrEqual, "aten", binary<at::ge>);
+ORTMODULE_KERNEL("", Less, "aten", binary<at::lt>).rare_types(RareTypes::kOrdered);
+ORTMODULE_KERNEL("", LessOrEqual, "aten", binary<at::le>).rare_types(RareTypes::kOrdered);
+ORTMODULE_KERNEL("", Greater, "aten", binary<at::gt>).rare_types(RareTypes::kOrdered);
+ORTMODULE_KERNEL("", GreaterOrEqual, "aten", binary<at::ge>).rare_types(RareTypes::kOrdered);
 ORTMODULE_KERNEL("", And, "aten", binary<at::logical_and>);
 ORTMODULE_KERNEL("", Or, "aten", binary<at::logical_or>);
 ORTMODULE_KERNEL("", Xor, "aten", binary<at::logical_xor>);

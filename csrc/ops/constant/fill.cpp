@@ -12,7 +12,7 @@ const TensorData* tensor_attribute(const Node& node, const char* name) {
 }
 
 // `value` is a one-element tensor; float zero when absent.
-ORTMODULE_OP("", ConstantOfShape, 23)
+ORTMODULE_OP("", ConstantOfShape, 9)
     .host_input("input")
     .output("output")
     .attr("value", AttrKind::kTensor)
@@ -57,7 +57,7 @@ ORTMODULE_OP("", Range, 11)
     });
 
 // The importer turns these into initializers; the operator exists for graphs that are built by hand.
-ORTMODULE_OP("", Constant, 23)
+ORTMODULE_OP("", Constant, 1)
     .output("output")
     .attr("value", AttrKind::kTensor)
     .attr("value_float", AttrKind::kFloat)
@@ -90,17 +90,13 @@ void like(OpRecord& r) {
   });
 }
 
-// torch's default generator draws the numbers; the attribute `seed` is accepted and has no effect.
 void random_like(OpRecord& r) { r.apply(like).attr("seed", AttrKind::kFloat).traits(kRandom | kShapeOnly); }
 
-ORTMODULE_OP("", RandomUniformLike, 22).apply(random_like).attr("low", AttrKind::kFloat).attr("high", AttrKind::kFloat);
+ORTMODULE_OP("", RandomUniformLike, 1).apply(random_like).attr("low", AttrKind::kFloat).attr("high", AttrKind::kFloat);
 
-ORTMODULE_OP("", RandomNormalLike, 22)
-    .apply(random_like)
-    .attr("mean", AttrKind::kFloat)
-    .attr("scale", AttrKind::kFloat);
+ORTMODULE_OP("", RandomNormalLike, 1).apply(random_like).attr("mean", AttrKind::kFloat).attr("scale", AttrKind::kFloat);
 
-ORTMODULE_OP("", EyeLike, 22).apply(like).attr("k", AttrKind::kInt).traits(kShapeOnly);
+ORTMODULE_OP("", EyeLike, 9).apply(like).attr("k", AttrKind::kInt).traits(kShapeOnly);
 
 }  // namespace
 }  // namespace ortmodule

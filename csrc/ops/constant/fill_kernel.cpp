@@ -1,7 +1,6 @@
 // ATen kernels of the constants and fills. Results lie on the run's device.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -12,6 +11,7 @@
 #include "ops/host_values.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/seeded.h"
 
 namespace ortmodule {
 namespace {
@@ -27,6 +27,13 @@ ORTMODULE_KERNEL("", ConstantOfShape, "aten", [](const Node& node) -> Kernel {
   at::ScalarType type = at::kFloat;
   if (const AttributeValue* given = node.find_attribute("value")) {
     const auto& data = std::get<TensorData>(*given);
+    const bool has_number = data.dtype == DType::kBool || is_integer(data.dtype) || dtype_size(data.dtype) > 1;
+    if (!has_number || data.dtype == DType::kUInt64) {  // elements that no number of ATen's stands for
+      return [sizes = HostInts(node, 0), element = tensor_from(data).reshape({})](KernelContext& c) {
+        c10::DimVector storage;
+        c.out(0, element.to(c.device()).expand(sizes.read(c, storage)).contiguous());
+      };
+    }
     value = number(data);
     type = to_scalar_type(data.dtype);
   }
@@ -44,6 +51,7 @@ ORTMODULE_KERNEL("", Range, "aten", [](const Node& node) -> Kernel {
   if (at::isIntegralType(type, false)) {
     return [start = HostInts(node, 0), limit = HostInts(node, 1), delta = HostInts(node, 2), type](KernelContext& c) {
       const int64_t first = start.value(c, 0), last = limit.value(c, 0), step = delta.value(c, 1);
+      ORTMODULE_CHECK(step != 0, kRuntime, "[Range] a delta of 0");
       const auto options = at::TensorOptions(type).device(c.device());
       const bool empty = step > 0 ? last <= first : last >= first;
       c.out(0, empty ? at::empty({0}, options) : at::arange(first, last, step, options));
@@ -51,6 +59,7 @@ ORTMODULE_KERNEL("", Range, "aten", [](const Node& node) -> Kernel {
   }
   return [type](KernelContext& c) {
     const double first = c.double_value(0), last = c.double_value(1), step = c.double_value(2);
+    ORTMODULE_CHECK(step != 0, kRuntime, "[Range] a delta of 0");
     const auto options = at::TensorOptions(type).device(c.device());
     const bool empty = step > 0 ? last <= first : last >= first;
     c.out(0, empty ? at::empty({0}, options) : at::arange(first, last, step, options));
@@ -78,15 +87,17 @@ at::ScalarType like_type(const Node& node) {
 
 ORTMODULE_KERNEL("", RandomUniformLike, "aten", [](const Node& node) -> Kernel {
   const double low = node.get_float("low", 0), high = node.get_float("high", 1);
-  return [type = like_type(node), low, high](KernelContext& c) {
-    c.out(0, at::empty_like(c.in(0), c.in(0).options().dtype(type)).uniform_(low, high));
+  return [seeded = Seeded(node), type = like_type(node), low, high](KernelContext& c) {
+    c.out(0,
+          seeded.like(c.in(0), type, [&](at::Tensor& t, const auto& generator) { t.uniform_(low, high, generator); }));
   };
 });
 
 ORTMODULE_KERNEL("", RandomNormalLike, "aten", [](const Node& node) -> Kernel {
   const double mean = node.get_float("mean", 0), scale = node.get_float("scale", 1);
-  return [type = like_type(node), mean, scale](KernelContext& c) {
-    c.out(0, at::empty_like(c.in(0), c.in(0).options().dtype(type)).normal_(mean, scale));
+  return [seeded = Seeded(node), type = like_type(node), mean, scale](KernelContext& c) {
+    c.out(0,
+          seeded.like(c.in(0), type, [&](at::Tensor& t, const auto& generator) { t.normal_(mean, scale, generator); }));
   };
 });
 

@@ -1,4 +1,5 @@
 // Conv and ConvTranspose over one to three spatial dimensions.
+#include "ops/conv/conv_shape.h"
 #include "ops/conv/window.h"
 
 #include "base/status.h"
@@ -9,22 +10,24 @@
 namespace ortmodule {
 namespace {
 
-// Checks what both operators share; null when a rank is unknown.
-const Shape* checked_input(InferContext& c, const Shape*& w) {
-  const Shape* x = c.shape(0);
-  w = c.shape(1);
+// Checks what all convolutions share; null when a rank is unknown.
+const Shape* checked_input(InferContext& c, size_t x_slot, size_t w_slot, const Shape*& w) {
+  const Shape* x = c.shape(x_slot);
+  w = c.shape(w_slot);
   if (!x || !w) return nullptr;
   if (x->size() < 3 || x->size() > 5) c.error(str("X should be [N, C, d...] with 1 to 3 d, got ", shape_text(*x)));
   if (w->size() != x->size()) c.error(str("X ", shape_text(*x), " and W ", shape_text(*w), " differ in rank"));
   if (!ConvAttributes(c.node(), x->size() - 2).fits(x->size() - 2))
-    c.error(str("an attribute does not have ", x->size() - 2, " numbers per end"));
+    c.error(str("an attribute does not have ", x->size() - 2, " positive numbers per end"));
   return x;
 }
 
-void infer_conv(InferContext& c) {
+}  // namespace
+
+void infer_convolution(InferContext& c, size_t x_slot, size_t w_slot, DType result) {
   const Shape* w = nullptr;
-  const Shape* x = checked_input(c, w);
-  if (!x) return c.out(0, c.dtype(0), std::nullopt);
+  const Shape* x = checked_input(c, x_slot, w_slot, w);
+  if (!x) return c.out(0, result, std::nullopt);
   const size_t rank = x->size() - 2;
   const ConvAttributes a(c.node(), rank);
   const Dim channels = (*w)[1] * Dim(a.group);
@@ -41,12 +44,16 @@ void infer_conv(InferContext& c) {
     out.push_back(Dim::floor_div(size + pad - (Dim(a.dilations[i]) * (kernel - Dim(1)) + Dim(1)), Dim(a.strides[i])) +
                   Dim(1));
   }
-  c.out(0, c.dtype(0), std::move(out));
+  c.out(0, result, std::move(out));
 }
+
+namespace {
+
+void infer_conv(InferContext& c) { infer_convolution(c, 0, 1, c.dtype(0)); }
 
 void infer_conv_transpose(InferContext& c) {
   const Shape* w = nullptr;
-  const Shape* x = checked_input(c, w);
+  const Shape* x = checked_input(c, 0, 1, w);
   if (!x) return c.out(0, c.dtype(0), std::nullopt);
   const size_t rank = x->size() - 2;
   const ConvAttributes a(c.node(), rank);
@@ -66,14 +73,7 @@ void infer_conv_transpose(InferContext& c) {
   c.out(0, c.dtype(0), std::move(out));
 }
 
-template <const char* const& op>
-void gradient(GradContext& c) {
-  const auto grads = c.emit_some(op, {c.GO(0), c.I(0), c.I(1)}, {c.needs(0), c.needs(1), c.needs(2)},
-                                 Attributes(c.node().attributes()));
-  for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
-}
-constexpr const char* kConvGrad = "ai.ortmodule::ConvGrad";
-constexpr const char* kConvTransposeGrad = "ai.ortmodule::ConvTransposeGrad";
+}  // namespace
 
 void conv_attributes(OpRecord& op) {
   op.attr("auto_pad", AttrKind::kString)
@@ -83,6 +83,17 @@ void conv_attributes(OpRecord& op) {
       .attr("pads", AttrKind::kInts)
       .attr("strides", AttrKind::kInts);
 }
+
+namespace {
+
+template <const char* const& op>
+void gradient(GradContext& c) {
+  const auto grads = c.emit_some(op, {c.GO(0), c.I(0), c.I(1)}, {c.needs(0), c.needs(1), c.needs(2)},
+                                 Attributes(c.node().attributes()));
+  for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
+}
+constexpr const char* kConvGrad = "ai.ortmodule::ConvGrad";
+constexpr const char* kConvTransposeGrad = "ai.ortmodule::ConvTransposeGrad";
 
 void conv_like(OpRecord& op) { op.input("X").input("W").optional_input("B").output("Y").apply(conv_attributes); }
 
@@ -106,10 +117,10 @@ void conv_grad_like(OpRecord& op) {
 }  // namespace
 
 // X[N, C, d...], W[M, C / group, k...], B[M] -> Y[N, M, o...]
-ORTMODULE_OP("", Conv, 22).apply(conv_like).infer(infer_conv).grad({"X", "W", "B"}, gradient<kConvGrad>);
+ORTMODULE_OP("", Conv, 1).apply(conv_like).infer(infer_conv).grad({"X", "W", "B"}, gradient<kConvGrad>);
 
 // X[N, C, d...], W[C, M / group, k...], B[M] -> Y[N, M, o...]
-ORTMODULE_OP("", ConvTranspose, 22)
+ORTMODULE_OP("", ConvTranspose, 1)
     .apply(conv_like)
     .attr("output_padding", AttrKind::kInts)
     .attr("output_shape", AttrKind::kInts)

@@ -7,39 +7,23 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 
-#include "ops/conv/window.h"
+#include "ops/conv/conv_pads.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 
 namespace ortmodule {
-namespace {
 
-size_t spatial_rank(const at::Tensor& x) { return static_cast<size_t>(x.dim() - 2); }
-
-// Pads of this run: auto_pad resolved against the sizes.
 ConvAttributes conv_attributes(const ConvAttributes& declared, const at::Tensor& x, const at::Tensor& w) {
   ConvAttributes a = declared;
   if (a.auto_pad == "VALID") a.pads.assign(a.pads.size(), 0);
   if (!a.same()) return a;
-  for (size_t i = 0; i < spatial_rank(x); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(x.dim() - 2); ++i) {
     const int64_t size = x.size(i + 2), out = (size + a.strides[i] - 1) / a.strides[i];
     a.set_total_pad(i, (out - 1) * a.strides[i] + a.extent(i, w.size(i + 2)) - size);
   }
   return a;
 }
 
-ConvAttributes transpose_attributes(const ConvAttributes& declared, const at::Tensor& x, const at::Tensor& w) {
-  ConvAttributes a = declared;
-  if (a.auto_pad == "VALID") a.pads.assign(a.pads.size(), 0);
-  if (!a.same() && a.output_shape.empty()) return a;
-  for (size_t i = 0; i < spatial_rank(x); ++i) {
-    const int64_t full = a.strides[i] * (x.size(i + 2) - 1) + a.output_padding[i] + a.extent(i, w.size(i + 2));
-    a.set_total_pad(i, full - (a.output_shape.empty() ? x.size(i + 2) * a.strides[i] : a.output_shape[i]));
-  }
-  return a;
-}
-
-// constant_pad_nd's list: the last dimension first, (begin, end) each.
 std::vector<int64_t> aten_pads(const ConvAttributes& a, bool negative) {
   const size_t rank = a.pads.size() / 2;
   std::vector<int64_t> out;
@@ -48,6 +32,24 @@ std::vector<int64_t> aten_pads(const ConvAttributes& a, bool negative) {
     out.push_back(negative ? -a.pads[i + rank] : a.pads[i + rank]);
   }
   return out;
+}
+
+namespace {
+
+size_t spatial_rank(const at::Tensor& x) { return static_cast<size_t>(x.dim() - 2); }
+
+ConvAttributes transpose_attributes(const ConvAttributes& declared, const at::Tensor& x, const at::Tensor& w) {
+  ConvAttributes a = declared;
+  if (a.auto_pad == "VALID") a.pads.assign(a.pads.size(), 0);
+  if (!a.same() && a.output_shape.empty()) return a;
+  for (size_t i = 0; i < spatial_rank(x); ++i) {
+    const int64_t full = a.strides[i] * (x.size(i + 2) - 1) + a.output_padding[i] + a.extent(i, w.size(i + 2));
+    const int64_t total = full - (a.output_shape.empty() ? x.size(i + 2) * a.strides[i] : a.output_shape[i]);
+    a.set_total_pad(i, total);
+    // A wanted size beyond the full one is reached by padding the output's end.
+    if (total < 0) a.output_padding[i] -= total;
+  }
+  return a;
 }
 
 c10::IntArrayRef begins(const ConvAttributes& a) { return c10::IntArrayRef(a.pads).slice(0, a.pads.size() / 2); }

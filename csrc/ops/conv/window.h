@@ -33,7 +33,10 @@ struct ConvAttributes {
   }
 
   bool fits(size_t rank) const {
-    return strides.size() == rank && dilations.size() == rank && pads.size() == 2 * rank &&
+    for (const auto* list : {&strides, &dilations})
+      for (int64_t v : *list)
+        if (v < 1) return false;
+    return group > 0 && strides.size() == rank && dilations.size() == rank && pads.size() == 2 * rank &&
            output_padding.size() == rank && (output_shape.empty() || output_shape.size() == rank);
   }
   bool same() const { return auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER"; }
@@ -44,11 +47,11 @@ struct ConvAttributes {
   }
   int64_t extent(size_t axis, int64_t kernel) const { return dilations[axis] * (kernel - 1) + 1; }
 
-  // Splits a total padding over both ends, the odd one where auto_pad says.
+  // Splits a total padding over both ends, the odd one where auto_pad says: at the end for SAME_UPPER alone.
   void set_total_pad(size_t axis, int64_t total) {
     total = total < 0 ? 0 : total;
     const int64_t small = total / 2, large = total - small;
-    const bool upper = auto_pad != "SAME_LOWER";
+    const bool upper = auto_pad == "SAME_UPPER";
     pads[axis] = upper ? small : large;
     pads[axis + pads.size() / 2] = upper ? large : small;
   }

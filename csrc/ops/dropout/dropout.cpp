@@ -7,6 +7,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -35,10 +36,23 @@ void philox_body(BodyContext& c) {
   c.out(0, c.emit("Dropout", {c.in(0), c.in(1), training}));
 }
 
+// A mask of the data's type came with opsets before 10; before 7 the attribute is_test chose, and training was meant
+// where it was absent.
+void upgrade_dropout(UpgradeContext& c) {
+  const auto ratio = c.take_float("ratio");
+  const bool training = c.opset() < 7 && c.take_int("is_test").value_or(0) == 0;
+  c.drop("consumed_inputs");
+  if (c.opset() < 10 && c.wants(1)) c.unsupported("the output 'mask' is not supported");
+  std::vector<NodeArg*> inputs{c.I(0), c.scalar(ratio.value_or(0.5), DType::kFloat)};
+  if (training) inputs.push_back(c.scalar(1, DType::kBool));
+  c.rewrite(inputs);
+}
+
 }  // namespace
 
 // data, ratio (0.5 when absent), training_mode (false when absent) -> output, mask (bool; true: kept)
-ORTMODULE_OP("", Dropout, 13)
+ORTMODULE_OP("", Dropout, 12)
+    .older(1, 11, upgrade_dropout)
     .input("data")
     .host_input("ratio", Presence::kOptional)
     .host_input("training_mode", Presence::kOptional)

@@ -7,12 +7,17 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_dropout.h>
 #include <ATen/ops/native_dropout_backward.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
+
+#include <memory>
+#include <mutex>
+#include <random>
 
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
@@ -44,7 +49,29 @@ at::Tensor apply_mask(const at::Tensor& x, const at::Tensor& mask, double keep, 
 
 double ratio_of(const KernelContext& c, size_t i) { return c.has(i) ? c.double_value(i) : 0.5; }
 
-void dropout(KernelContext& c) {
+// A node with a seed draws from a generator of its own: a Mersenne twister whose doubles have 53 bits, as in the
+// standard's reference. It goes on from run to run.
+class SeededDraws {
+ public:
+  explicit SeededDraws(int64_t seed) : engine_(static_cast<uint32_t>(seed)) {}
+
+  at::Tensor keep_mask(const at::Tensor& x, double ratio) {
+    at::Tensor mask = at::empty(x.sizes(), at::TensorOptions(at::kBool));
+    bool* kept = mask.mutable_data_ptr<bool>();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const uint32_t high = engine_() >> 5, low = engine_() >> 6;
+      kept[i] = (high * 67108864.0 + low) / 9007199254740992.0 >= ratio;
+    }
+    return mask.to(x.device());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::mt19937 engine_;
+};
+
+void dropout(KernelContext& c, SeededDraws* seeded) {
   const at::Tensor& x = c.in(0);
   const double ratio = ratio_of(c, 1);
   const bool training = c.has(2) && c.double_value(2) != 0;
@@ -55,6 +82,11 @@ void dropout(KernelContext& c) {
   if (ratio == 1) {
     if (c.wants(1)) c.out(1, at::zeros_like(x, at::kBool));
     return c.out(0, at::mul(x, at::zeros_like(x)));
+  }
+  if (seeded) {
+    const at::Tensor mask = seeded->keep_mask(x, ratio);
+    c.out(0, at::mul(x, mask).mul_(1 / (1 - ratio)));
+    return c.out(1, mask);
   }
   if (!x.is_cpu()) {
     auto [y, mask] = at::native_dropout(x, ratio, true);
@@ -84,7 +116,11 @@ void dropout_grad(KernelContext& c) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", Dropout, "aten", [](const Node&) -> Kernel { return dropout; }).inplace();
+ORTMODULE_KERNEL("", Dropout, "aten", [](const Node& node) -> Kernel {
+  if (!node.find_attribute("seed")) return [](KernelContext& c) { dropout(c, nullptr); };
+  return
+      [draws = std::make_shared<SeededDraws>(node.get_int("seed", 0))](KernelContext& c) { dropout(c, draws.get()); };
+}).inplace();
 ORTMODULE_KERNEL("ai.ortmodule", DropoutGrad, "aten", [](const Node&) -> Kernel { return dropout_grad; }).inplace();
 
 }  // namespace ortmodule

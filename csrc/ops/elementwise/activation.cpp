@@ -44,23 +44,23 @@ ORTMODULE_OP("com.microsoft", QuickGelu, 1)
     });
 ORTMODULE_OP("ai.ortmodule", QuickGeluGrad, 1).apply(unary_grad).attr("alpha", AttrKind::kFloat);
 
-ORTMODULE_OP("", Mish, 22).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Mish, 18).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::MishGrad", {c.GO(0), c.I(0)}));
 });
 ORTMODULE_OP("ai.ortmodule", MishGrad, 1).apply(unary_grad);
 
-ORTMODULE_OP("", Tanh, 13).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Tanh, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::TanhGrad", {c.GO(0), c.O(0)}));
 });
 ORTMODULE_OP("ai.ortmodule", TanhGrad, 1).apply(unary_grad);
 
-ORTMODULE_OP("", Sigmoid, 13).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Sigmoid, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::SigmoidGrad", {c.GO(0), c.O(0)}));
 });
 ORTMODULE_OP("ai.ortmodule", SigmoidGrad, 1).apply(unary_grad);
 
 // log(1 + exp(x)); x itself above 20, as in PyTorch.
-ORTMODULE_OP("", Softplus, 22).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Softplus, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::SoftplusGrad", {c.GO(0), c.I(0)}));
 });
 ORTMODULE_OP("ai.ortmodule", SoftplusGrad, 1).apply(unary_grad);

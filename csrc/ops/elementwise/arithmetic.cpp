@@ -5,6 +5,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -17,24 +18,24 @@ std::optional<double> constant_number(const NodeArg* value) {
   return value->constant()->to_doubles().at(0);
 }
 
-ORTMODULE_OP("", Add, 14).apply(binary).grad({"A", "B"}, [](GradContext& c) {
+ORTMODULE_OP("", Add, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
   for (size_t i = 0; i < 2; ++i)
     if (c.needs(i)) c.GI(i, c.reduce_to(c.GO(0), c.I(i)));
 });
 
-ORTMODULE_OP("", Sub, 14).apply(binary).grad({"A", "B"}, [](GradContext& c) {
+ORTMODULE_OP("", Sub, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
   if (c.needs(0)) c.GI(0, c.reduce_to(c.GO(0), c.I(0)));
   // The sum first: it may be much smaller than dy.
   if (c.needs(1)) c.GI(1, c.emit("Neg", {c.reduce_to(c.GO(0), c.I(1))}));
 });
 
-ORTMODULE_OP("", Mul, 14).apply(binary).grad({"A", "B"}, [](GradContext& c) {
+ORTMODULE_OP("", Mul, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
   for (size_t i = 0; i < 2; ++i)
     if (c.needs(i)) c.GI(i, c.reduce_to(c.emit("Mul", {c.GO(0), c.I(1 - i)}), c.I(i)));
 });
 
 // dA = dC / B, dB = -dA C: the output stands for A / B.
-ORTMODULE_OP("", Div, 14).apply(binary).grad({"A", "B"}, [](GradContext& c) {
+ORTMODULE_OP("", Div, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
   NodeArg* quotient = c.emit("Div", {c.GO(0), c.I(1)});
   if (c.needs(0)) c.GI(0, c.reduce_to(quotient, c.I(0)));
   if (c.needs(1)) c.GI(1, c.emit("Neg", {c.reduce_to(c.emit("Mul", {quotient, c.O(0)}), c.I(1))}));
@@ -65,7 +66,8 @@ NodeArg* pow_exponent_grad(GradContext& c) {
 }
 
 // The exponent may have a type of its own; the result has the base's.
-ORTMODULE_OP("", Pow, 15)
+ORTMODULE_OP("", Pow, 7)
+    .older(1, 6, upgrade_axis_broadcast)
     .input("X")
     .input("Y")
     .output("Z")
@@ -77,7 +79,7 @@ ORTMODULE_OP("", Pow, 15)
     });
 
 // fmod=0: the sign of the divisor (Python's %); fmod=1: the sign of the dividend (C's fmod).
-ORTMODULE_OP("", Mod, 13).apply(binary).attr("fmod", AttrKind::kInt).grad({"A", "B"}, [](GradContext& c) {
+ORTMODULE_OP("", Mod, 10).apply(binary).attr("fmod", AttrKind::kInt).grad({"A", "B"}, [](GradContext& c) {
   if (c.needs(0)) c.GI(0, c.reduce_to(c.GO(0), c.I(0)));
   if (!c.needs(1)) return;
   NodeArg* quotient = c.emit("Div", {c.I(0), c.I(1)});

@@ -3,14 +3,19 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/fmod.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/sub.h>
+#include <ATen/ops/where.h>
 
 #include <optional>
 
+#include "base/status.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 
@@ -58,13 +63,44 @@ ORTMODULE_KERNEL("", Mul, "aten", [](const Node&) -> Kernel {
                        [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::mul_out(out, a, b); });
 }).inplace();
 
-// ONNX divides integers towards zero.
+// ONNX divides integers towards zero. On a CPU the least integer divided by -1 would end the process.
+at::Tensor integer_quotient(const at::Tensor& a, const at::Tensor& b) {
+  if (b.is_cpu() && (b.scalar_type() == at::kInt || b.scalar_type() == at::kLong)) {
+    const at::Tensor negated = at::eq(b, -1);
+    if (negated.any().item<bool>())
+      return at::where(negated, at::neg(a), at::div(a, b.masked_fill(negated, 1), "trunc"));
+  }
+  return at::div(a, b, "trunc");
+}
+
 ORTMODULE_KERNEL("", Div, "aten", [](const Node& node) -> Kernel {
   if (node.input(0)->type().dtype != DType::kUndefined && !is_floating(node.input(0)->type().dtype))
-    return [](KernelContext& c) { c.out(0, at::div(c.in(0), c.in(1), "trunc")); };
+    return [](KernelContext& c) { c.out(0, integer_quotient(c.in(0), c.in(1))); };
   return binary_kernel([](const at::Tensor& a, const at::Tensor& b) { return at::div(a, b); },
                        [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::div_out(out, a, b); });
 }).inplace();
+
+// Quotients and remainders of uint64, which has no wider type to compute them in.
+template <uint64_t (*compute)(uint64_t, uint64_t)>
+Kernel uint64_kernel(const Node& node) {
+  return [what = node.describe()](KernelContext& c) {
+    const auto sizes = at::infer_size(c.in(0).sizes(), c.in(1).sizes());
+    const at::Tensor a = c.in(0).to(at::kCPU).expand(sizes).contiguous();
+    const at::Tensor b = c.in(1).to(at::kCPU).expand(sizes).contiguous();
+    at::Tensor out = at::empty(sizes, a.options());
+    const auto *x = a.const_data_ptr<uint64_t>(), *y = b.const_data_ptr<uint64_t>();
+    auto* z = out.mutable_data_ptr<uint64_t>();
+    for (int64_t i = 0; i < out.numel(); ++i) {
+      ORTMODULE_CHECK(y[i] != 0, kRuntime, "[", what, "] division of an integer by zero");
+      z[i] = compute(x[i], y[i]);
+    }
+    c.out(0, out.to(c.device()));
+  };
+}
+uint64_t quotient(uint64_t a, uint64_t b) { return a / b; }
+uint64_t remainder(uint64_t a, uint64_t b) { return a % b; }
+
+ORTMODULE_KERNEL("", Div, "aten", uint64_kernel<quotient>).types({DType::kUInt64}).rare_types(RareTypes::kAsIs);
 
 // A constant exponent reaches ATen as a number: squares and roots have kernels of their own.
 ORTMODULE_KERNEL("", Pow, "aten", [](const Node& node) -> Kernel {
@@ -87,6 +123,8 @@ ORTMODULE_KERNEL("", Mod, "aten", [](const Node& node) -> Kernel {
   if (node.get_int("fmod", 0)) return [](KernelContext& c) { c.out(0, at::fmod(c.in(0), c.in(1))); };
   return [](KernelContext& c) { c.out(0, at::remainder(c.in(0), c.in(1))); };
 });
+
+ORTMODULE_KERNEL("", Mod, "aten", uint64_kernel<remainder>).types({DType::kUInt64}).rare_types(RareTypes::kAsIs);
 
 ORTMODULE_KERNEL("ai.ortmodule", FloorDiv, "aten", [](const Node&) -> Kernel {
   return [](KernelContext& c) { c.out(0, at::div(c.in(0), c.in(1), "floor")); };

@@ -1,4 +1,4 @@
-// BitwiseAnd, BitwiseOr, BitwiseXor and BitwiseNot: integers only, so nothing has a gradient.
+// BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot and BitShift: integers only, so nothing has a gradient.
 #include "base/status.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -30,6 +30,9 @@ ORTMODULE_OP("", BitwiseNot, 18)
       check_integer(c);
       infer_same(c);
     });
+
+// Amounts below zero or of the element's width and more leave what the sign bit fills in: -1 or 0.
+ORTMODULE_OP("", BitShift, 11).apply(bitwise).required_attr("direction", AttrKind::kString);
 
 }  // namespace
 }  // namespace ortmodule

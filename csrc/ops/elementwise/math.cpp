@@ -17,11 +17,11 @@ void zero_gradient(OpRecord& r) {
   r.grad({"X"}, [](GradContext& c) { c.GI(0, c.zeros_like(c.GO(0))); });
 }
 
-ORTMODULE_OP("", Exp, 13).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.O(0)})); });
+ORTMODULE_OP("", Exp, 1).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.O(0)})); });
 
-ORTMODULE_OP("", Log, 13).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Div", {c.GO(0), c.I(0)})); });
+ORTMODULE_OP("", Log, 1).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Div", {c.GO(0), c.I(0)})); });
 
-ORTMODULE_OP("", Sqrt, 13).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Sqrt, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("Div", {c.GO(0), c.emit("Mul", {c.O(0), c.scalar(2, c.O(0))})}));
 });
 
@@ -35,37 +35,37 @@ ORTMODULE_OP("ai.ortmodule", Rsqrt, 1)
           })
     .body([](BodyContext& c) { c.out(0, c.emit("Reciprocal", {c.emit("Sqrt", {c.in(0)})})); });
 
-ORTMODULE_OP("", Reciprocal, 13).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Reciprocal, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Neg", {c.emit("Mul", {c.O(0), c.O(0)})})}));
 });
 
-ORTMODULE_OP("", Neg, 13).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Neg, 1).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("Neg", {c.GO(0)}));
 });
 
-ORTMODULE_OP("", Abs, 13).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Abs, 1).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Sign", {c.I(0)})}));
 });
 
-ORTMODULE_OP("", Sign, 13).apply(unary).traits(kCheap).apply(zero_gradient);
+ORTMODULE_OP("", Sign, 9).apply(unary).traits(kCheap).apply(zero_gradient);
 
-ORTMODULE_OP("", Cos, 22).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Cos, 7).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Neg", {c.emit("Sin", {c.I(0)})})}));
 });
 
-ORTMODULE_OP("", Sin, 22).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Sin, 7).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Cos", {c.I(0)})}));
 });
 
 // dy exp(-x^2) 2 / sqrt(pi)
-ORTMODULE_OP("", Erf, 13).apply(unary).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Erf, 9).apply(unary).grad({"X"}, [](GradContext& c) {
   NodeArg* bell = c.emit("Exp", {c.emit("Neg", {c.emit("Mul", {c.I(0), c.I(0)})})});
   c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Mul", {bell, c.scalar(2 / std::sqrt(M_PI), bell)})}));
 });
 
-ORTMODULE_OP("", Floor, 13).apply(unary).traits(kCheap).apply(zero_gradient);
-ORTMODULE_OP("", Ceil, 13).apply(unary).traits(kCheap).apply(zero_gradient);
-ORTMODULE_OP("", Round, 22).apply(unary).traits(kCheap).apply(zero_gradient);
+ORTMODULE_OP("", Floor, 1).apply(unary).traits(kCheap).apply(zero_gradient);
+ORTMODULE_OP("", Ceil, 1).apply(unary).traits(kCheap).apply(zero_gradient);
+ORTMODULE_OP("", Round, 11).apply(unary).traits(kCheap).apply(zero_gradient);
 
 }  // namespace
 }  // namespace ortmodule

@@ -6,6 +6,7 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/floor.h>
 #include <ATen/ops/log.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/round.h>
@@ -26,6 +27,11 @@ ORTMODULE_KERNEL("ai.ortmodule", Rsqrt, "aten", unary_kernel<at::rsqrt, at::rsqr
 ORTMODULE_KERNEL("", Reciprocal, "aten", unary_kernel<at::reciprocal, at::reciprocal_>).inplace();
 ORTMODULE_KERNEL("", Neg, "aten", unary_kernel<at::neg, at::neg_>).inplace();
 ORTMODULE_KERNEL("", Abs, "aten", unary_kernel<at::abs, at::abs_>).inplace();
+// The conversion to int64 would give large uint64 a sign.
+ORTMODULE_KERNEL("", Abs, "aten",
+                 [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, c.in(0).clone()); }; })
+    .types({DType::kUInt64})
+    .rare_types(RareTypes::kAsIs);
 ORTMODULE_KERNEL("", Cos, "aten", unary_kernel<at::cos, at::cos_>).inplace();
 ORTMODULE_KERNEL("", Sin, "aten", unary_kernel<at::sin, at::sin_>).inplace();
 ORTMODULE_KERNEL("", Erf, "aten", unary_kernel<at::erf, at::erf_>).inplace();
@@ -36,6 +42,12 @@ ORTMODULE_KERNEL("", Sign, "aten", [](const Node&) -> Kernel {
   return overwriting_kernel([](at::Tensor& t, KernelContext&) { t.sign_(); },
                             [](KernelContext& c) { return at::sign(c.in(0)); });
 }).inplace();
+ORTMODULE_KERNEL("", Sign, "aten",
+                 [](const Node&) -> Kernel {
+                   return [](KernelContext& c) { c.out(0, at::ne(c.in(0), 0).to(at::kUInt64)); };
+                 })
+    .types({DType::kUInt64})
+    .rare_types(RareTypes::kAsIs);
 
 }  // namespace
 }  // namespace ortmodule

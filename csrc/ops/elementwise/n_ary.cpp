@@ -1,4 +1,5 @@
-// Elementwise operators of any number of operands: Sum, Min, Max. Sum is what the gradient builder accumulates with.
+// Elementwise operators of any number of operands: Sum, Mean, Min, Max. Sum is what the gradient builder accumulates
+// with.
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
@@ -21,9 +22,15 @@ void n_ary(OpRecord& r) {
   });
 }
 
-ORTMODULE_OP("", Sum, 13).apply(n_ary).grad({"data"}, [](GradContext& c) {
+ORTMODULE_OP("", Sum, 1).apply(n_ary).grad({"data"}, [](GradContext& c) {
   for (size_t i = 0; i < c.input_count(); ++i)
     if (c.needs(i)) c.GI(i, c.reduce_to(c.GO(0), c.I(i)));
+});
+
+ORTMODULE_OP("", Mean, 1).apply(n_ary).grad({"data"}, [](GradContext& c) {
+  NodeArg* share = c.emit("Div", {c.GO(0), c.scalar(static_cast<double>(c.input_count()), c.GO(0))});
+  for (size_t i = 0; i < c.input_count(); ++i)
+    if (c.needs(i)) c.GI(i, c.reduce_to(share, c.I(i)));
 });
 
 // dy where `value` is the extreme of the pair, half of it where both are equal, as in PyTorch.
@@ -49,8 +56,8 @@ void extreme_grad(GradContext& c, const char* op, const char* loses) {
   c.GI(0, dy);
 }
 
-ORTMODULE_OP("", Max, 13).apply(n_ary).grad({"data"}, [](GradContext& c) { extreme_grad(c, "Max", "Less"); });
-ORTMODULE_OP("", Min, 13).apply(n_ary).grad({"data"}, [](GradContext& c) { extreme_grad(c, "Min", "Greater"); });
+ORTMODULE_OP("", Max, 1).apply(n_ary).grad({"data"}, [](GradContext& c) { extreme_grad(c, "Max", "Less"); });
+ORTMODULE_OP("", Min, 1).apply(n_ary).grad({"data"}, [](GradContext& c) { extreme_grad(c, "Min", "Greater"); });
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,5 +1,6 @@
-// ATen kernels of Sum, Min and Max.
+// ATen kernels of Sum, Mean, Min and Max.
 #include <ATen/ops/add.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 
@@ -37,6 +38,17 @@ void sum(KernelContext& c) {
 
 ORTMODULE_KERNEL("", Sum, "aten", [](const Node&) -> Kernel { return sum; }).inplace();
 
+ORTMODULE_KERNEL("", Mean, "aten", [](const Node&) -> Kernel {
+  return [](KernelContext& c) {
+    const auto n = static_cast<int64_t>(c.input_count());
+    if (n == 1) return c.out(0, c.in(0).clone());
+    at::Tensor total = at::add(c.in(0), c.in(1));
+    for (size_t i = 2; i < c.input_count(); ++i)
+      total = total.sizes() == c.in(i).sizes() ? total.add_(c.in(i)) : at::add(total, c.in(i));
+    c.out(0, total.div_(n));
+  };
+});
+
 template <at::Tensor (*pair)(const at::Tensor&, const at::Tensor&)>
 Kernel chain(const Node&) {
   return [](KernelContext& c) {
@@ -46,8 +58,8 @@ Kernel chain(const Node&) {
   };
 }
 
-ORTMODULE_KERNEL("", Max, "aten", chain<at::maximum>);
-ORTMODULE_KERNEL("", Min, "aten", chain<at::minimum>);
+ORTMODULE_KERNEL("", Max, "aten", chain<at::maximum>).rare_types(RareTypes::kOrdered);
+ORTMODULE_KERNEL("", Min, "aten", chain<at::minimum>).rare_types(RareTypes::kOrdered);
 
 }  // namespace
 }  // namespace ortmodule

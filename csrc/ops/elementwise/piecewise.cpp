@@ -5,6 +5,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -16,12 +17,12 @@ void unary_grad(OpRecord& r) {
   r.input("dY").input("saved").output("dX").infer(infer_same).traits(kElementwise).not_differentiable();
 }
 
-ORTMODULE_OP("", Relu, 14).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Relu, 1).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::ReluGrad", {c.GO(0), c.O(0)}));
 });
 ORTMODULE_OP("ai.ortmodule", ReluGrad, 1).apply(unary_grad).traits(kCheap);
 
-ORTMODULE_OP("", LeakyRelu, 16)
+ORTMODULE_OP("", LeakyRelu, 1)
     .apply(unary)
     .traits(kCheap)
     .attr("alpha", AttrKind::kFloat)
@@ -30,13 +31,13 @@ ORTMODULE_OP("", LeakyRelu, 16)
     });
 ORTMODULE_OP("ai.ortmodule", LeakyReluGrad, 1).apply(unary_grad).traits(kCheap).attr("alpha", AttrKind::kFloat);
 
-ORTMODULE_OP("", Elu, 22).apply(unary).attr("alpha", AttrKind::kFloat).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", Elu, 1).apply(unary).attr("alpha", AttrKind::kFloat).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::EluGrad", {c.GO(0), c.I(0)}, {{"alpha", c.node().get_float("alpha", 1)}}));
 });
 ORTMODULE_OP("ai.ortmodule", EluGrad, 1).apply(unary_grad).attr("alpha", AttrKind::kFloat);
 
 // clamp(alpha x + beta, 0, 1)
-ORTMODULE_OP("", HardSigmoid, 22)
+ORTMODULE_OP("", HardSigmoid, 1)
     .apply(unary)
     .traits(kCheap)
     .attr("alpha", AttrKind::kFloat)
@@ -47,7 +48,7 @@ ORTMODULE_OP("", HardSigmoid, 22)
     });
 ORTMODULE_OP("ai.ortmodule", HardSigmoidGrad, 1).apply(unary_grad).traits(kCheap).attr("alpha", AttrKind::kFloat);
 
-ORTMODULE_OP("", HardSwish, 22).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
+ORTMODULE_OP("", HardSwish, 14).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::HardSwishGrad", {c.GO(0), c.I(0)}));
 });
 ORTMODULE_OP("ai.ortmodule", HardSwishGrad, 1).apply(unary_grad).traits(kCheap);
@@ -84,7 +85,15 @@ NodeArg* clip_bound_grad(GradContext& c, size_t bound, const char* beyond) {
   return c.reduce_to(c.emit("Where", {taken, c.GO(0), c.scalar(0, c.GO(0))}), c.I(bound));
 }
 
-ORTMODULE_OP("", Clip, 13)
+// Bounds that the attribute lists do not name are those of float.
+void upgrade_clip(UpgradeContext& c) {
+  const auto low = c.take_float("min"), high = c.take_float("max");
+  c.drop("consumed_inputs");
+  c.rewrite({c.I(0), low ? c.scalar(*low, c.dtype(0)) : nullptr, high ? c.scalar(*high, c.dtype(0)) : nullptr});
+}
+
+ORTMODULE_OP("", Clip, 11)
+    .older(1, 10, upgrade_clip)
     .input("input")
     .optional_input("min")
     .optional_input("max")

@@ -92,6 +92,12 @@ std::optional<at::Scalar> constant_bound(const Node& node, size_t input) {
   return at::Scalar(value->constant()->to_doubles().at(0));
 }
 
+void clip_by_tensors(KernelContext& c) {
+  const at::Tensor min = c.in_or_undefined(1), max = c.in_or_undefined(2);
+  c.out(0, at::clamp(c.in(0), min.defined() ? std::optional<at::Tensor>(min) : std::nullopt,
+                     max.defined() ? std::optional<at::Tensor>(max) : std::nullopt));
+}
+
 ORTMODULE_KERNEL("", Clip, "aten", [](const Node& node) -> Kernel {
   if (!node.input(1) && !node.input(2)) return [](KernelContext& c) { c.out(0, c.in(0).clone()); };
   const auto low = constant_bound(node, 1), high = constant_bound(node, 2);
@@ -99,12 +105,17 @@ ORTMODULE_KERNEL("", Clip, "aten", [](const Node& node) -> Kernel {
     return overwriting_kernel([low, high](at::Tensor& t, KernelContext&) { at::clamp_(t, low, high); },
                               [low, high](KernelContext& c) { return at::clamp(c.in(0), low, high); });
   }
-  return [](KernelContext& c) {
-    const at::Tensor min = c.in_or_undefined(1), max = c.in_or_undefined(2);
-    c.out(0, at::clamp(c.in(0), min.defined() ? std::optional<at::Tensor>(min) : std::nullopt,
-                       max.defined() ? std::optional<at::Tensor>(max) : std::nullopt));
-  };
+  return clip_by_tensors;
 }).inplace();
+
+// The conversion that keeps the order of uint64 converts tensors, not numbers.
+ORTMODULE_KERNEL("", Clip, "aten",
+                 [](const Node& node) -> Kernel {
+                   if (!node.input(1) && !node.input(2)) return [](KernelContext& c) { c.out(0, c.in(0).clone()); };
+                   return clip_by_tensors;
+                 })
+    .types({DType::kUInt64})
+    .rare_types(RareTypes::kOrdered);
 
 // dy inside the bounds, the bounds included.
 ORTMODULE_KERNEL("ai.ortmodule", ClipGrad, "aten", [](const Node& node) -> Kernel {

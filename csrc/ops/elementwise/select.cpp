@@ -1,5 +1,6 @@
-// Operators that hand elements on unchanged: Where, Cast, Identity, StopGradient.
+// Operators that hand elements on unchanged: Where, Identity, StopGradient.
 #include "base/status.h"
+#include "ops/container_trait.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -7,7 +8,7 @@
 namespace ortmodule {
 namespace {
 
-ORTMODULE_OP("", Where, 16)
+ORTMODULE_OP("", Where, 9)
     .input("condition")
     .input("X")
     .input("Y")
@@ -26,27 +27,11 @@ ORTMODULE_OP("", Where, 16)
       if (c.needs(2)) c.GI(2, c.reduce_to(c.emit("Where", {c.I(0), zero, c.GO(0)}), c.I(2)));
     });
 
-// `to` is a TensorProto data type. The same type is no work: the output is the input.
-ORTMODULE_OP("", Cast, 23)
-    .input("input")
-    .output("output")
-    .required_attr("to", AttrKind::kInt)
-    .attr("saturate", AttrKind::kInt)
-    .traits(kElementwise | kCheap | kView)
-    .infer([](InferContext& c) {
-      const auto to = static_cast<DType>(c.attr_int("to", 0));
-      if (dtype_name(to) == "undefined") c.error(str("attribute 'to' names no type: ", c.attr_int("to", 0)));
-      c.out(0, to, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
-      if (is_integer(to))
-        if (auto dims = c.dims_value(0)) c.known(0, std::move(*dims));
-    })
-    .grad({"input"}, [](GradContext& c) { c.GI(0, c.cast(c.GO(0), c.I(0)->type().dtype)); });
-
-ORTMODULE_OP("", Identity, 23)
+ORTMODULE_OP("", Identity, 1)
     .input("input")
     .output("output")
     .infer(infer_same)
-    .traits(kElementwise | kCheap | kView | kIdentity)
+    .traits(kElementwise | kCheap | kView | kIdentity | kTakesContainers)
     .grad({"input"}, [](GradContext& c) { c.GI(0, c.GO(0)); });
 
 // detach: the value passes, the gradient does not. Not kIdentity, or a pass would drop it before differentiation.

@@ -1,7 +1,6 @@
-// ATen kernels of Where, Cast, Identity and StopGradient.
+// ATen kernels of Where, Identity and StopGradient.
 #include <ATen/ops/where.h>
 
-#include "ops/aten_support.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 
@@ -10,11 +9,6 @@ namespace {
 
 ORTMODULE_KERNEL("", Where, "aten", [](const Node&) -> Kernel {
   return [](KernelContext& c) { c.out(0, at::where(c.in(0), c.in(1), c.in(2))); };
-});
-
-ORTMODULE_KERNEL("", Cast, "aten", [](const Node& node) -> Kernel {
-  const at::ScalarType type = to_scalar_type(static_cast<DType>(node.get_int("to", 0)));
-  return [type](KernelContext& c) { c.out(0, c.in(0).to(type)); };
 });
 
 Kernel pass_on(const Node&) {

@@ -1,8 +1,10 @@
 // Element-wise access by position along one axis: GatherElements, ScatterElements, TopK, OneHot.
 #include "base/status.h"
 #include "ops/grad_context.h"
+#include "ops/index/scatter_gradient.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -13,7 +15,7 @@ void check_axis(InferContext& c, int64_t fallback) {
   if (c.shape(0) && !c.shape(0)->empty()) c.axis(c.attr_int("axis", fallback), c.shape(0)->size());
 }
 
-ORTMODULE_OP("", GatherElements, 13)
+ORTMODULE_OP("", GatherElements, 11)
     .input("data")
     .input("indices")
     .output("output")
@@ -45,7 +47,9 @@ ORTMODULE_OP("ai.ortmodule", GatherElementsGrad, 1)
     });
 
 // Without a reduction positions should be distinct: which of two writes stays is not defined.
-ORTMODULE_OP("", ScatterElements, 18)
+ORTMODULE_OP("", ScatterElements, 11)
+    .formerly("Scatter", 9, 10,
+              [](UpgradeContext& c) { c.rewrite("ScatterElements", c.node().inputs(), c.attributes()); })
     .input("data")
     .input("indices")
     .input("updates")
@@ -60,19 +64,16 @@ ORTMODULE_OP("", ScatterElements, 18)
                     dtype_name(c.dtype(2))));
       infer_same(c);
     })
-    .grad({"data", "updates"}, [](GradContext& c) {
-      const std::string reduction = c.node().get_string("reduction", "none");
-      ORTMODULE_CHECK(reduction == "none" || reduction == "add", kUnsupported, "[ScatterElements] reduction '",
-                      reduction, "' has no gradient here (", c.node().describe(), ")");
-      const int64_t axis = c.node().get_int("axis", 0);
-      if (c.needs(0))
-        c.GI(0, reduction == "add"
-                    ? c.GO(0)
-                    : c.emit("ScatterElements", {c.GO(0), c.I(1), c.zeros_like(c.I(2))}, {{"axis", axis}}));
-      if (c.needs(2)) c.GI(2, c.emit("GatherElements", {c.GO(0), c.I(1)}, {{"axis", axis}}));
-    });
+    .grad({"data", "updates"},
+          [](GradContext& c) { scatter_gradient(c, "GatherElements", {{"axis", c.node().get_int("axis", 0)}}); });
 
-ORTMODULE_OP("", TopK, 11)
+ORTMODULE_OP("", TopK, 10)
+    .older(1, 9,
+           [](UpgradeContext& c) {
+             const auto k = c.take_int("k");
+             if (!k) c.unsupported("the attribute k is missing");
+             c.rewrite({c.I(0), c.ints({*k})});
+           })
     .input("X")
     .host_input("K")
     .output("Values")
@@ -97,13 +98,13 @@ ORTMODULE_OP("", TopK, 11)
     });
 
 // values = [off, on]; a position outside [-depth, depth) gives a row of off.
-ORTMODULE_OP("", OneHot, 11)
+ORTMODULE_OP("", OneHot, 9)
     .input("indices")
     .host_input("depth")
     .input("values")
     .output("output")
     .attr("axis", AttrKind::kInt)
-    .not_differentiable()
+    .no_grad({"indices"})
     .infer([](InferContext& c) {
       const Shape* indices = c.shape(0);
       if (!indices) {
@@ -116,6 +117,18 @@ ORTMODULE_OP("", OneHot, 11)
       out.insert(out.begin() + static_cast<std::ptrdiff_t>(axis),
                  depth && depth->size() == 1 ? (*depth)[0] : c.fresh_shape(out.size() + 1)[axis]);
       c.out(0, c.dtype(2), std::move(out));
+    })
+    .grad({"values"}, [](GradContext& c) {
+      NodeArg* zero = c.emit("Unsqueeze", {c.scalar(0, c.GO(0)), c.ints({0})});
+      NodeArg* one = c.emit("Unsqueeze", {c.scalar(1, c.GO(0)), c.ints({0})});
+      NodeArg* is_on = c.emit("OneHot", {c.I(0), c.I(1), c.emit("Concat", {zero, one}, {{"axis", int64_t{0}}})},
+                              {{"axis", c.node().get_int("axis", -1)}});
+      const auto total = [&](NodeArg* value) {
+        return c.emit("Reshape", {c.emit("ReduceSum", {value}, {{"keepdims", int64_t{0}}}), c.ints({1})});
+      };
+      NodeArg* on = total(c.emit("Mul", {c.GO(0), is_on}));
+      NodeArg* off = c.emit("Sub", {total(c.GO(0)), on});
+      c.GI(2, c.emit("Concat", {off, on}, {{"axis", int64_t{0}}}));
     });
 
 }  // namespace

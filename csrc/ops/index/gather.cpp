@@ -38,7 +38,7 @@ void infer_gather(InferContext& c) {
 }
 
 // kView: a constant 0-d position selects, and that is a view.
-ORTMODULE_OP("", Gather, 13)
+ORTMODULE_OP("", Gather, 1)
     .input("data")
     .input("indices")
     .output("output")

@@ -6,13 +6,14 @@
 
 #include "base/status.h"
 #include "ops/grad_context.h"
+#include "ops/index/scatter_gradient.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
 namespace {
 
-ORTMODULE_OP("", GatherND, 13)
+ORTMODULE_OP("", GatherND, 11)
     .input("data")
     .input("indices")
     .output("output")
@@ -54,7 +55,7 @@ ORTMODULE_OP("ai.ortmodule", GatherNDGrad, 1)
     .not_differentiable()
     .infer([](InferContext& c) { infer_sizes_at(c, 2); });
 
-ORTMODULE_OP("", ScatterND, 18)
+ORTMODULE_OP("", ScatterND, 11)
     .input("data")
     .input("indices")
     .input("updates")
@@ -62,14 +63,7 @@ ORTMODULE_OP("", ScatterND, 18)
     .attr("reduction", AttrKind::kString)
     .no_grad({"indices"})
     .infer(infer_same)
-    .grad({"data", "updates"}, [](GradContext& c) {
-      const std::string reduction = c.node().get_string("reduction", "none");
-      ORTMODULE_CHECK(reduction == "none" || reduction == "add", kUnsupported, "[ScatterND] reduction '", reduction,
-                      "' has no gradient here (", c.node().describe(), ")");
-      if (c.needs(0))
-        c.GI(0, reduction == "add" ? c.GO(0) : c.emit("ScatterND", {c.GO(0), c.I(1), c.zeros_like(c.I(2))}));
-      if (c.needs(2)) c.GI(2, c.emit("GatherND", {c.GO(0), c.I(1)}));
-    });
+    .grad({"data", "updates"}, [](GradContext& c) { scatter_gradient(c, "GatherND", {}); });
 
 // The axes that are indexed, non-negative.
 std::vector<size_t> indexed_axes(InferContext& c, size_t rank, size_t indices) {
@@ -211,7 +205,7 @@ ORTMODULE_OP("ai.ortmodule", IndexPut, 1)
       c.out(0, c.emit("Transpose", {written}, {{"perm", inverse(form.to_front)}}));
     });
 
-ORTMODULE_OP("", NonZero, 13).input("X").output("Y").not_differentiable().infer([](InferContext& c) {
+ORTMODULE_OP("", NonZero, 9).input("X").output("Y").not_differentiable().infer([](InferContext& c) {
   if (!c.shape(0)) {
     c.out(0, DType::kInt64, c.fresh_shape(2));
     return;

@@ -1,8 +1,10 @@
 // ATen kernels of GatherND, ScatterND, Index, IndexPut and NonZero, all through advanced indexing.
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/index_put.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/scatter_reduce.h>
 #include <ATen/ops/zeros.h>
 
 #include "ops/host_values.h"
@@ -43,14 +45,50 @@ ORTMODULE_KERNEL("ai.ortmodule", GatherNDGrad, "aten", [](const Node& node) -> K
   };
 });
 
+// Rows of the data that the tuples name, as numbers; the data's first axes are taken as one. Positions are checked
+// where a look at them waits for no device: beyond its axis one would name another row.
+at::Tensor row_numbers(const at::Tensor& given, c10::IntArrayRef sizes) {
+  const at::Tensor indices = as_int64(given);
+  at::Tensor rows = at::zeros(indices.sizes().slice(0, static_cast<size_t>(indices.dim()) - 1), indices.options());
+  for (int64_t k = 0; k < indices.size(-1); ++k) {
+    const int64_t size = sizes[static_cast<size_t>(k)];
+    const at::Tensor positions = wrap_negative(indices.select(-1, k), size);
+    if (positions.is_cpu() && positions.numel() > 0) {
+      const auto [low, high] = at::aminmax(positions);
+      ORTMODULE_CHECK(low.item<int64_t>() >= 0 && high.item<int64_t>() < size, kRuntime,
+                      "[ScatterND] a position of axis ", k, " is outside its size of ", size);
+    }
+    rows = rows.mul(size).add(positions);
+  }
+  return rows.reshape({-1});
+}
+
+at::Tensor scatter_reduced(const at::Tensor& x, const at::Tensor& indices, const at::Tensor& updates, const char* how) {
+  const auto taken = static_cast<size_t>(indices.size(-1));
+  const c10::IntArrayRef rest = x.sizes().slice(taken);
+  const at::Tensor at = row_numbers(indices, x.sizes());
+  c10::DimVector rows{1}, sources{at.numel()}, column{at.numel()};
+  for (int64_t d : x.sizes().slice(0, taken)) rows[0] *= d;
+  for (int64_t d : rest) {
+    rows.push_back(d);
+    sources.push_back(d);
+    column.push_back(1);
+  }
+  const at::Tensor source = updates.reshape(sources);
+  return at::scatter_reduce(x.reshape(rows), 0, at.reshape(column).expand_as(source), source, how).view(x.sizes());
+}
+
 ORTMODULE_KERNEL("", ScatterND, "aten", [](const Node& node) -> Kernel {
   const std::string reduction = node.get_string("reduction", "none");
-  ORTMODULE_CHECK(reduction == "none" || reduction == "add", kUnsupported, "[ScatterND] reduction '", reduction,
-                  "' has no kernel (", node.describe(), ")");
-  return [adds = reduction == "add"](KernelContext& c) {
-    at::Tensor y = c.may_overwrite(0) ? c.in(0) : c.in(0).clone();
-    c.out(0, y.index_put_(tuples(c.in(1), 0), c.in(2), adds));
-  };
+  if (reduction == "none" || reduction == "add") {
+    return [adds = reduction == "add"](KernelContext& c) {
+      at::Tensor y = c.may_overwrite(0) ? c.in(0) : c.in(0).clone();
+      c.out(0, y.index_put_(tuples(c.in(1), 0), c.in(2), adds));
+    };
+  }
+  const char* how = reduction == "mul" ? "prod" : reduction == "max" ? "amax" : reduction == "min" ? "amin" : nullptr;
+  ORTMODULE_CHECK_GRAPH(how, "[ScatterND] unknown reduction '", reduction, "' (", node.describe(), ")");
+  return [how](KernelContext& c) { c.out(0, scatter_reduced(c.in(0), c.in(1), c.in(2), how)); };
 }).inplace();
 
 // Index tensors from input `first` on, each at its axis; axes between them stay whole.

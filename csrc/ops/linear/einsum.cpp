@@ -1,6 +1,6 @@
 // Einsum. The gradient of an operand is an Einsum again: the output's term and the other operands' terms, summed to
-// the operand's own term. That is exact when no term repeats a letter and every letter of the operand appears in
-// another term; other equations (traces, sums over a private letter) are refused with a message.
+// the operand's own term. A letter that is in no other term (it was summed alone) comes with a vector of ones, and a
+// repeated letter (a diagonal was taken) with an identity matrix that spreads it over two letters.
 #include <algorithm>
 
 #include "base/status.h"
@@ -64,25 +64,74 @@ void infer_einsum(InferContext& c) {
   c.out(0, c.dtype(0), std::move(out));
 }
 
+// Ones of the sizes that the operand has at `axis`, `times` times.
+NodeArg* ones(GradContext& c, NodeArg* operand, size_t axis, size_t times) {
+  std::vector<NodeArg*> parts;
+  if (const auto& shape = operand->type().shape) {
+    parts.assign(times, c.sizes({(*shape)[axis]}));
+  } else {
+    const auto at = static_cast<int64_t>(axis);
+    parts.assign(times, c.emit("Shape", {operand}, {{"start", at}, {"end", at + 1}}));
+  }
+  NodeArg* sizes = times == 1 ? parts[0] : c.emit("Concat", parts, {{"axis", int64_t{0}}});
+  return c.emit("Expand", {c.scalar(1, operand), sizes});
+}
+
+char unused_letter(const std::string& text) {
+  for (char ch = 'a'; ch <= 'z'; ++ch)
+    for (char letter : {ch, static_cast<char>(ch - 'a' + 'A')})
+      if (text.find(letter) == std::string::npos) return letter;
+  return '\0';
+}
+
+// Appends what operand `i` alone has to the gradient's equation; returns the operand's term without repetitions.
+std::string own_letters(GradContext& c, size_t i, const Equation& e, std::string& text, std::vector<NodeArg*>& inputs) {
+  const std::string& term = e.terms[i];
+  const std::string elsewhere = text;
+  std::string target;
+  for (size_t k = 0; k < term.size(); ++k) {
+    const char letter = term[k];
+    const size_t first = term.find(letter);
+    if (letter == '.') {
+      ORTMODULE_CHECK(elsewhere.find('.') != std::string::npos, kUnsupported, "[Einsum] no gradient for the term '",
+                      term, "': its '...' is in no other term (", c.node().describe(), ")");
+      target += letter;
+      continue;
+    }
+    ORTMODULE_CHECK(term.find('.') == std::string::npos || elsewhere.find(letter) != std::string::npos, kUnsupported,
+                    "[Einsum] no gradient for the term '", term, "': beside '...' its letter '", std::string(1, letter),
+                    "' is in no other term (", c.node().describe(), ")");
+    if (first == k) {
+      target += letter;
+      if (elsewhere.find(letter) == std::string::npos) {
+        text += str(",", std::string(1, letter));
+        inputs.push_back(ones(c, c.I(i), k, 1));
+      }
+      continue;
+    }
+    const char fresh = unused_letter(text + term + target);
+    ORTMODULE_CHECK(fresh && term.find('.') == std::string::npos, kUnsupported, "[Einsum] no gradient for the term '",
+                    term, "' (", c.node().describe(), ")");
+    text += str(",", std::string{letter, fresh});
+    inputs.push_back(c.emit("EyeLike", {ones(c, c.I(i), k, 2)}));
+    target += fresh;
+  }
+  return target;
+}
+
 void einsum_gradient(GradContext& c) {
   const Equation e = parse_equation(c.node());
   for (size_t i = 0; i < c.input_count(); ++i) {
     if (!c.needs(i)) continue;
-    std::string letters = e.output, text = e.output;
+    std::string text = e.output;
     std::vector<NodeArg*> inputs{c.GO(0)};
     for (size_t j = 0; j < e.terms.size(); ++j) {
       if (j == i) continue;
-      letters += e.terms[j];
       text += "," + e.terms[j];
       inputs.push_back(c.I(j));
     }
-    for (char ch : e.terms[i])
-      ORTMODULE_CHECK(ch != '.' && std::count(e.terms[i].begin(), e.terms[i].end(), ch) == 1 &&
-                          letters.find(ch) != std::string::npos,
-                      kUnsupported, "[Einsum] no gradient for the term '", e.terms[i], "' of '",
-                      c.node().get_string("equation", ""), "' (", c.node().describe(),
-                      "); write it as matrix products and sums");
-    NodeArg* grad = c.emit("Einsum", inputs, {{"equation", text + "->" + e.terms[i]}});
+    const std::string target = own_letters(c, i, e, text, inputs);
+    NodeArg* grad = c.emit("Einsum", inputs, {{"equation", text + "->" + target}});
     c.GI(i, c.reduce_to(grad, c.I(i)));
   }
 }

@@ -55,7 +55,7 @@ void infer_gemm_grad(InferContext& c) {
 }  // namespace
 
 // A[M, K], B[K, N], C broadcast to [M, N] -> Y[M, N]
-ORTMODULE_OP("", Gemm, 13)
+ORTMODULE_OP("", Gemm, 1)
     .input("A")
     .input("B")
     .optional_input("C")

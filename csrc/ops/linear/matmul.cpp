@@ -1,7 +1,8 @@
 // MatMul with NumPy's rules: batch dimensions broadcast, a 1-D operand is a row (left) or a column (right).
+#include "ops/linear/matmul_shape.h"
+
 #include "base/status.h"
 #include "ops/grad_context.h"
-#include "ops/infer_context.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -10,18 +11,7 @@ namespace {
 void infer_matmul(InferContext& c) {
   if (c.dtype(0) != c.dtype(1))
     c.error(str("A and B should have one type, got ", dtype_name(c.dtype(0)), " and ", dtype_name(c.dtype(1))));
-  const Shape *a = c.shape(0), *b = c.shape(1);
-  if (!a || !b) return c.out(0, c.dtype(0), std::nullopt);
-  if (a->empty() || b->empty()) c.error("A and B should have at least one dimension");
-  const Dim &ka = a->back(), &kb = b->size() == 1 ? (*b)[0] : (*b)[b->size() - 2];
-  if (ka.is_known() && kb.is_known() && ka != kb)
-    c.error(str("A and B do not fit: shapes ", shape_text(*a), " and ", shape_text(*b)));
-  const Shape batch_a(a->begin(), a->size() > 1 ? a->end() - 2 : a->begin());
-  const Shape batch_b(b->begin(), b->size() > 1 ? b->end() - 2 : b->begin());
-  Shape out = *c.broadcast(&batch_a, &batch_b);
-  if (a->size() > 1) out.push_back((*a)[a->size() - 2]);
-  if (b->size() > 1) out.push_back(b->back());
-  c.out(0, c.dtype(0), std::move(out));
+  c.out(0, c.dtype(0), matmul_shape(c, 0, 1));
 }
 
 // An operand is passed only where the other's gradient reads it; in its place go its sizes, which say which batch
@@ -49,7 +39,7 @@ void infer_matmul_grad(InferContext& c) {
 }  // namespace
 
 // A[..., M, K], B[..., K, N] -> Y[..., M, N]
-ORTMODULE_OP("", MatMul, 13).input("A").input("B").output("Y").infer(infer_matmul).grad({"A", "B"}, matmul_gradient);
+ORTMODULE_OP("", MatMul, 1).input("A").input("B").output("Y").infer(infer_matmul).grad({"A", "B"}, matmul_gradient);
 
 ORTMODULE_OP("ai.ortmodule", MatMulGrad, 1)
     .input("dy")

@@ -79,7 +79,7 @@ void loss_attrs(OpRecord& op) { op.attr("ignore_index", AttrKind::kInt).attr("re
 }  // namespace
 
 // scores[N, C, d...], labels[N, d...], weights[C] -> output[] or [N, d...], log_prob[N, C, d...]; stats[2, N, d...].
-ORTMODULE_OP("", SoftmaxCrossEntropyLoss, 13)
+ORTMODULE_OP("", SoftmaxCrossEntropyLoss, 12)
     .input("scores")
     .input("labels")
     .optional_input("weights")
@@ -103,7 +103,7 @@ ORTMODULE_OP("ai.ortmodule", SoftmaxCrossEntropyLossGrad, 1)
     .not_differentiable();
 
 // input[N, C, d...] holds log-probabilities; the rest is as above.
-ORTMODULE_OP("", NegativeLogLikelihoodLoss, 13)
+ORTMODULE_OP("", NegativeLogLikelihoodLoss, 12)
     .input("input")
     .input("target")
     .optional_input("weight")

@@ -1,4 +1,4 @@
-// BatchNormalization with given statistics, and ai.ortmodule::BatchNormTraining with the batch's own.
+// BatchNormalization with given statistics or (training_mode) the batch's own, and ai.ortmodule::BatchNormTraining.
 //
 // The standard's training form averages running_var over the biased variance and inverts momentum, so a graph that
 // must end up with PyTorch's buffers cannot use it: BatchNormTraining has torch.nn.BatchNorm's meaning.
@@ -6,6 +6,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -21,15 +22,37 @@ void check_channels(InferContext& c) {
   }
 }
 
+// Statistics that backward reads, in the type ATen keeps them in.
+void infer_saved(InferContext& c, size_t first) {
+  const DType stats = is_reduced_floating(c.dtype(0)) ? DType::kFloat : c.dtype(0);
+  const std::optional<Shape> channels = c.shape(1) ? std::optional<Shape>(*c.shape(1)) : std::nullopt;
+  c.out(first, stats, channels);
+  c.out(first + 1, stats, channels);
+  c.out(first + 2, DType::kUInt8, c.fresh_shape(1));
+}
+
 void infer_batch_norm(InferContext& c) {
   check_channels(c);
-  if (c.attr_int("training_mode", 0) != 0)
-    fail(ErrorCode::kUnsupported, "[BatchNormalization] training_mode=1 is not supported (", c.node().describe(),
-         "); use ai.ortmodule::BatchNormTraining, which has PyTorch's running statistics");
+  if (c.attr_int("training_mode", 0) == 0 && (c.wants(1) || c.wants(2)))
+    c.error("running statistics are outputs in training_mode only");
   c.same_as(0, 0);
+  c.same_as(1, 3);
+  c.same_as(2, 4);
+  infer_saved(c, 3);
+}
+
+// Through the batch's own statistics; the running ones have no gradient.
+void own_statistics_gradient(GradContext& c) {
+  if (!c.GO(0)) return;
+  const auto grads =
+      c.emit_some("ai.ortmodule::BatchNormTrainingGrad",
+                  {c.GO(0), c.I(0), c.I(1), c.saved("mean"), c.saved("invstd"), c.saved("reserve")},
+                  {c.needs(0), c.needs(1), c.needs(2)}, {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
+  for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
 }
 
 void batch_norm_gradient(GradContext& c) {
+  if (c.node().get_int("training_mode", 0)) return own_statistics_gradient(c);
   const auto grads =
       c.emit_some("ai.ortmodule::BatchNormalizationGrad", {c.GO(0), c.I(0), c.I(1), c.I(3), c.I(4)},
                   {c.needs(0), c.needs(1), c.needs(2)}, {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
@@ -41,21 +64,19 @@ void infer_batch_norm_training(InferContext& c) {
   c.same_as(0, 0);
   c.same_as(1, 3);
   c.same_as(2, 4);
-  const DType stats = is_reduced_floating(c.dtype(0)) ? DType::kFloat : c.dtype(0);
-  const std::optional<Shape> channels = c.shape(1) ? std::optional<Shape>(*c.shape(1)) : std::nullopt;
-  c.out(3, stats, channels);
-  c.out(4, stats, channels);
-  c.out(5, DType::kUInt8, c.fresh_shape(1));
+  infer_saved(c, 3);
 }
 
-// The new running statistics are leaves of the graph: torch gives them no gradient either.
-void batch_norm_training_gradient(GradContext& c) {
-  if (!c.GO(0)) return;
-  const auto grads =
-      c.emit_some("ai.ortmodule::BatchNormTrainingGrad",
-                  {c.GO(0), c.I(0), c.I(1), c.saved("mean"), c.saved("invstd"), c.saved("reserve")},
-                  {c.needs(0), c.needs(1), c.needs(2)}, {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
-  for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
+// Before opset 14 the extra outputs, and before 7 the attribute is_test, said whether this is training.
+void upgrade_batch_norm(UpgradeContext& c) {
+  const bool spatial = c.take_int("spatial").value_or(1) != 0;
+  const auto is_test = c.take_int("is_test");
+  c.drop("consumed_inputs");
+  if (!spatial) c.unsupported("spatial=0 is not supported");
+  if (c.wants(3) || c.wants(4)) c.unsupported("the outputs saved_mean and saved_var are not supported");
+  const bool training = c.wants(1) || c.wants(2) || (c.opset() < 7 && is_test.value_or(0) == 0);
+  if (training) c.set("training_mode", int64_t{1});
+  c.rewrite(c.node().inputs());
 }
 
 void infer_grads(InferContext& c) {
@@ -76,13 +97,19 @@ void grad_outputs(OpRecord& op) {
 }  // namespace
 
 // X[N, C, ...]; scale, B, mean, var [C]
-ORTMODULE_OP("", BatchNormalization, 15)
+ORTMODULE_OP("", BatchNormalization, 14)
+    .older(1, 13, upgrade_batch_norm)
     .input("X")
     .input("scale")
     .input("B")
     .input("input_mean")
     .input("input_var")
     .output("Y")
+    .output("running_mean", Presence::kOptional)
+    .output("running_var", Presence::kOptional)
+    .saved("mean")
+    .saved("invstd")
+    .saved("reserve")
     .attr("epsilon", AttrKind::kFloat)
     .attr("momentum", AttrKind::kFloat)
     .attr("training_mode", AttrKind::kInt)
@@ -114,7 +141,7 @@ ORTMODULE_OP("ai.ortmodule", BatchNormTraining, 1)
     .attr("epsilon", AttrKind::kFloat)
     .attr("momentum", AttrKind::kFloat)
     .infer(infer_batch_norm_training)
-    .grad({"x", "scale", "bias"}, batch_norm_training_gradient)
+    .grad({"x", "scale", "bias"}, own_statistics_gradient)
     .no_grad({"running_mean", "running_var"});
 
 ORTMODULE_OP("ai.ortmodule", BatchNormTrainingGrad, 1)

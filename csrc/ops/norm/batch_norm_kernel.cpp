@@ -7,6 +7,9 @@
 #include <ATen/ops/batch_norm_backward.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
+#include <ATen/ops/var.h>
+
+#include <c10/util/DimVector.h>
 
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
@@ -14,8 +17,35 @@
 namespace ortmodule {
 namespace {
 
+c10::DimVector all_but_channels(const at::Tensor& x) {
+  c10::DimVector axes;
+  for (int64_t i = 0; i < x.dim(); ++i)
+    if (i != 1) axes.push_back(i);
+  return axes;
+}
+
+// The standard's running statistics: momentum weighs the old ones, the variance is the biased one.
+Kernel make_own_statistics(double epsilon, double momentum) {
+  return [epsilon, momentum](KernelContext& c) {
+    const at::Tensor& x = c.in(0);
+    at::Tensor mean = c.in(3).clone(), var = c.in(4).clone();
+    auto [y, save_mean, save_invstd, reserve] =
+        at::_batch_norm_with_update(x, c.in(1), c.in(2), mean, var, 0.0, epsilon);
+    if (c.wants(1)) c.out(1, mean.mul_(momentum).add_(save_mean.to(mean.scalar_type()), 1 - momentum));
+    if (c.wants(2)) {
+      const at::Tensor biased = at::var(x.to(var.scalar_type()), all_but_channels(x), 0);
+      c.out(2, var.mul_(momentum).add_(biased, 1 - momentum));
+    }
+    c.out(0, std::move(y));
+    c.out(3, std::move(save_mean));
+    c.out(4, std::move(save_invstd));
+    c.out(5, std::move(reserve));
+  };
+}
+
 Kernel make_batch_norm(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
+  if (node.get_int("training_mode", 0)) return make_own_statistics(epsilon, node.get_float("momentum", 0.9));
   return [epsilon](KernelContext& c) {
     c.out(0, std::get<0>(at::native_batch_norm(c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), false, 0.0, epsilon)));
   };

@@ -5,6 +5,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -42,10 +43,24 @@ void group_norm_like(OpRecord& op) {
   op.output("Y").saved("mean").saved("rstd").attr("epsilon", AttrKind::kFloat).infer(infer_group_norm);
 }
 
+// One scale and bias per group once: each is repeated for the channels of its group.
+void upgrade_group_norm(UpgradeContext& c) {
+  const auto repeated = [&](NodeArg* per_group, NodeArg* sizes) {
+    NodeArg* column = c.emit("Unsqueeze", {per_group, c.ints({1})});
+    return c.emit("Reshape", {c.emit("Expand", {column, sizes}), c.ints({-1})});
+  };
+  NodeArg* channels = c.emit("Shape", {c.I(0)}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
+  NodeArg* sizes =
+      c.emit("Concat", {c.ints({1}), c.emit("Div", {channels, c.emit("Shape", {c.I(1)})})}, {{"axis", int64_t{0}}});
+  NodeArg *scale = repeated(c.I(1), sizes), *bias = repeated(c.I(2), sizes);
+  c.rewrite({c.I(0), scale, bias});
+}
+
 }  // namespace
 
 // X[N, C, ...], scale[C], bias[C]
 ORTMODULE_OP("", GroupNormalization, 21)
+    .older(18, 20, upgrade_group_norm)
     .input("X")
     .input("scale")
     .input("bias")
@@ -54,7 +69,7 @@ ORTMODULE_OP("", GroupNormalization, 21)
     .attr("stash_type", AttrKind::kInt)
     .grad({"X", "scale", "bias"}, group_norm_gradient);
 
-ORTMODULE_OP("", InstanceNormalization, 22)
+ORTMODULE_OP("", InstanceNormalization, 1)
     .input("input")
     .input("scale")
     .input("B")

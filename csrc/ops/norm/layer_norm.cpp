@@ -32,14 +32,32 @@ void infer_layer_norm(InferContext& c) {
   c.out(2, stats_dtype(c.dtype(0)), std::move(stats));
 }
 
+// dX of the outputs Mean and InvStdDev: (dMean - dInvStdDev InvStdDev^3 (X - Mean)) / n.
+NodeArg* through_statistics(GradContext& c) {
+  NodeArg *mean = c.O(1), *inv_std = c.O(2);
+  const DType type = mean->type().dtype;
+  NodeArg* sum = c.GO(1);
+  if (c.GO(2)) {
+    NodeArg* cube = c.emit("Mul", {inv_std, c.emit("Mul", {inv_std, inv_std})});
+    NodeArg* centered = c.emit("Sub", {c.cast(c.I(0), type), mean});
+    NodeArg* part = c.emit("Mul", {c.emit("Mul", {c.GO(2), cube}), centered});
+    sum = sum ? c.emit("Sub", {sum, part}) : c.emit("Neg", {part});
+  } else {
+    sum = c.emit("Expand", {sum, c.sizes_of(c.I(0))});
+  }
+  NodeArg* count = c.emit("Div", {c.cast(c.emit("Size", {c.I(0)}), type), c.cast(c.emit("Size", {mean}), type)});
+  return c.cast(c.emit("Div", {sum, count}), c.I(0)->type().dtype);
+}
+
 void layer_norm_gradient(GradContext& c) {
-  ORTMODULE_CHECK(!c.GO(1) && !c.GO(2), kUnsupported,
-                  "[LayerNormalization] no gradient through the outputs Mean and InvStdDev (", c.node().describe(),
-                  "); compute them with ReduceMean instead");
-  if (!c.GO(0)) return;
-  const auto grads = c.emit_some("ai.ortmodule::LayerNormalizationGrad", {c.GO(0), c.I(0), c.O(1), c.O(2), c.I(1)},
-                                 {c.needs(0), c.needs(1), c.needs(2)}, {{"axis", c.node().get_int("axis", -1)}});
-  for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
+  if (c.GO(0)) {
+    const auto grads = c.emit_some("ai.ortmodule::LayerNormalizationGrad", {c.GO(0), c.I(0), c.O(1), c.O(2), c.I(1)},
+                                   {c.needs(0), c.needs(1), c.needs(2)}, {{"axis", c.node().get_int("axis", -1)}});
+    for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
+    if ((c.GO(1) || c.GO(2)) && c.needs(0)) c.GI(0, c.emit("Add", {grads[0], through_statistics(c)}));
+  } else if ((c.GO(1) || c.GO(2)) && c.needs(0)) {
+    c.GI(0, through_statistics(c));
+  }
 }
 
 void infer_layer_norm_grad(InferContext& c) {

@@ -17,7 +17,7 @@ std::optional<Shape> pooled_shape(InferContext& c) {
   const Shape* x = c.shape(0);
   if (!x) return std::nullopt;
   if (x->size() < 3 || x->size() > 5 || !a.fits(x->size() - 2))
-    c.error(str("X ", shape_text(*x), " does not fit the attributes: kernel_shape has ", a.rank(), " numbers"));
+    c.error(str("X ", shape_text(*x), " does not fit the attributes: lists of ", a.rank(), " positive numbers"));
   Shape out{(*x)[0], (*x)[1]};
   for (size_t i = 0; i < a.rank(); ++i) {
     const Dim &size = (*x)[i + 2], stride(a.strides[i]);
@@ -78,8 +78,8 @@ void pool_attributes(OpRecord& op) {
 
 }  // namespace
 
-// Indices are flat over the whole of X, row-major (storage_order 0).
-ORTMODULE_OP("", MaxPool, 22)
+// Indices are flat over the whole of X: planes in row-major (storage_order 0) or column-major order.
+ORTMODULE_OP("", MaxPool, 1)
     .input("X")
     .output("Y")
     .output("Indices", Presence::kOptional)
@@ -99,7 +99,7 @@ ORTMODULE_OP("ai.ortmodule", MaxPoolGrad, 1)
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(2)); })
     .not_differentiable();
 
-ORTMODULE_OP("", AveragePool, 22)
+ORTMODULE_OP("", AveragePool, 1)
     .input("X")
     .output("Y")
     .apply(pool_attributes)
@@ -117,7 +117,7 @@ ORTMODULE_OP("ai.ortmodule", AveragePoolGrad, 1)
     .not_differentiable();
 
 // The gradient is dY over the number of elements, spread by a view.
-ORTMODULE_OP("", GlobalAveragePool, 22)
+ORTMODULE_OP("", GlobalAveragePool, 1)
     .input("X")
     .output("Y")
     .infer(infer_global)
@@ -133,7 +133,7 @@ ORTMODULE_OP("ai.ortmodule", GlobalAveragePoolGrad, 1)
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(1)); })
     .not_differentiable();
 
-ORTMODULE_OP("", GlobalMaxPool, 22)
+ORTMODULE_OP("", GlobalMaxPool, 1)
     .input("X")
     .output("Y")
     .infer(infer_global)

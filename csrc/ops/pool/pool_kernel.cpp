@@ -28,6 +28,7 @@
 #include "ops/host_values.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/pool/dilated_mean.h"
 #include "ops/pool/window.h"
 
 namespace ortmodule {
@@ -78,28 +79,32 @@ at::Tensor of_sizes(c10::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::empty({1}, options).expand(sizes);
 }
 
-// Positions within a (padded) plane become positions within all of X.
-at::Tensor flat_indices(const at::Tensor& plane, const Plan& plan, c10::IntArrayRef x) {
+// Positions within a (padded) plane become positions within all of X; column-major ones count the plane's first axis
+// fastest.
+at::Tensor flat_indices(const at::Tensor& plane, const Plan& plan, c10::IntArrayRef x, bool column_major) {
   at::Tensor rest = plane, flat = at::mul(plane, 0);
   int64_t stride = 1;
+  for (int64_t size : x.slice(2)) stride *= size;
+  const int64_t plane_size = stride;
+  int64_t inner = 1;
   for (size_t i = plan.a.rank(); i-- > 0;) {
     const int64_t size = plan.sizes[i + 2];
     at::Tensor coordinate = rest.remainder(size);
     if (plan.by_hand) coordinate = coordinate.sub(plan.a.pads[i]);
-    flat = flat.add(coordinate, stride);
     rest = at::div(rest, size, "floor");
-    stride *= x[i + 2];
+    stride /= x[i + 2];  // what the axes in front of this one span
+    flat = flat.add(coordinate, column_major ? stride : inner);
+    inner *= x[i + 2];
   }
   std::vector<int64_t> plane_shape(plane.dim(), 1);
   plane_shape[0] = x[0];
   plane_shape[1] = x[1];
-  return flat.add_(at::arange(x[0] * x[1], plane.options()).view(plane_shape).mul_(stride));
+  return flat.add_(at::arange(x[0] * x[1], plane.options()).view(plane_shape).mul_(plane_size));
 }
 
 Kernel make_max_pool(const Node& node) {
-  ORTMODULE_CHECK(node.get_int("storage_order", 0) == 0, kUnsupported, "[MaxPool] storage_order=1 is not supported (",
-                  node.describe(), ")");
-  return [declared = lifted(PoolAttributes(node))](KernelContext& c) {
+  const bool column_major = node.get_int("storage_order", 0) != 0;
+  return [declared = lifted(PoolAttributes(node)), column_major](KernelContext& c) {
     const bool lift = c.in(0).dim() == 3;
     const at::Tensor x = lifted(c.in(0));
     const Plan plan(declared, x.sizes());
@@ -109,7 +114,7 @@ Kernel make_max_pool(const Node& node) {
         a.rank() == 2 ? at::max_pool2d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil)
                       : at::max_pool3d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil);
     c.out(0, lowered(y, lift));
-    if (c.wants(1)) c.out(1, lowered(flat_indices(indices, plan, x.sizes()), lift));
+    if (c.wants(1)) c.out(1, lowered(flat_indices(indices, plan, x.sizes(), column_major), lift));
     if (c.wants(2)) c.out(2, lowered(indices, lift));
   };
 }
@@ -134,12 +139,11 @@ Kernel make_max_pool_grad(const Node& node) {
 
 struct MeanOptions {
   PoolAttributes declared;
-  bool include_pad;
+  bool include_pad, dilated = false;
 
   explicit MeanOptions(const Node& node)
       : declared(lifted(PoolAttributes(node))), include_pad(node.get_int("count_include_pad", 0) != 0) {
-    for (int64_t d : declared.dilations)
-      ORTMODULE_CHECK(d == 1, kUnsupported, "[AveragePool] dilations are not supported (", node.describe(), ")");
+    for (int64_t d : declared.dilations) dilated = dilated || d != 1;
   }
 };
 
@@ -161,6 +165,7 @@ Kernel make_average_pool(const Node& node) {
     const bool lift = c.in(0).dim() == 3;
     const at::Tensor x = lifted(c.in(0));
     const Plan plan(o.declared, x.sizes());
+    if (o.dilated) return c.out(0, lowered(dilated_mean(x, plan.a, o.include_pad), lift));
     at::Tensor y = mean_pool(plan.padded(x, 0), plan, plan.by_hand || o.include_pad);
     if (plan.by_hand && !o.include_pad) y.div_(real_share(plan, x.sizes(), x.options()));
     c.out(0, lowered(y, lift));
@@ -175,6 +180,7 @@ Kernel make_average_pool_grad(const Node& node) {
     const c10::DimVector x_sizes = lifted_sizes(sizes.read(c, storage));
     const Plan plan(o.declared, x_sizes);
     const PoolAttributes& a = plan.a;
+    if (o.dilated) return c.out(0, lowered(dilated_mean_grad(dy, x_sizes, a, o.include_pad), lift));
     if (plan.by_hand && !o.include_pad) dy = at::div(dy, real_share(plan, x_sizes, dy.options()));
     const bool include = plan.by_hand || o.include_pad;
     const at::Tensor like = of_sizes(plan.sizes, dy.options());

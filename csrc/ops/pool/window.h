@@ -30,7 +30,11 @@ struct PoolAttributes {
 
   size_t rank() const { return kernel.size(); }
   bool fits(size_t n) const {
-    return rank() == n && strides.size() == n && dilations.size() == n && pads.size() == 2 * n;
+    const auto positive = [](const std::vector<int64_t>& list) {
+      return std::all_of(list.begin(), list.end(), [](int64_t v) { return v > 0; });
+    };
+    return positive(kernel) && positive(strides) && positive(dilations) && rank() == n && strides.size() == n &&
+           dilations.size() == n && pads.size() == 2 * n;
   }
   bool same() const { return auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER"; }
   int64_t extent(size_t axis) const { return dilations[axis] * (kernel[axis] - 1) + 1; }

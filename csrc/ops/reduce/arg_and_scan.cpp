@@ -20,6 +20,10 @@ void arg_extreme(OpRecord& r) {
           return;
         }
         Shape shape = *c.shape(0);
+        if (shape.empty()) {  // a number is its own extreme
+          c.out(0, DType::kInt64, std::move(shape));
+          return;
+        }
         const size_t axis = c.axis(c.attr_int("axis", 0), shape.size());
         if (c.attr_int("keepdims", 1))
           shape[axis] = 1;
@@ -29,10 +33,10 @@ void arg_extreme(OpRecord& r) {
       });
 }
 
-ORTMODULE_OP("", ArgMax, 13).apply(arg_extreme);
-ORTMODULE_OP("", ArgMin, 13).apply(arg_extreme);
+ORTMODULE_OP("", ArgMax, 1).apply(arg_extreme);
+ORTMODULE_OP("", ArgMin, 1).apply(arg_extreme);
 
-ORTMODULE_OP("", CumSum, 14)
+ORTMODULE_OP("", CumSum, 11)
     .input("x")
     .host_input("axis")
     .output("y")

@@ -19,14 +19,15 @@ Kernel arg_extreme(const Node& node) {
     // The last position is the first one of the reversed axis, counted from the end.
     return [axis, keep](KernelContext& c) {
       const at::Tensor& x = c.in(0);
+      if (x.dim() == 0) return c.out(0, position(x, axis, keep));
       c.out(0, position(x.flip(axis), axis, keep).neg_().add_(x.size(axis) - 1));
     };
   }
   return [axis, keep](KernelContext& c) { c.out(0, position(c.in(0), axis, keep)); };
 }
 
-ORTMODULE_KERNEL("", ArgMax, "aten", arg_extreme<at::argmax>);
-ORTMODULE_KERNEL("", ArgMin, "aten", arg_extreme<at::argmin>);
+ORTMODULE_KERNEL("", ArgMax, "aten", arg_extreme<at::argmax>).rare_types(RareTypes::kOrdered);
+ORTMODULE_KERNEL("", ArgMin, "aten", arg_extreme<at::argmin>).rare_types(RareTypes::kOrdered);
 
 ORTMODULE_KERNEL("", CumSum, "aten", [](const Node& node) -> Kernel {
   const bool exclusive = node.get_int("exclusive", 0) != 0, reverse = node.get_int("reverse", 0) != 0;

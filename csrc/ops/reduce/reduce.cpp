@@ -1,5 +1,5 @@
 // Reductions over axes: ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceL1, ReduceL2, ReduceSumSquare,
-// ReduceLogSumExp, and ReduceSumTo, which undoes a broadcast whose axes are known at run time only.
+// ReduceLogSum, ReduceLogSumExp, and ReduceSumTo, which undoes a broadcast whose axes are known at run time only.
 //
 // `axes` is an optional input in host memory: absent or empty means all axes, or none with noop_with_empty_axes.
 // Gradients work on the small, reduced tensor as long as they can and expand at the end, where Expand is a view.
@@ -9,6 +9,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -78,12 +79,12 @@ NodeArg* reduced_count(GradContext& c, DType dtype) {
   return c.emit("Div", {c.cast(c.emit("Size", {c.I(0)}), dtype), c.cast(c.emit("Size", {c.O(0)}), dtype)});
 }
 
-ORTMODULE_OP("", ReduceSum, 13).apply(reduction).grad({"data"}, [](GradContext& c) {
+ORTMODULE_OP("", ReduceSum, 13).apply(reduction).older(1, 12, upgrade_axes).grad({"data"}, [](GradContext& c) {
   c.GI(0, expand_to_input(c, restore_axes(c, c.GO(0))));
 });
 
 // The count may not be representable in 16 bits: the division then happens in float.
-ORTMODULE_OP("", ReduceMean, 18).apply(reduction).grad({"data"}, [](GradContext& c) {
+ORTMODULE_OP("", ReduceMean, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
   const DType type = c.GO(0)->type().dtype, wide = is_reduced_floating(type) ? DType::kFloat : type;
   NodeArg* share = c.emit("Div", {c.cast(c.GO(0), wide), reduced_count(c, wide)});
   c.GI(0, expand_to_input(c, restore_axes(c, c.cast(share, type))));
@@ -94,8 +95,8 @@ void extreme_grad(GradContext& c) {
   NodeArg *dy = restore_axes(c, c.GO(0)), *y = restore_axes(c, c.O(0));
   c.GI(0, c.emit("ai.ortmodule::ReduceExtremeGrad", {dy, c.I(0), y}));
 }
-ORTMODULE_OP("", ReduceMax, 20).apply(reduction).grad({"data"}, extreme_grad);
-ORTMODULE_OP("", ReduceMin, 20).apply(reduction).grad({"data"}, extreme_grad);
+ORTMODULE_OP("", ReduceMax, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, extreme_grad);
+ORTMODULE_OP("", ReduceMin, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, extreme_grad);
 
 void infer_like_second(InferContext& c) { c.same_as(0, 1); }
 
@@ -108,7 +109,7 @@ ORTMODULE_OP("ai.ortmodule", ReduceExtremeGrad, 1)
     .infer(infer_like_second)
     .not_differentiable();
 
-ORTMODULE_OP("", ReduceProd, 18).apply(reduction).grad({"data"}, [](GradContext& c) {
+ORTMODULE_OP("", ReduceProd, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::ReduceProdGrad", {restore_axes(c, c.GO(0)), c.I(0), c.I(1)},
                  {{"noop_with_empty_axes", c.node().get_int("noop_with_empty_axes", 0)}}));
 });
@@ -121,23 +122,28 @@ ORTMODULE_OP("ai.ortmodule", ReduceProdGrad, 1)
     .infer(infer_like_second)
     .not_differentiable();
 
-ORTMODULE_OP("", ReduceL1, 18).apply(reduction).grad({"data"}, [](GradContext& c) {
+ORTMODULE_OP("", ReduceL1, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
   c.GI(0, c.emit("Mul", {c.emit("Sign", {c.I(0)}), restore_axes(c, c.GO(0))}));
 });
 
 // dx = x dy / y, zero where the norm is zero.
-ORTMODULE_OP("", ReduceL2, 18).apply(reduction).grad({"data"}, [](GradContext& c) {
+ORTMODULE_OP("", ReduceL2, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
   NodeArg* zero = c.scalar(0, c.O(0));
   NodeArg* ratio = c.emit("Where", {c.emit("Equal", {c.O(0), zero}), zero, c.emit("Div", {c.GO(0), c.O(0)})});
   c.GI(0, c.emit("Mul", {c.I(0), restore_axes(c, ratio)}));
 });
 
-ORTMODULE_OP("", ReduceSumSquare, 18).apply(reduction).grad({"data"}, [](GradContext& c) {
+ORTMODULE_OP("", ReduceSumSquare, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
   c.GI(0, c.emit("Mul", {c.I(0), restore_axes(c, c.emit("Mul", {c.GO(0), c.scalar(2, c.GO(0))}))}));
 });
 
+// dx = dy / sum(x)
+ORTMODULE_OP("", ReduceLogSum, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
+  c.GI(0, expand_to_input(c, restore_axes(c, c.emit("Div", {c.GO(0), c.emit("Exp", {c.O(0)})}))));
+});
+
 // dx = dy exp(x - y); a row of -inf has y = -inf and the gradient zero.
-ORTMODULE_OP("", ReduceLogSumExp, 18).apply(reduction).grad({"data"}, [](GradContext& c) {
+ORTMODULE_OP("", ReduceLogSumExp, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
   NodeArg* floor = c.scalar(-INFINITY, c.O(0));
   NodeArg* y = c.emit("Where", {c.emit("Equal", {c.O(0), floor}), c.scalar(0, c.O(0)), c.O(0)});
   NodeArg* weight = c.emit("Exp", {c.emit("Sub", {c.I(0), restore_axes(c, y)})});

@@ -1,10 +1,13 @@
 // ATen kernels of the reductions.
+#include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/amin.h>
 #include <ATen/ops/cumprod.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/log.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/mul.h>
@@ -13,6 +16,8 @@
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "ops/host_values.h"
@@ -50,17 +55,41 @@ ORTMODULE_KERNEL("", ReduceSum, "aten", [](const Node& node) -> Kernel {
   });
 });
 
+// Means and norms of integers go through doubles and are cut to whole numbers.
+template <typename Compute>
+Kernel floating_reduction(const Node& node, Compute compute) {
+  return reduction(node, [compute](const at::Tensor& x, c10::IntArrayRef axes, bool keep) {
+    if (at::isFloatingType(x.scalar_type())) return compute(x, axes, keep);
+    return compute(x.to(at::kDouble), axes, keep).to(x.scalar_type());
+  });
+}
+
 ORTMODULE_KERNEL("", ReduceMean, "aten", [](const Node& node) -> Kernel {
-  return reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) { return at::mean(x, axes, keep); });
+  return floating_reduction(
+      node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) { return at::mean(x, axes, keep); });
 });
 
-ORTMODULE_KERNEL("", ReduceMax, "aten", [](const Node& node) -> Kernel {
-  return reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) { return at::amax(x, axes, keep); });
-});
+// What the extreme of no element is: the type's own limit, an infinity for floats.
+at::Scalar limit(at::ScalarType type, bool lowest) {
+  if (at::isFloatingType(type)) return lowest ? -INFINITY : INFINITY;
+  if (type == at::kBool) return !lowest;
+  return AT_DISPATCH_INTEGRAL_TYPES(type, "limit", [&]() -> at::Scalar {
+    return lowest ? std::numeric_limits<scalar_t>::lowest() : std::numeric_limits<scalar_t>::max();
+  });
+}
 
-ORTMODULE_KERNEL("", ReduceMin, "aten", [](const Node& node) -> Kernel {
-  return reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) { return at::amin(x, axes, keep); });
-});
+template <at::Tensor (*extreme)(const at::Tensor&, c10::IntArrayRef, bool), bool is_max>
+Kernel make_extreme(const Node& node) {
+  return reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) {
+    if (x.numel() > 0) return extreme(x, axes, keep);
+    // The sizes are those of a sum, which takes empty axes.
+    const at::Tensor like = at::sum(x, axes, keep, x.scalar_type());
+    return at::full(like.sizes(), limit(x.scalar_type(), is_max), x.options());
+  });
+}
+
+ORTMODULE_KERNEL("", ReduceMax, "aten", make_extreme<at::amax, true>).rare_types(RareTypes::kOrdered);
+ORTMODULE_KERNEL("", ReduceMin, "aten", make_extreme<at::amin, false>).rare_types(RareTypes::kOrdered);
 
 ORTMODULE_KERNEL("ai.ortmodule", ReduceExtremeGrad, "aten", [](const Node&) -> Kernel {
   return [](KernelContext& c) {
@@ -134,13 +163,13 @@ ORTMODULE_KERNEL("ai.ortmodule", ReduceProdGrad, "aten", [](const Node& node) ->
 });
 
 ORTMODULE_KERNEL("", ReduceL1, "aten", [](const Node& node) -> Kernel {
-  return reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) {
+  return floating_reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) {
     return at::linalg_vector_norm(x, 1, axes, keep);
   });
 });
 
 ORTMODULE_KERNEL("", ReduceL2, "aten", [](const Node& node) -> Kernel {
-  return reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) {
+  return floating_reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) {
     return at::linalg_vector_norm(x, 2, axes, keep);
   });
 });
@@ -151,9 +180,15 @@ ORTMODULE_KERNEL("", ReduceSumSquare, "aten", [](const Node& node) -> Kernel {
   });
 });
 
+ORTMODULE_KERNEL("", ReduceLogSum, "aten", [](const Node& node) -> Kernel {
+  return reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) {
+    return at::log(at::sum(x, axes, keep, x.scalar_type()));
+  });
+});
+
 ORTMODULE_KERNEL("", ReduceLogSumExp, "aten", [](const Node& node) -> Kernel {
-  return reduction(node,
-                   [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) { return at::logsumexp(x, axes, keep); });
+  return floating_reduction(
+      node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) { return at::logsumexp(x, axes, keep); });
 });
 
 ORTMODULE_KERNEL("ai.ortmodule", ReduceSumTo, "aten", [](const Node& node) -> Kernel {

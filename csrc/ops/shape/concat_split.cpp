@@ -5,6 +5,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -71,7 +72,12 @@ NodeArg* part_sizes(GradContext& c, int64_t axis) {
   return c.emit("Concat", parts, {{"axis", int64_t{0}}});
 }
 
-ORTMODULE_OP("", Concat, 13)
+ORTMODULE_OP("", Concat, 4)
+    .older(1, 3,
+           [](UpgradeContext& c) {
+             if (!c.attributes().count("axis")) c.set("axis", int64_t{1});
+             c.rewrite(c.node().inputs());
+           })
     .variadic_input("inputs")
     .output("concat_result")
     .required_attr("axis", AttrKind::kInt)
@@ -117,7 +123,8 @@ void infer_split(InferContext& c) {
   }
 }
 
-ORTMODULE_OP("", Split, 18)
+ORTMODULE_OP("", Split, 13)
+    .older(1, 12, [](UpgradeContext& c) { upgrade_ints_to_input(c, "split"); })
     .input("input")
     .host_input("split", Presence::kOptional)
     .output("outputs", Presence::kVariadic)

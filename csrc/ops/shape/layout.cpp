@@ -9,7 +9,7 @@
 namespace ortmodule {
 namespace {
 
-ORTMODULE_OP("", Transpose, 23)
+ORTMODULE_OP("", Transpose, 1)
     .input("data")
     .output("transposed")
     .attr("perm", AttrKind::kInts)
@@ -48,7 +48,7 @@ ORTMODULE_OP("", Transpose, 23)
     });
 
 // A size of 1 in `shape` keeps the input's size: broadcasting goes both ways.
-ORTMODULE_OP("", Expand, 13)
+ORTMODULE_OP("", Expand, 8)
     .input("input")
     .host_input("shape")
     .output("output")
@@ -60,7 +60,7 @@ ORTMODULE_OP("", Expand, 13)
     })
     .grad({"input"}, [](GradContext& c) { c.GI(0, c.reduce_to(c.GO(0), c.I(0))); });
 
-ORTMODULE_OP("", Tile, 13)
+ORTMODULE_OP("", Tile, 6)
     .input("input")
     .host_input("repeats")
     .output("output")
@@ -103,7 +103,7 @@ int64_t block(InferContext& c) {
 }
 
 // [N, C, H, W] -> [N, C / b^2, H b, W b]; mode DCR takes the block from the first channels, CRD from the last.
-ORTMODULE_OP("", DepthToSpace, 13)
+ORTMODULE_OP("", DepthToSpace, 1)
     .input("input")
     .output("output")
     .required_attr("blocksize", AttrKind::kInt)
@@ -137,13 +137,15 @@ ORTMODULE_OP("ai.ortmodule", DepthToSpaceGrad, 1)
     .infer(infer_space_to_depth)
     .not_differentiable();
 
-ORTMODULE_OP("", SpaceToDepth, 13)
+ORTMODULE_OP("", SpaceToDepth, 1)
     .input("input")
     .output("output")
     .required_attr("blocksize", AttrKind::kInt)
+    .attr("mode", AttrKind::kString)
     .infer(infer_space_to_depth)
     .grad({"input"}, [](GradContext& c) {
-      c.GI(0, c.emit("DepthToSpace", {c.GO(0)}, {{"blocksize", c.node().get_int("blocksize", 1)}}));
+      c.GI(0, c.emit("DepthToSpace", {c.GO(0)},
+                     {{"blocksize", c.node().get_int("blocksize", 1)}, {"mode", c.node().get_string("mode", "DCR")}}));
     });
 
 }  // namespace

@@ -75,16 +75,14 @@ ORTMODULE_KERNEL("", DepthToSpace, "aten", [](const Node& node) -> Kernel {
   return [b, depth_first](KernelContext& c) { c.out(0, depth_to_space(c.in(0), b, depth_first)); };
 });
 
-ORTMODULE_KERNEL("ai.ortmodule", DepthToSpaceGrad, "aten", [](const Node& node) -> Kernel {
+Kernel make_space_to_depth(const Node& node) {
   const int64_t b = node.get_int("blocksize", 1);
   const bool depth_first = node.get_string("mode", "DCR") == "DCR";
   return [b, depth_first](KernelContext& c) { c.out(0, space_to_depth(c.in(0), b, depth_first)); };
-});
+}
 
-ORTMODULE_KERNEL("", SpaceToDepth, "aten", [](const Node& node) -> Kernel {
-  const int64_t b = node.get_int("blocksize", 1);
-  return [b](KernelContext& c) { c.out(0, space_to_depth(c.in(0), b, true)); };
-});
+ORTMODULE_KERNEL("ai.ortmodule", DepthToSpaceGrad, "aten", make_space_to_depth);
+ORTMODULE_KERNEL("", SpaceToDepth, "aten", make_space_to_depth);
 
 }  // namespace
 }  // namespace ortmodule

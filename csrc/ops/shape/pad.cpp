@@ -4,12 +4,22 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
 
 // `pads` holds all begins, then all ends, of `axes` (of every axis when absent). Negative pads crop.
-ORTMODULE_OP("", Pad, 23)
+// The first version called the list `paddings`.
+void upgrade_pad(UpgradeContext& c) {
+  auto pads = c.take_ints(c.opset() == 1 ? "paddings" : "pads");
+  const auto value = c.take_float("value");
+  if (!pads) c.unsupported("the list of pads is missing");
+  c.rewrite({c.I(0), c.ints(*pads), value && *value != 0 ? c.scalar(*value, c.dtype(0)) : nullptr});
+}
+
+ORTMODULE_OP("", Pad, 11)
+    .older(1, 10, upgrade_pad)
     .input("data")
     .host_input("pads")
     .host_input("constant_value", Presence::kOptional)

@@ -35,6 +35,9 @@ c10::SmallVector<AxisPad, 4> read_pads(const KernelContext& c, const HostInts& p
   c10::DimVector p, a;
   const c10::IntArrayRef numbers = pads.read(c, p), list = axes.read(c, a);
   const size_t count = numbers.size() / 2;
+  ORTMODULE_CHECK(numbers.size() == 2 * (axes.present() ? list.size() : static_cast<size_t>(rank)), kRuntime,
+                  "[Pad] expected a begin and an end per axis, got ", numbers.size(), " pads for ",
+                  axes.present() ? list.size() : static_cast<size_t>(rank), " axes");
   c10::SmallVector<AxisPad, 4> out;
   for (size_t k = 0; k < count; ++k) {
     const int64_t axis = axes.present() ? list.at(k) : static_cast<int64_t>(k);
@@ -79,6 +82,8 @@ ORTMODULE_KERNEL("", Pad, "aten", [](const Node& node) -> Kernel {
     for (const AxisPad& p : list) {
       if (p.before == 0 && p.after == 0) continue;
       ORTMODULE_CHECK(x.size(p.axis) > 0, kRuntime, "[Pad] axis ", p.axis, " is empty: there is nothing to copy");
+      ORTMODULE_CHECK(x.size(p.axis) + p.before + p.after >= 0, kRuntime, "[Pad] axis ", p.axis, " of size ",
+                      x.size(p.axis), " cannot lose ", -p.before - p.after, " elements");
       x = at::index_select(x, p.axis, source_positions(x.size(p.axis), p, mode, x.device()));
       copied = true;
     }

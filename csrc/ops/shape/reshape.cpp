@@ -5,6 +5,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -58,7 +59,8 @@ void infer_reshape(InferContext& c) {
     if (auto dims = c.dims_value(0)) c.known(0, std::move(*dims));
 }
 
-ORTMODULE_OP("", Reshape, 23)
+ORTMODULE_OP("", Reshape, 5)
+    .older(1, 4, [](UpgradeContext& c) { upgrade_ints_to_input(c, "shape"); })
     .input("data")
     .host_input("shape")
     .output("reshaped")
@@ -67,7 +69,7 @@ ORTMODULE_OP("", Reshape, 23)
     .infer(infer_reshape)
     .grad({"data"}, back_to_input_shape);
 
-ORTMODULE_OP("", Flatten, 23)
+ORTMODULE_OP("", Flatten, 1)
     .input("input")
     .output("output")
     .attr("axis", AttrKind::kInt)
@@ -114,7 +116,8 @@ void infer_squeeze(InferContext& c) {
   if (known) c.known(0, *known);
 }
 
-ORTMODULE_OP("", Squeeze, 23)
+ORTMODULE_OP("", Squeeze, 13)
+    .older(1, 12, upgrade_axes)
     .input("data")
     .host_input("axes", Presence::kOptional)
     .output("squeezed")
@@ -147,7 +150,8 @@ void infer_unsqueeze(InferContext& c) {
   if (known && axes && axes->size() == 1) c.known(0, *known);
 }
 
-ORTMODULE_OP("", Unsqueeze, 23)
+ORTMODULE_OP("", Unsqueeze, 13)
+    .older(1, 12, upgrade_axes)
     .input("data")
     .host_input("axes")
     .output("expanded")

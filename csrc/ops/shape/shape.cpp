@@ -7,7 +7,7 @@
 namespace ortmodule {
 namespace {
 
-ORTMODULE_OP("", Shape, 23)
+ORTMODULE_OP("", Shape, 1)
     .input("data")
     .output("shape")
     .attr("start", AttrKind::kInt)
@@ -27,7 +27,7 @@ ORTMODULE_OP("", Shape, 23)
       c.known(0, std::vector<Dim>(x.begin() + start, x.begin() + end));
     });
 
-ORTMODULE_OP("", Size, 23)
+ORTMODULE_OP("", Size, 1)
     .input("data")
     .output("size")
     .traits(kHostOutput | kShapeOnly)

@@ -5,6 +5,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -80,7 +81,13 @@ void infer_slice(InferContext& c) {
   }
 }
 
-ORTMODULE_OP("", Slice, 13)
+ORTMODULE_OP("", Slice, 10)
+    .older(1, 9,
+           [](UpgradeContext& c) {
+             const auto starts = c.take_ints("starts"), ends = c.take_ints("ends"), axes = c.take_ints("axes");
+             if (!starts || !ends) c.unsupported("the attributes starts and ends are needed");
+             c.rewrite({c.I(0), c.ints(*starts), c.ints(*ends), axes ? c.ints(*axes) : nullptr});
+           })
     .input("data")
     .host_input("starts")
     .host_input("ends")

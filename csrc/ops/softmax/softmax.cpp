@@ -2,6 +2,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -21,13 +22,19 @@ void softmax_grad_like(OpRecord& op) {
 
 }  // namespace
 
-ORTMODULE_OP("", Softmax, 13).apply(softmax_like).grad({"input"}, [](GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::SoftmaxGrad", {c.GO(0), c.O(0)}, {{"axis", c.node().get_int("axis", -1)}}));
-});
+ORTMODULE_OP("", Softmax, 13)
+    .apply(softmax_like)
+    .older(1, 12, upgrade_flattened_axis)
+    .grad({"input"}, [](GradContext& c) {
+      c.GI(0, c.emit("ai.ortmodule::SoftmaxGrad", {c.GO(0), c.O(0)}, {{"axis", c.node().get_int("axis", -1)}}));
+    });
 
-ORTMODULE_OP("", LogSoftmax, 13).apply(softmax_like).grad({"input"}, [](GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::LogSoftmaxGrad", {c.GO(0), c.O(0)}, {{"axis", c.node().get_int("axis", -1)}}));
-});
+ORTMODULE_OP("", LogSoftmax, 13)
+    .apply(softmax_like)
+    .older(1, 12, upgrade_flattened_axis)
+    .grad({"input"}, [](GradContext& c) {
+      c.GI(0, c.emit("ai.ortmodule::LogSoftmaxGrad", {c.GO(0), c.O(0)}, {{"axis", c.node().get_int("axis", -1)}}));
+    });
 
 // dx = y * (dy - sum(dy * y))
 ORTMODULE_OP("ai.ortmodule", SoftmaxGrad, 1).apply(softmax_grad_like);

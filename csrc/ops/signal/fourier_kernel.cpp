@@ -1,0 +1,110 @@
+// ATen kernels of DFT, STFT and their gradients. Half precision is transformed in float.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/fft_fft.h>
+#include <ATen/ops/fft_ifft.h>
+#include <ATen/ops/fft_irfft.h>
+#include <ATen/ops/fft_rfft.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
+
+#include "base/status.h"
+#include "ops/host_values.h"
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+#include "ops/recomputed_gradient.h"
+
+namespace ortmodule {
+namespace {
+
+at::Tensor computed(const at::Tensor& t) { return t.to(t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat); }
+
+// [..., 1] as real numbers, [..., 2] as complex ones.
+at::Tensor numbers(const at::Tensor& x, const char* op) {
+  ORTMODULE_CHECK(x.dim() >= 2 && (x.size(-1) == 1 || x.size(-1) == 2), kRuntime, "[", op,
+                  "] the input should be [..., 1 or 2], got ", x.sizes());
+  return x.size(-1) == 1 ? x.squeeze(-1) : at::view_as_complex(x.contiguous());
+}
+
+struct Dft {
+  bool inverse, onesided;
+  HostInts length, axis;
+  int64_t default_axis;
+
+  Dft(const Node& node, size_t length_slot, int64_t fallback = -2)
+      : inverse(node.get_int("inverse", 0) != 0),
+        onesided(node.get_int("onesided", 0) != 0),
+        length(node, length_slot),
+        axis(node, length_slot + 1),
+        default_axis(node.get_int("axis", fallback)) {}
+
+  at::Tensor operator()(const KernelContext& c, const at::Tensor& given) const {
+    const int64_t along = positive_axis(axis.value(c, default_axis), given.dim(), "DFT");
+    ORTMODULE_CHECK(along + 1 < given.dim(), kRuntime, "[DFT] the last axis cannot be transformed");
+    const at::Tensor x = numbers(computed(given), "DFT");
+    const bool to_real = inverse && onesided;
+    const int64_t n = length.value(c, to_real ? 2 * (given.size(along) - 1) : given.size(along));
+    ORTMODULE_CHECK(n > 0, kRuntime, "[DFT] a length of ", n);
+    at::Tensor y;
+    if (to_real)
+      return at::fft_irfft(x, n, along).unsqueeze(-1).to(given.scalar_type());
+    else if (inverse)
+      y = at::fft_ifft(x, n, along);
+    else if (onesided && !x.is_complex())
+      y = at::fft_rfft(x, n, along);
+    else
+      y = at::fft_fft(x, n, along);
+    if (onesided) y = y.narrow(along, 0, n / 2 + 1);
+    return at::view_as_real(y).contiguous().to(given.scalar_type());
+  }
+};
+
+struct Stft {
+  bool onesided;
+  HostInts step, length;
+
+  Stft(const Node& node, size_t step_slot)
+      : onesided(node.get_int("onesided", 1) != 0), step(node, step_slot), length(node, step_slot + 2) {}
+
+  at::Tensor operator()(const KernelContext& c, const at::Tensor& given, const at::Tensor& window) const {
+    at::Tensor signal = computed(given);
+    signal = signal.dim() == 2 ? signal : numbers(signal, "STFT");
+    ORTMODULE_CHECK(signal.dim() == 2, kRuntime, "[STFT] signal should be [batch, length, 1 or 2], got ",
+                    given.sizes());
+    const int64_t n = length.value(c, window.defined() ? window.numel() : signal.size(1)), hop = step.value(c, 1);
+    ORTMODULE_CHECK(n > 0 && n <= signal.size(1) && hop > 0, kRuntime, "[STFT] frames of ", n, " every ", hop,
+                    " do not fit a signal of ", signal.size(1));
+    at::Tensor frames = signal.unfold(1, n, hop);
+    if (window.defined()) {
+      ORTMODULE_CHECK(window.dim() == 1 && window.size(0) == n, kRuntime, "[STFT] expected a window of ", n,
+                      " elements, got ", window.sizes());
+      frames = frames.mul(computed(window));
+    }
+    const at::Tensor y = onesided && !frames.is_complex() ? at::fft_rfft(frames) : at::fft_fft(frames);
+    return at::view_as_real(y).contiguous().to(given.scalar_type());
+  }
+};
+
+}  // namespace
+
+ORTMODULE_KERNEL("", DFT, "aten", [](const Node& node) -> Kernel {
+  return [dft = Dft(node, 1)](KernelContext& c) { c.out(0, dft(c, c.in(0))); };
+}).opset(20, 1 << 30);
+ORTMODULE_KERNEL("", DFT, "aten", [](const Node& node) -> Kernel {
+  return [dft = Dft(node, 1, 1)](KernelContext& c) { c.out(0, dft(c, c.in(0))); };
+}).opset(17, 19);
+ORTMODULE_KERNEL("ai.ortmodule", DFTGrad, "aten", [](const Node& node) -> Kernel {
+  return [dft = Dft(node, 2)](KernelContext& c) {
+    recomputed_gradient(c, {c.in(1)}, {0}, [&](const std::vector<at::Tensor>& v) { return dft(c, v[0]); });
+  };
+});
+ORTMODULE_KERNEL("", STFT, "aten", [](const Node& node) -> Kernel {
+  return [stft = Stft(node, 1)](KernelContext& c) { c.out(0, stft(c, c.in(0), c.in_or_undefined(2))); };
+});
+ORTMODULE_KERNEL("ai.ortmodule", STFTGrad, "aten", [](const Node& node) -> Kernel {
+  return [stft = Stft(node, 2)](KernelContext& c) {
+    recomputed_gradient(c, {c.in(1), c.in_or_undefined(3)}, {0, 1},
+                        [&](const std::vector<at::Tensor>& v) { return stft(c, v[0], v[1]); });
+  };
+});
+
+}  // namespace ortmodule

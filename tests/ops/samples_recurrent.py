@@ -1,0 +1,166 @@
+"""Rows of RNN, GRU and LSTM against their equations, written out step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .table import Case, Row, rand
+
+Tensor = torch.Tensor
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "Relu": lambda x, a, b: F.relu(x),
+    "Tanh": lambda x, a, b: torch.tanh(x),
+    "Sigmoid": lambda x, a, b: torch.sigmoid(x),
+    "Softsign": lambda x, a, b: F.softsign(x),
+    "Softplus": lambda x, a, b: F.softplus(x),
+    "Affine": lambda x, a, b: a * x + b,
+    "LeakyRelu": lambda x, a, b: F.leaky_relu(x, a),
+    "Elu": lambda x, a, b: F.elu(x, a),
+    "ScaledTanh": lambda x, a, b: a * torch.tanh(b * x),
+    "HardSigmoid": lambda x, a, b: (a * x + b).clamp(0, 1),
+}
+PARAMETERS = {"Affine": 2, "LeakyRelu": 1, "Elu": 1, "ScaledTanh": 2, "HardSigmoid": 2}
+
+
+def functions(names: list[str], attributes: dict[str, Any]) -> list[Callable[[Tensor], Tensor]]:
+    alphas, betas = iter(attributes.get("activation_alpha", ())), iter(attributes.get("activation_beta", ()))
+    clip = attributes.get("clip")
+
+    def make(name: str) -> Callable[[Tensor], Tensor]:
+        count = PARAMETERS.get(name, 0)
+        a = next(alphas) if count > 0 else None
+        b = next(betas) if count > 1 else None
+        return lambda x: FUNCTIONS[name](x if clip is None else x.clamp(-clip, clip), a, b)
+
+    return [make(name) for name in names]
+
+
+def rnn_cell(x, w, r, wb, rb, p, state, f, **_):  # type: ignore[no-untyped-def]
+    (h,) = state
+    return (f[0](x @ w.T + h @ r.T + wb + rb),)
+
+
+def gru_cell(x, w, r, wb, rb, p, state, f, linear_before_reset=0, **_):  # type: ignore[no-untyped-def]
+    (h,) = state
+    (wz, wr, wh), (rz, rr, rh) = w.chunk(3), r.chunk(3)
+    (wbz, wbr, wbh), (rbz, rbr, rbh) = wb.chunk(3), rb.chunk(3)
+    z = f[0](x @ wz.T + h @ rz.T + wbz + rbz)
+    reset = f[0](x @ wr.T + h @ rr.T + wbr + rbr)
+    if linear_before_reset:
+        candidate = f[1](x @ wh.T + reset * (h @ rh.T + rbh) + wbh)
+    else:
+        candidate = f[1](x @ wh.T + (reset * h) @ rh.T + rbh + wbh)
+    return ((1 - z) * candidate + z * h,)
+
+
+def lstm_cell(x, w, r, wb, rb, p, state, f, input_forget=0, **_):  # type: ignore[no-untyped-def]
+    h, c = state
+    i, o, forget, g = (x @ w.T + h @ r.T + wb + rb).chunk(4, -1)
+    pi, po, pf = p.chunk(3)
+    i = f[0](i + pi * c)
+    forget = 1 - i if input_forget else f[0](forget + pf * c)
+    c = forget * c + i * f[1](g)
+    o = f[0](o + po * c)
+    return o * f[2](c), c
+
+
+def layer(cell: Callable[..., Any], gates: int, defaults: list[str]) -> Callable[..., tuple[Tensor, ...]]:
+    states = 2 if gates == 4 else 1
+
+    def run(x: Tensor, w: Tensor, r: Tensor, *rest: Tensor | None, **attributes: Any) -> tuple[Tensor, ...]:
+        b, lengths, *initial = [*rest, *[None] * (5 - len(rest))]
+        peephole = initial[2] if gates == 4 else None
+        if attributes.get("layout"):
+            x = x.transpose(0, 1)
+            initial = [None if s is None else s.transpose(0, 1) for s in initial]
+        direction = attributes.get("direction", "forward")
+        reversals = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+        names = attributes.get("activations", defaults * len(reversals))
+        f = functions(names, attributes)
+        steps, batch, hidden = x.shape[0], x.shape[1], r.shape[2]
+        sequences, last = [], [[] for _ in range(states)]
+        for d, backwards in enumerate(reversals):
+            wb, rb = (x.new_zeros(2 * gates * hidden) if b is None else b[d]).chunk(2)
+            p = x.new_zeros(3 * hidden) if peephole is None else peephole[d]
+            state = [x.new_zeros(batch, hidden) if s is None else s[d] for s in initial[:states]]
+            ys = [x.new_zeros(batch, hidden)] * steps
+            for t in reversed(range(steps)) if backwards else range(steps):
+                new = cell(x[t], w[d], r[d], wb, rb, p, state, f[d * len(defaults) :], **attributes)
+                alive = torch.ones(batch, 1, dtype=torch.bool) if lengths is None else (t < lengths)[:, None]
+                ys[t] = torch.where(alive, new[0], torch.zeros_like(new[0]))
+                state = [torch.where(alive, n, s) for n, s in zip(new, state)]
+            sequences.append(torch.stack(ys))
+            for kept, s in zip(last, state):
+                kept.append(s)
+        y = torch.stack(sequences, 1)
+        final = [torch.stack(s, 1 if attributes.get("layout") else 0) for s in last]
+        return y.permute(2, 0, 1, 3) if attributes.get("layout") else y, *final
+
+    return run
+
+
+def cases(gates: int, defaults: list[str]) -> Callable[[torch.dtype], Sequence[Case]]:
+    states = 2 if gates == 4 else 1
+    hidden, features, steps, batch = 3, 2, 4, 2
+
+    def of(
+        dtype: torch.dtype,
+        direction: str = "forward",
+        layout: int = 0,
+        bias: bool = True,
+        lengths: bool = False,
+        initial: bool = False,
+        peephole: bool = False,
+        **attributes: Any,
+    ) -> Case:
+        dirs = 2 if direction == "bidirectional" else 1
+        x = rand(batch, steps, features, dtype=dtype) if layout else rand(steps, batch, features, dtype=dtype)
+        inputs: list[Tensor | None] = [
+            x,
+            rand(dirs, gates * hidden, features, dtype=dtype, low=-1, high=1),
+            rand(dirs, gates * hidden, hidden, dtype=dtype, low=-1, high=1),
+            rand(dirs, 2 * gates * hidden, dtype=dtype, low=-1, high=1) if bias else None,
+            torch.tensor([2, 4], dtype=torch.int32) if lengths else None,
+        ]
+        shape = (batch, dirs, hidden) if layout else (dirs, batch, hidden)
+        inputs += [rand(*shape, dtype=dtype, low=-1, high=1) if initial else None for _ in range(states)]
+        if gates == 4:
+            inputs.append(rand(dirs, 3 * hidden, dtype=dtype, low=-1, high=1) if peephole else None)
+        while inputs[-1] is None:
+            inputs.pop()
+        values = {"direction": direction, "layout": layout, "hidden_size": hidden, **attributes}
+        return Case(tuple(inputs), values, outputs=1 + states)
+
+    def all_cases(dtype: torch.dtype) -> list[Case]:
+        out = [of(dtype, d, layout) for d, layout in product(("forward", "reverse", "bidirectional"), (0, 1))]
+        out += [of(dtype, d, lengths=True, initial=True) for d in ("forward", "bidirectional")]
+        out += [of(dtype, bias=False), of(dtype, initial=True, layout=1), of(dtype, clip=0.3)]
+        others = {1: ["Softsign"], 3: ["HardSigmoid", "Affine"], 4: ["HardSigmoid", "LeakyRelu", "ScaledTanh"]}[gates]
+        alphas = {1: [[], []], 3: [[0.25, 0.5], [0.5, 0.25]], 4: [[0.25, 0.1, 1.5], [0.5, 0.75]]}[gates]
+        out.append(of(dtype, activations=others, activation_alpha=alphas[0], activation_beta=alphas[1]))
+        two = [*defaults, *(["Relu"] if gates == 1 else ["Sigmoid", *["Elu"] * (len(defaults) - 1)])]
+        alpha = [0.5] * (len(defaults) - 1)
+        out.append(of(dtype, "bidirectional", activations=two, activation_alpha=alpha))
+        if gates == 3:
+            out += [of(dtype, "bidirectional", linear_before_reset=1, initial=True)]
+        if gates == 4:
+            out += [of(dtype, peephole=True, initial=True), of(dtype, "bidirectional", peephole=True, input_forget=1)]
+        return out
+
+    return all_cases
+
+
+def row(name: str, cell: Callable[..., Any], gates: int, defaults: list[str]) -> Row:
+    return Row(name, layer(cell, gates, defaults), cases(gates, defaults), tolerance=5e-2)
+
+
+ROWS = [
+    row("RNN", rnn_cell, 1, ["Tanh"]),
+    row("GRU", gru_cell, 3, ["Sigmoid", "Tanh"]),
+    row("LSTM", lstm_cell, 4, ["Sigmoid", "Tanh", "Tanh"]),
+]
