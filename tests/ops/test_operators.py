@@ -49,7 +49,10 @@ def assert_close(row: Row, case: Case, what: str, got: torch.Tensor | None, want
         other = got if want is None else want
         assert other is None or not other.any(), where
         return
-    tolerance = max(TOLERANCES.get(want.dtype, 0.0), row.tolerance or 0.0 if want.dtype != torch.float64 else 0.0)
+    tolerance = TOLERANCES.get(want.dtype, 0.0)
+    if want.dtype != torch.float64:
+        # Rounding to bfloat16 inside the reference needs more room than float32 ever may.
+        tolerance = max(tolerance, min(row.tolerance or 0.0, 1e-4 if want.dtype == torch.float32 else 1.0))
     assert got.dtype == want.dtype and got.shape == want.shape, f"{where}: {got.dtype} {got.shape}, {want.shape}"
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m: f"{where}: {m}")
 
