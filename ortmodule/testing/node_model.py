@@ -14,7 +14,13 @@ from .. import _C
 
 __all__ = ["ELEMENT_TYPES", "NodeModel", "node_model"]
 
-_OPSETS = {"com.microsoft": 1, "ai.ortmodule": 1, "org.pytorch.aten": 1}
+_OPSETS = {
+    "ai.onnx.ml": 3,
+    "ai.onnx.preview.training": 1,
+    "com.microsoft": 1,
+    "ai.ortmodule": 1,
+    "org.pytorch.aten": 1,
+}
 
 ELEMENT_TYPES = {
     torch.float32: TensorProto.FLOAT,
@@ -26,7 +32,12 @@ ELEMENT_TYPES = {
     torch.int16: TensorProto.INT16,
     torch.int8: TensorProto.INT8,
     torch.uint8: TensorProto.UINT8,
+    torch.uint16: TensorProto.UINT16,
+    torch.uint32: TensorProto.UINT32,
+    torch.uint64: TensorProto.UINT64,
     torch.bool: TensorProto.BOOL,
+    torch.float8_e4m3fn: TensorProto.FLOAT8E4M3FN,
+    torch.float8_e5m2: TensorProto.FLOAT8E5M2,
 }
 
 
@@ -36,7 +47,7 @@ def tensor_proto(name: str, value: torch.Tensor) -> TensorProto:
     return helper.make_tensor(name, ELEMENT_TYPES[value.dtype], list(value.shape), raw, raw=True)
 
 
-def _attribute(name: str, value: Any) -> onnx.AttributeProto:
+def attribute(name: str, value: Any) -> onnx.AttributeProto:
     if isinstance(value, torch.dtype):
         value = int(ELEMENT_TYPES[value])
     elif isinstance(value, torch.Tensor):
@@ -106,7 +117,7 @@ def node_model(
             names[-1] = f"{name}_copy"
     results = [f"y{i}" for i in range(outputs)]
     node = onnx.NodeProto(op_type=op, domain=domain, name="node", input=names, output=results)
-    node.attribute.extend(_attribute(k, v) for k, v in (attributes or {}).items())
+    node.attribute.extend(attribute(k, v) for k, v in (attributes or {}).items())
     nodes.append(node)
     graph = helper.make_graph(nodes, "one_node", infos, [onnx.ValueInfoProto(name=n) for n in results], initializers)
     opsets = [helper.make_opsetid(name, version) for name, version in {"": opset, **_OPSETS}.items()]

@@ -12,9 +12,10 @@ from typing import Any
 
 import onnx
 import torch
-from onnx import TensorProto, helper
+from onnx import helper
 
 from ortmodule import _C
+from ortmodule.testing.node_model import ELEMENT_TYPES, attribute, tensor_proto
 
 from .table import Case, Row
 
@@ -26,39 +27,6 @@ OPSETS = {
     "ai.ortmodule": 1,
     "org.pytorch.aten": 1,
 }
-
-ELEMENT_TYPES = {
-    torch.float32: TensorProto.FLOAT,
-    torch.float64: TensorProto.DOUBLE,
-    torch.float16: TensorProto.FLOAT16,
-    torch.bfloat16: TensorProto.BFLOAT16,
-    torch.int64: TensorProto.INT64,
-    torch.int32: TensorProto.INT32,
-    torch.int16: TensorProto.INT16,
-    torch.int8: TensorProto.INT8,
-    torch.uint8: TensorProto.UINT8,
-    torch.uint16: TensorProto.UINT16,
-    torch.uint32: TensorProto.UINT32,
-    torch.uint64: TensorProto.UINT64,
-    torch.bool: TensorProto.BOOL,
-    torch.float8_e4m3fn: TensorProto.FLOAT8E4M3FN,
-    torch.float8_e5m2: TensorProto.FLOAT8E5M2,
-}
-
-
-def tensor_proto(name: str, value: torch.Tensor) -> TensorProto:
-    """A constant with the tensor's exact bytes."""
-    raw = value.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
-    return helper.make_tensor(name, ELEMENT_TYPES[value.dtype], list(value.shape), raw, raw=True)
-
-
-def attribute(name: str, value: Any) -> onnx.AttributeProto:
-    if isinstance(value, torch.dtype):
-        value = int(ELEMENT_TYPES[value])
-    elif isinstance(value, torch.Tensor):
-        value = tensor_proto(name, value)
-    kind = onnx.AttributeProto.INTS if isinstance(value, (list, tuple)) and not value else None
-    return helper.make_attribute(name, value, attr_type=kind)
 
 
 @dataclass
