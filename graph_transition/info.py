@@ -78,6 +78,14 @@ class PostExportProcessedModelInfo:
         accessor, buffers = self.data_accessor, self.buffer_for_ort_runs
         return [leaves[accessor[n]] if n in accessor else buffers[n] for n in self.onnx_graph_input_names]
 
+    def symbol_values(self, leaves: Sequence[Any]) -> dict[str, int]:
+        """What the graph's symbols are in this call, as far as one stands alone in some input's shape."""
+        values = {}
+        for name, axes in self.onnx_graph_input_dynamic_axes_map.items():
+            tensor = leaves[self.data_accessor[name]] if name in self.data_accessor else self.buffer_for_ort_runs[name]
+            values.update({symbol: tensor.shape[axis] for axis, symbol in axes.items() if symbol.isidentifier()})
+        return values
+
     def restore_outputs(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
         """The module's result in its own structure, from the graph's outputs (mutations removed) in graph order."""
         by_name = dict(zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False))

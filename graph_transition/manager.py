@@ -106,6 +106,7 @@ class Transition:
             saved_bytes=s["saved_bytes"],
             arena_bytes=s["arena_bytes"],
             runs=self.runs,
+            recomputed_nodes=s["recomputed_nodes"],
         )
 
 
@@ -235,13 +236,15 @@ class GraphTransitionManager:
         key = (mode, wanted, device)
         transition = graph.sessions.get(key)
         if transition is None:
-            session = self._build(info, mode, wanted, device)
+            session = self._build(info, mode, wanted, device, leaves)
             transition = graph.sessions[key] = Transition(info, session, mode)
         else:
             transition.info.buffer_for_ort_runs = info.buffer_for_ort_runs
         return transition
 
-    def _build(self, info: PostExportProcessedModelInfo, mode: str, wanted: Sequence[str], device: str) -> _C.Session:
+    def _build(
+        self, info: PostExportProcessedModelInfo, mode: str, wanted: Sequence[str], device: str, leaves: Sequence[Any]
+    ) -> _C.Session:
         index = {name: i for i, name in enumerate(info.onnx_graph_input_names)}
         outputs = {o.name: i for i, o in enumerate(info.post_export_processed_model.graph.output)}
         users = {leaf: name for name, leaf in info.data_accessor.items()}
@@ -253,6 +256,8 @@ class GraphTransitionManager:
             "device": device,
             "dropout": self._options.dropout,
             "matmul": self._options.matmul,
+            "memory_budget": -1.0 if self._options.memory_budget == "all" else self._options.memory_budget,
+            "sizes": info.symbol_values(leaves),
             "keep_stages": self._debug.save_onnx,
             "mutations": mutations,
         }

@@ -71,6 +71,10 @@ class Options:
         matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
             each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
             `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
+        memory_budget: what forward may keep for backward: bytes (above 1), or a fraction (above 0, up to 1) of what
+            it would keep if backward recomputed nothing. What does not fit is recomputed, the cheapest per byte first.
+            None (default): only what is nearly free is recomputed (activations, normalizations with known statistics,
+            dropout, casts). "all": nothing is.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
 
     Raises:
@@ -80,6 +84,7 @@ class Options:
     dropout: str = "fast"
     fallback: str = "eager"
     matmul: str = "auto"
+    memory_budget: float | int | str | None = None
     cache_size: int = 32
 
     def __init__(self, **fields: Any) -> None:
@@ -103,6 +108,8 @@ def _checked(name: str, value: Any) -> Any:
             hint = _nearest(str(value), _CHOICES[name])
             raise InvalidArgumentError(f"Options.{name} should be {choices}, got {value!r}{hint}")
         return value
+    if name == "memory_budget":
+        return _checked_budget(value)
     try:
         number = int(value)
     except (TypeError, ValueError) as error:
@@ -110,6 +117,20 @@ def _checked(name: str, value: Any) -> Any:
     if number < 1 or isinstance(value, bool):
         raise InvalidArgumentError(f"Options.{name} should be a positive integer, got {value!r}")
     return number
+
+
+def _checked_budget(value: Any) -> float | str | None:
+    if value is None or value in ("all", "none", "None", ""):
+        return "all" if value == "all" else None
+    try:
+        number = float(value)
+        if number > 0 and not isinstance(value, bool) and number < float("inf"):
+            return number
+    except (TypeError, ValueError):
+        pass
+    raise InvalidArgumentError(
+        "Options.memory_budget should be bytes, a fraction above 0 and up to 1, 'all' or None, got " + repr(value)
+    )
 
 
 def _check_variables(known: Iterable[str]) -> None:

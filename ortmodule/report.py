@@ -33,6 +33,7 @@ class SessionReport:
         arena_bytes: memory that the engine keeps for the session's steps (CPU; planned from the second step on): what
             the large tensors of a step need, gradients and the kernels' own temporaries included.
         runs: how often it ran.
+        recomputed_nodes: nodes that backward runs a second time, so that forward need not keep their results.
     """
 
     mode: str
@@ -46,6 +47,7 @@ class SessionReport:
     saved_bytes: int
     arena_bytes: int
     runs: int
+    recomputed_nodes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Report:
             lines.append(
                 f"             {s.forward_nodes} forward and {s.backward_nodes} backward nodes, "
                 f"{s.gradients} gradients, peak {s.peak_bytes / 2**20:.1f} MiB, saved {s.saved_bytes / 2**20:.1f} MiB, "
-                f"arena {s.arena_bytes / 2**20:.1f} MiB"
+                f"arena {s.arena_bytes / 2**20:.1f} MiB, {s.recomputed_nodes} nodes recomputed"
             )
             aten = ", ".join(f"{name} x{count}" for name, count in sorted(s.aten_nodes.items())) or "none"
             lines.append(f"             ATen fallback nodes: {aten}")

@@ -33,6 +33,10 @@ CompileOptions read_options(const std::string& mode, const std::vector<std::stri
       out.dropout = value.cast<std::string>();
     else if (name == "matmul")
       out.matmul = value.cast<std::string>();
+    else if (name == "memory_budget")
+      out.memory_budget = value.is_none() ? std::nullopt : std::optional<double>(value.cast<double>());
+    else if (name == "sizes")
+      out.sizes = value.cast<SymbolTable>();
     else if (name == "mutations")
       mutations = value.cast<Session::Mutations>();
     else if (name == "keep_stages")
@@ -126,6 +130,7 @@ py::dict Session::statistics() const {
   out["aten_nodes"] = aten;
   out["gradients"] = gradient_outputs;
   out["seconds"] = seconds;
+  out["recomputed_nodes"] = compiled_.recomputed.nodes;
   out["peak_forward_bytes"] = compiled_.agent->peak_forward_bytes();
   out["peak_backward_bytes"] = compiled_.agent->peak_backward_bytes();
   out["saved_bytes"] = compiled_.agent->saved_bytes();

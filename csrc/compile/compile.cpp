@@ -106,6 +106,16 @@ std::vector<NodeArg*> gradient_outputs(const Graph& graph, size_t forward, const
   return out;
 }
 
+// Chooses what forward keeps; `trainable` inputs are leaves that must not change before backward anyway.
+RecomputeResult minimize_kept(Graph& graph, const Roots& roots, const CompileOptions& options) {
+  if (options.memory_budget && *options.memory_budget < 0) return {};
+  RecomputeOptions request;
+  request.sizes = options.sizes;
+  request.budget = options.memory_budget;
+  for (size_t i : roots.x_inputs) request.readable.insert(graph.inputs()[i]);
+  return recompute(graph, request);
+}
+
 ExecutionPlan backward_plan(const Graph& graph, const std::vector<NodeArg*>& dxs, SlotTable& slots,
                             const std::string& device_type) {
   PlanRequest request;
@@ -182,6 +192,9 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
     transform(*graph, PassStage::kJoint, options);
     resolve(*graph, {.infer = false});
     log.done("optimized", *graph);
+    compiled.recomputed = minimize_kept(*graph, roots, options);
+    resolve(*graph, {.infer = false});
+    log.done("recompute", *graph);
     dxs = gradient_outputs(*graph, forward_outputs, gradient.dxs);
   }
 
@@ -229,6 +242,8 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
       std::shared_ptr<Graph> copy = undifferentiated->clone();
       GradientResult partial = differentiate(*copy, roots, mask);
       transform(*copy, PassStage::kJoint, options);
+      resolve(*copy, {.infer = false});
+      if (!recompute_from(*copy, saved_names)) return nullptr;
       resolve(*copy, {.infer = false});
       const std::vector<NodeArg*> partial_dxs = gradient_outputs(*copy, forward_outputs, partial.dxs);
       for (const NodeArg* value : saved_for_backward(*copy, partial_dxs)) {

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <c10/core/Device.h>
 
 #include "runtime/training_agent.h"
+#include "transforms/recompute.h"
 
 namespace ortmodule {
 
@@ -19,8 +21,12 @@ struct CompileOptions {
   c10::Device device = c10::kCPU;
   std::string dropout = "fast";  // "fast": counter-based, mask never stored; "torch": eager's draws
   std::string matmul = "auto";   // "auto": measured per shape class; "aten", "onednn"
-  bool keep_stages = false;      // keep a copy of every stage's graph
-  bool verify = false;           // re-resolve after every pass
+  // What forward may keep for backward, in bytes or up to 1 as a fraction of what it would keep without recomputation;
+  // none: only what is nearly free is recomputed. Negative: nothing is.
+  std::optional<double> memory_budget;
+  SymbolTable sizes;         // of the call that is compiled for; estimates are made with them
+  bool keep_stages = false;  // keep a copy of every stage's graph
+  bool verify = false;       // re-resolve after every pass
 };
 
 struct Stage {
@@ -36,6 +42,7 @@ struct CompiledModel {
   std::vector<Stage> stages;
   std::vector<std::string> input_names, output_names;
   size_t forward_nodes = 0, backward_nodes = 0;
+  RecomputeResult recomputed;
 };
 
 // Throws the core's typed errors; a model that needs no gradient compiles to a forward alone.

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/recompute.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -20,6 +21,11 @@ const Shape* checked_input(InferContext& c, size_t x_slot, size_t w_slot, const 
   if (!ConvAttributes(c.node(), x->size() - 2).fits(x->size() - 2))
     c.error(str("an attribute does not have ", x->size() - 2, " positive numbers per end"));
   return x;
+}
+
+double conv_flops(const Node& node, const SizeOf& size) {
+  const Shape& weight = *node.input(1)->type().shape;
+  return 2 * count_elements(*node.output(0)->type().shape, size) * count_elements(weight, size) / size(weight[0]);
 }
 
 }  // namespace
@@ -120,6 +126,8 @@ void conv_grad_like(OpRecord& op) {
 ORTMODULE_OP("", Conv, 1).apply(conv_like).infer(infer_conv).grad({"X", "W", "B"}, gradient<kConvGrad>);
 
 // X[N, C, d...], W[C, M / group, k...], B[M] -> Y[N, M, o...]
+ORTMODULE_FLOPS("", Conv, conv_flops);
+
 ORTMODULE_OP("", ConvTranspose, 1)
     .apply(conv_like)
     .attr("output_padding", AttrKind::kInts)

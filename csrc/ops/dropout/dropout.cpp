@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/recompute.h"
 #include "ops/registry.h"
 #include "ops/upgrade.h"
 
@@ -29,6 +30,18 @@ void infer_philox_dropout(InferContext& c) {
 
 void philox_dropout_gradient(GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::PhiloxDropoutGrad", {c.GO(0), c.I(1), c.saved("state")}));
+}
+
+// The mask is not drawn again: it is a function of the saved state.
+std::optional<RecomputeForm> same_mask(const Node& node) {
+  if (!node.output(1)) return std::nullopt;
+  return RecomputeForm{"ai.ortmodule", "PhiloxDropoutGrad", {node.input(0), node.input(1), node.output(1)}, {}};
+}
+
+std::optional<RecomputeForm> stored_mask(const Node& node) {
+  if (!node.output(1)) return std::nullopt;
+  return RecomputeForm{
+      "ai.ortmodule", "DropoutGrad", {node.input(0), node.output(1), node.input(1), node.input(2)}, {}};
 }
 
 void philox_body(BodyContext& c) {
@@ -62,6 +75,7 @@ ORTMODULE_OP("", Dropout, 12)
     .infer(infer_dropout)
     .traits(kRandom)
     .grad({"data"}, dropout_gradient);
+ORTMODULE_RECOMPUTE_FORM("", Dropout, stored_mask);
 
 // dx = dy * mask / (1 - ratio)
 ORTMODULE_OP("ai.ortmodule", DropoutGrad, 1)
@@ -84,6 +98,7 @@ ORTMODULE_OP("ai.ortmodule", PhiloxDropout, 1)
     .traits(kRandom)
     .grad({"x"}, philox_dropout_gradient)
     .body(philox_body);
+ORTMODULE_RECOMPUTE_FORM("ai.ortmodule", PhiloxDropout, same_mask);
 
 // The same map applied to dy. With x in place of dy it recomputes y.
 ORTMODULE_OP("ai.ortmodule", PhiloxDropoutGrad, 1)

@@ -2,6 +2,7 @@
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/recompute.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -52,6 +53,11 @@ void infer_gemm_grad(InferContext& c) {
   c.out(1, c.dtype(0), std::move(db));
 }
 
+double gemm_flops(const Node& node, const SizeOf& size) {
+  const Dim& inner = (*node.input(0)->type().shape)[node.get_int("transA", 0) ? 0 : 1];
+  return 2 * count_elements(*node.output(0)->type().shape, size) * size(inner);
+}
+
 }  // namespace
 
 // A[M, K], B[K, N], C broadcast to [M, N] -> Y[M, N]
@@ -68,6 +74,8 @@ ORTMODULE_OP("", Gemm, 1)
     .grad({"A", "B", "C"}, gemm_gradient);
 
 // dy[M, N], A (for dB), B (for dA) -> dA, dB
+ORTMODULE_FLOPS("", Gemm, gemm_flops);
+
 ORTMODULE_OP("ai.ortmodule", GemmGrad, 1)
     .input("dy")
     .optional_input("A")

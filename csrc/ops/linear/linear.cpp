@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/recompute.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -57,6 +58,10 @@ void linear_body(BodyContext& c) {
   c.out(0, c.in(2) ? c.emit("Add", {y, c.in(2)}) : y);
 }
 
+double linear_flops(const Node& node, const SizeOf& size) {
+  return 2 * count_elements(*node.output(0)->type().shape, size) * size(node.input(0)->type().shape->back());
+}
+
 }  // namespace
 
 // x[..., in], w[out, in], b[out] -> y[..., out]
@@ -70,6 +75,8 @@ ORTMODULE_OP("ai.ortmodule", Linear, 1)
     .body(linear_body);
 
 // dy[..., out], x[..., in] (for dw), w[out, in] (for dx) -> dx, dw, db; an output that is absent costs nothing.
+ORTMODULE_FLOPS("ai.ortmodule", Linear, linear_flops);
+
 ORTMODULE_OP("ai.ortmodule", LinearGrad, 1)
     .input("dy")
     .optional_input("x")

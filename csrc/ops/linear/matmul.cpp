@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "ops/grad_context.h"
+#include "ops/recompute.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -36,10 +37,16 @@ void infer_matmul_grad(InferContext& c) {
   }
 }
 
+double matmul_flops(const Node& node, const SizeOf& size) {
+  return 2 * count_elements(*node.output(0)->type().shape, size) * size(node.input(0)->type().shape->back());
+}
+
 }  // namespace
 
 // A[..., M, K], B[..., K, N] -> Y[..., M, N]
 ORTMODULE_OP("", MatMul, 1).input("A").input("B").output("Y").infer(infer_matmul).grad({"A", "B"}, matmul_gradient);
+
+ORTMODULE_FLOPS("", MatMul, matmul_flops);
 
 ORTMODULE_OP("ai.ortmodule", MatMulGrad, 1)
     .input("dy")

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/recompute.h"
 #include "ops/registry.h"
 #include "ops/upgrade.h"
 
@@ -79,6 +80,15 @@ void upgrade_batch_norm(UpgradeContext& c) {
   c.rewrite(c.node().inputs());
 }
 
+// From the statistics that forward took. A second look at the batch would move the running ones twice.
+std::optional<RecomputeForm> with_known_statistics(const Node& node) {
+  if (!node.output(3) || !node.output(4)) return std::nullopt;
+  return RecomputeForm{"ai.ortmodule",
+                       "BatchNormApply",
+                       {node.input(0), node.input(1), node.input(2), node.output(3), node.output(4)},
+                       {}};
+}
+
 void infer_grads(InferContext& c) {
   c.same_as(0, 1);
   c.same_as(1, 2);
@@ -143,6 +153,20 @@ ORTMODULE_OP("ai.ortmodule", BatchNormTraining, 1)
     .infer(infer_batch_norm_training)
     .grad({"x", "scale", "bias"}, own_statistics_gradient)
     .no_grad({"running_mean", "running_var"});
+
+ORTMODULE_RECOMPUTE_FORM("ai.ortmodule", BatchNormTraining, with_known_statistics);
+
+// y = (x - mean) * invstd * scale + bias per channel: what BatchNormTraining gives, its statistics known.
+ORTMODULE_OP("ai.ortmodule", BatchNormApply, 1)
+    .input("x")
+    .input("scale")
+    .input("bias")
+    .input("mean")
+    .input("invstd")
+    .output("y")
+    .infer(infer_same)
+    .traits(kElementwise | kCheap)
+    .not_differentiable();
 
 ORTMODULE_OP("ai.ortmodule", BatchNormTrainingGrad, 1)
     .input("dy")

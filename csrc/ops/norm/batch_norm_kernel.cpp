@@ -4,6 +4,7 @@
 // running statistics in place, so it is given copies (a few hundred numbers) and the copies are the outputs.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_batch_norm_with_update.h>
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/batch_norm_backward.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
@@ -77,6 +78,15 @@ Kernel make_training(const Node& node) {
   };
 }
 
+void apply_statistics(KernelContext& c) {
+  const at::Tensor& x = c.in(0);
+  c10::DimVector sizes(x.dim(), 1);
+  sizes[1] = x.size(1);
+  const at::Tensor alpha = c.in(1).mul(c.in(4)), beta = at::addcmul(c.in(2), c.in(3), alpha, -1);
+  const auto row = [&](const at::Tensor& t) { return t.to(x.scalar_type()).view(sizes); };
+  c.out(0, at::addcmul(row(beta), x, row(alpha)));
+}
+
 Kernel make_training_grad(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
   return [epsilon](KernelContext& c) {
@@ -93,6 +103,7 @@ Kernel make_training_grad(const Node& node) {
 ORTMODULE_KERNEL("", BatchNormalization, "aten", make_batch_norm);
 ORTMODULE_KERNEL("ai.ortmodule", BatchNormalizationGrad, "aten", make_batch_norm_grad);
 ORTMODULE_KERNEL("ai.ortmodule", BatchNormTraining, "aten", make_training);
+ORTMODULE_KERNEL("ai.ortmodule", BatchNormApply, "aten", [](const Node&) -> Kernel { return apply_statistics; });
 ORTMODULE_KERNEL("ai.ortmodule", BatchNormTrainingGrad, "aten", make_training_grad);
 
 }  // namespace ortmodule

@@ -1,0 +1,349 @@
+#include "transforms/recompute.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <vector>
+
+#include "base/container_type.h"
+#include "base/max_flow.h"
+#include "base/status.h"
+#include "ops/recompute.h"
+#include "ops/registry.h"
+#include "ops/resolve.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr double kUnknownSize = 64;
+// The price of a byte moved, in bytes kept: a normalization and an activation that stream (four passes) are worth one
+// kept activation, an exponential is not.
+constexpr double kNearlyFree = 0.2;
+constexpr double kNotCheap = 4;       // passes a kernel with transcendental functions or reductions counts for
+constexpr double kFlopsPerByte = 10;  // float operations in the time of one byte of memory traffic
+constexpr double kLeast = 1e-3;       // small host values cost next to nothing
+constexpr double kViewPasses = 0.05;  // passes a view counts for: mostly none, now and then a copy
+// Later layers count as up to this much slower to recompute, so that alike layers are given up one by one, the first
+// ones first: backward needs those last, when the others are gone.
+constexpr double kLaterIsDearer = 0.25;
+constexpr int kBudgetRounds = 24;
+
+bool is_forward_value(const NodeArg* value) {
+  return value && value->producer() && value->producer()->phase() == Phase::kForward;
+}
+
+// Whether the node itself can run a second time.
+bool repeatable(const Node& node) {
+  const OpRecord& record = *node.record();
+  if (record.has(kRandom) || record.has(kSideEffect) || node.domain() == kAtenDomain) return false;
+  if (RecomputeFacts::instance().form(node)) return false;  // it has another way, or none
+  for (const auto& [name, value] : node.attributes())
+    if (std::holds_alternative<std::shared_ptr<Graph>>(value)) return false;
+  for (const auto* list : {&node.inputs(), &node.outputs()})
+    for (const NodeArg* value : *list)
+      if (value && is_container(value->type().dtype)) return false;
+  return true;
+}
+
+std::optional<RecomputeForm> form_of(const NodeArg& value) {
+  const Node& node = *value.producer();
+  const RecomputeFormFn form = RecomputeFacts::instance().form(node);
+  return form && value.output_index() == 0 ? form(node) : std::nullopt;
+}
+
+// Values of the forward half, and graph inputs, that backward nodes read.
+std::vector<NodeArg*> read_by_backward(const Graph& graph) {
+  std::vector<NodeArg*> out;
+  std::vector<char> seen(graph.value_id_bound(), 0);
+  graph.for_each([&](Node& node) {
+    if (node.phase() != Phase::kBackward) return;
+    for (NodeArg* in : node.inputs()) {
+      if (!in || in->constant() || seen[in->id()]) continue;
+      if (!is_forward_value(in) && !in->is_graph_input()) continue;
+      seen[in->id()] = 1;
+      out.push_back(in);
+    }
+  });
+  return out;
+}
+
+// Estimates of bytes and time.
+class Costs {
+ public:
+  Costs(const Graph& graph, const SymbolTable& sizes)
+      : sizes_(sizes), node_count_(std::max<size_t>(graph.node_count(), 1)) {}
+
+  double bytes(const NodeArg& value) const {
+    const TypeInfo& type = value.type();
+    if (value.producer() && value.producer()->record()->has(kHostOutput)) return kLeast;
+    const double elements = type.shape ? count_elements(*type.shape, size_) : kUnknownSize * kUnknownSize;
+    return std::max(elements * static_cast<double>(dtype_size(type.dtype)), kLeast);
+  }
+
+  double time(const Node& node) const {
+    const OpRecord& record = *node.record();
+    if (record.has(kHostOutput)) return kLeast;
+    if (record.has(Trait::kView)) return traffic(node.inputs(), node.outputs()) * kViewPasses;
+    if (const FlopsFn flops = RecomputeFacts::instance().flops(node); flops && shapes_known(node))
+      return flops(node, size_) / kFlopsPerByte;
+    return traffic(node.inputs(), node.outputs()) * (record.has(kCheap) ? 1 : kNotCheap);
+  }
+  double time(const RecomputeForm& form, const NodeArg& result) const {
+    return traffic(form.inputs, {const_cast<NodeArg*>(&result)});
+  }
+
+  double dearer(size_t position) const {
+    return 1 + kLaterIsDearer * static_cast<double>(position) / static_cast<double>(node_count_);
+  }
+
+ private:
+  double traffic(const std::vector<NodeArg*>& inputs, const std::vector<NodeArg*>& outputs) const {
+    double total = 0;
+    for (const auto* list : {&inputs, &outputs})
+      for (const NodeArg* value : *list)
+        if (value) total += bytes(*value);
+    return total;
+  }
+  static bool shapes_known(const Node& node) {
+    for (const auto* list : {&node.inputs(), &node.outputs()})
+      for (const NodeArg* value : *list)
+        if (value && !value->type().shape) return false;
+    return true;
+  }
+
+  SymbolTable sizes_;
+  size_t node_count_;
+  SizeOf size_ = [this](const Dim& dim) {
+    if (dim.is_known()) return static_cast<double>(dim.value());
+    SymbolTable table = sizes_;
+    std::vector<std::string> names;
+    dim.collect_symbols(names);
+    for (const std::string& name : names) table.try_emplace(name, static_cast<int64_t>(kUnknownSize));
+    try {
+      return std::max(0.0, static_cast<double>(dim.evaluate(table)));
+    } catch (const Error&) {  // a division by zero under these sizes
+      return kUnknownSize;
+    }
+  };
+};
+
+using ValueSet = std::vector<char>;  // by value id
+
+// See Note [The cut].
+class Cut {
+ public:
+  Cut(const Graph& graph, const RecomputeOptions& options) : graph_(graph), costs_(graph, options.sizes) {
+    needed_ = read_by_backward(graph);
+    free_.assign(graph.value_id_bound(), 0);
+    for (const NodeArg* value : options.readable) free_[value->id()] = 1;
+    for (const NodeArg* value : needed_)
+      if (value->is_graph_input()) free_[value->id()] = 1;
+  }
+
+  double bytes_of(const ValueSet& kept) const {
+    double total = 0;
+    for (const NodeArg* value : all_)
+      if (kept[value->id()]) total += costs_.bytes(*value);
+    return total;
+  }
+  double bytes_now() {
+    double total = 0;
+    for (const NodeArg* value : needed_)
+      if (!value->is_graph_input()) total += costs_.bytes(*value);
+    return total;
+  }
+
+  // The values to keep when a byte moved costs `weight` bytes kept.
+  ValueSet solve(double weight) {
+    MaxFlow flow(2);
+    std::vector<size_t> vertex(graph_.value_id_bound(), 0);  // on the sink's side: available in backward
+    const auto vertex_of = [&](const NodeArg* value) {
+      size_t& v = vertex[value->id()];
+      return v ? v : v = flow.add_vertex();
+    };
+    const auto needs = [&](size_t recipe, const std::vector<NodeArg*>& inputs) {
+      for (const NodeArg* in : inputs) {
+        if (!in || in->constant()) continue;
+        if (is_forward_value(in)) {
+          flow.add_edge(vertex_of(in), recipe, MaxFlow::kUnbounded);
+        } else if (!free_[in->id()]) {
+          flow.add_edge(kSource, recipe, MaxFlow::kUnbounded);
+        }
+      }
+    };
+    std::vector<std::pair<const NodeArg*, size_t>> recipes;  // value, the vertex that computes it again
+    all_.clear();
+    size_t position = 0;
+    graph_.for_each([&](Node& node) {
+      if (node.phase() != Phase::kForward) return;
+      const double dearer = weight * costs_.dearer(position++);
+      const size_t again = flow.add_vertex();
+      flow.add_edge(kSource, again, repeatable(node) ? costs_.time(node) * dearer : MaxFlow::kUnbounded);
+      needs(again, node.inputs());
+      for (const NodeArg* out : node.outputs()) {
+        if (!out) continue;
+        size_t recipe = again;
+        if (const auto form = form_of(*out)) {
+          recipe = flow.add_vertex();
+          flow.add_edge(kSource, recipe, costs_.time(*form, *out) * dearer);
+          needs(recipe, form->inputs);
+        }
+        flow.add_edge(recipe, vertex_of(out), costs_.bytes(*out));
+        recipes.emplace_back(out, recipe);
+        all_.push_back(out);
+      }
+    });
+    for (const NodeArg* value : needed_)
+      if (is_forward_value(value)) flow.add_edge(vertex_of(value), kSink, MaxFlow::kUnbounded);
+    flow.solve(kSource, kSink);
+    ValueSet kept(graph_.value_id_bound(), 0);
+    for (const auto& [value, recipe] : recipes)
+      kept[value->id()] = !flow.on_source_side(vertex[value->id()]) && flow.on_source_side(recipe);
+    return kept;
+  }
+
+ private:
+  static constexpr size_t kSource = 0, kSink = 1;
+  const Graph& graph_;
+  Costs costs_;
+  std::vector<NodeArg*> needed_;
+  std::vector<const NodeArg*> all_;
+  std::vector<char> free_;  // graph inputs that backward may read
+};
+
+// Gives backward nodes copies of forward nodes in place of values that are not kept, each right before its first use.
+class Rewriter {
+ public:
+  Rewriter(Graph& graph, const ValueSet& kept) : graph_(graph), kept_(kept) {}
+
+  // False when a value can neither be read nor computed.
+  bool run() {
+    for (Node* node : graph_.nodes()) {
+      if (node->phase() != Phase::kBackward) continue;
+      for (size_t i = 0; i < node->inputs().size(); ++i) {
+        NodeArg* in = node->inputs()[i];
+        if (!is_forward_value(in) || kept_[in->id()]) continue;
+        NodeArg* again = compute(in, node);
+        if (!again) return false;
+        node->set_input(i, again);
+      }
+    }
+    return true;
+  }
+  size_t nodes() const { return nodes_; }
+
+ private:
+  bool is_at_hand(const NodeArg* value) const {
+    return !is_forward_value(value) || (value->id() < kept_.size() && kept_[value->id()]) || again_.count(value);
+  }
+  NodeArg* at_hand(NodeArg* value) const {
+    const auto it = again_.find(value);
+    return it == again_.end() ? value : it->second;
+  }
+
+  // Depth first without recursion: chains can be as long as the model.
+  NodeArg* compute(NodeArg* wanted, Node* before) {
+    std::vector<NodeArg*> stack{wanted};
+    while (!stack.empty()) {
+      NodeArg* value = stack.back();
+      if (is_at_hand(value)) {
+        stack.pop_back();
+        continue;
+      }
+      const auto form = form_of(*value);
+      if (!form && !repeatable(*value->producer())) return nullptr;
+      const std::vector<NodeArg*>& inputs = form ? form->inputs : value->producer()->inputs();
+      const size_t depth = stack.size();
+      for (NodeArg* in : inputs)
+        if (in && !is_at_hand(in)) stack.push_back(in);
+      if (stack.size() > depth) continue;
+      form ? repeat(*value, *form, before) : repeat(*value->producer(), before);
+      stack.pop_back();
+    }
+    return at_hand(wanted);
+  }
+
+  Node* add(const std::string& domain, const std::string& op, const std::vector<NodeArg*>& inputs,
+            const std::vector<std::string>& outputs, const Attributes& attributes, const Node& origin, Node* before) {
+    std::vector<NodeArg*> mine;
+    for (NodeArg* in : inputs) mine.push_back(in ? at_hand(in) : nullptr);
+    Node* node =
+        graph_.add_node(domain, op, mine, outputs, attributes, before, graph_.fresh_name(origin.name() + "_again"));
+    node->metadata() = origin.metadata();
+    node->metadata()["recompute"] = "1";
+    node->set_phase(Phase::kBackward);
+    infer_node(*node);
+    ++nodes_;
+    return node;
+  }
+
+  void repeat(const Node& node, Node* before) {
+    std::vector<std::string> names;
+    for (const NodeArg* out : node.outputs()) names.push_back(out ? graph_.fresh_name(out->name() + "_again") : "");
+    Node* copy = add(node.domain(), node.op(), node.inputs(), names, node.attributes(), node, before);
+    for (size_t i = 0; i < node.outputs().size(); ++i)
+      if (node.outputs()[i]) set_again(node.outputs()[i], copy->output(i));
+  }
+
+  void repeat(const NodeArg& value, const RecomputeForm& form, Node* before) {
+    Node* node = add(form.domain, form.op, form.inputs, {graph_.fresh_name(value.name() + "_again")}, form.attributes,
+                     *value.producer(), before);
+    set_again(&value, node->output(0));
+  }
+
+  void set_again(const NodeArg* value, NodeArg* again) {
+    again->set_type(value->type());
+    again->set_known_dims(value->known_dims());
+    again_.emplace(value, again);
+  }
+
+  Graph& graph_;
+  const ValueSet& kept_;
+  std::unordered_map<const NodeArg*, NodeArg*> again_;
+  size_t nodes_ = 0;
+};
+
+ValueSet choose(Cut& cut, std::optional<double> budget, double before) {
+  ValueSet kept = cut.solve(kNearlyFree);
+  if (!budget) return kept;
+  const double limit = *budget <= 1 ? *budget * before : *budget;
+  if (cut.bytes_of(kept) <= limit) return kept;
+  // The largest weight that fits, by bisection of its exponent; where none fits, the least memory there is.
+  double low = kNearlyFree * 1e-7, high = kNearlyFree;
+  kept = cut.solve(low);
+  if (cut.bytes_of(kept) > limit) return kept;
+  for (int i = 0; i < kBudgetRounds; ++i) {
+    const double middle = std::sqrt(low * high);
+    ValueSet tried = cut.solve(middle);
+    if (cut.bytes_of(tried) <= limit) {
+      low = middle;
+      kept = std::move(tried);
+    } else {
+      high = middle;
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+RecomputeResult recompute(Graph& graph, const RecomputeOptions& options) {
+  RecomputeResult result;
+  Cut cut(graph, options);
+  result.kept_before = cut.bytes_now();
+  const ValueSet kept = choose(cut, options.budget, result.kept_before);
+  result.kept_after = cut.bytes_of(kept);
+  Rewriter rewriter(graph, kept);
+  ORTMODULE_CHECK(rewriter.run(), kInternal, "the cut of kept values leaves a value that cannot be recomputed");
+  result.nodes = rewriter.nodes();
+  return result;
+}
+
+bool recompute_from(Graph& graph, const std::unordered_set<std::string>& kept) {
+  ValueSet set(graph.value_id_bound(), 0);
+  for (const std::string& name : kept)
+    if (const NodeArg* value = graph.find(name)) set[value->id()] = 1;
+  return Rewriter(graph, set).run();
+}
+
+}  // namespace ortmodule

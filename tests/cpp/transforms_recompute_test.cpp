@@ -1,0 +1,128 @@
+// Which values forward keeps, and that backward then reads nothing else.
+#include "transforms/recompute.h"
+
+#include <algorithm>
+
+#include "gradient/gradient_graph_builder.h"
+#include "plan/execution_plan.h"
+#include "support.h"
+
+namespace ortmodule {
+namespace {
+
+using testing::count;
+using testing::resolved;
+
+struct Trained {
+  std::unique_ptr<Graph> graph;
+  std::vector<NodeArg*> dxs;
+
+  // Names of the forward values that backward reads, inputs left out.
+  std::vector<std::string> kept() const {
+    std::vector<std::string> names;
+    for (const NodeArg* value : saved_for_backward(*graph, dxs))
+      if (value->producer()) names.push_back(value->name());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+};
+
+Trained trained(std::string_view text, const std::vector<std::string>& xs) {
+  Trained t{resolved(text), {}};
+  GradientRequest request;
+  request.ys = t.graph->outputs();
+  for (const std::string& x : xs) request.xs.push_back(t.graph->find(x));
+  t.dxs = build_gradient(*t.graph, request).dxs;
+  for (NodeArg* dx : t.dxs)
+    if (dx) t.graph->add_output(dx);
+  resolve(*t.graph);
+  return t;
+}
+
+RecomputeResult run(Trained& t, const std::vector<std::string>& readable, std::optional<double> budget = {}) {
+  RecomputeOptions options;
+  options.budget = budget;
+  for (const std::string& name : readable) options.readable.insert(t.graph->find(name));
+  const RecomputeResult result = recompute(*t.graph, options);
+  verify_edges(*t.graph);
+  resolve(*t.graph);
+  return result;
+}
+
+constexpr const char* kTwoProducts = R"(graph g(x: float[64, 32], w: float[32, 32], v: float[32, 32]) -> (y)
+ %h = MatMul(%x, %w)
+ %e = Exp(%h)
+ %r = Relu(%h)
+ %s = Add(%e, %r)
+ %y = MatMul(%s, %v))";
+
+TEST(Recompute, StreamingWorkIsRepeatedAndExponentialsAreKept) {
+  Trained t = trained(
+      "graph g(x: float[64, 32], w: float[32, 32], v: float[32, 32]) -> (y)\n %h = MatMul(%x, %w)\n"
+      " %n = Sin(%h)\n %r = Relu(%n)\n %y = MatMul(%r, %v)",
+      {"w", "v"});
+  const auto before = t.kept();
+  EXPECT_EQ(before, (std::vector<std::string>{"h", "r"}));
+  const RecomputeResult result = run(t, {"w", "v"});
+  EXPECT_EQ(result.nodes, 0u) << "r would need Sin again";
+  Trained cheap = trained(
+      "graph g(x: float[64, 32], w: float[32, 32], v: float[32, 32]) -> (y)\n"
+      " %h = MatMul(%x, %w)\n %q = Mul(%h, %h)\n %r = Relu(%h)\n %y = MatMul(%r, %v)\n"
+      " %u = Tanh(%q)",
+      {"w", "v"});
+  run(cheap, {"w", "v"});
+  EXPECT_LE(cheap.kept().size(), 1u);
+}
+
+TEST(Recompute, ABudgetIsMetByRepeatingMore) {
+  size_t last = SIZE_MAX;
+  for (const double budget : {1.0, 0.6, 0.4}) {
+    Trained t = trained(kTwoProducts, {"x", "w", "v"});
+    const RecomputeResult result = run(t, {"x", "w", "v"}, budget);
+    EXPECT_LE(result.kept_after, budget * result.kept_before);
+    const size_t kept = t.kept().size();
+    EXPECT_LE(kept, last);
+    last = kept;
+  }
+}
+
+TEST(Recompute, ABudgetNobodyCanMeetKeepsTheLeast) {
+  Trained t = trained(kTwoProducts, {"x", "w", "v"});
+  run(t, {"x", "w", "v"}, 1e-9);
+  EXPECT_TRUE(t.kept().empty()) << "everything follows from the inputs";
+}
+
+TEST(Recompute, InputsThatBackwardMayNotReadAreNotRead) {
+  Trained t = trained(
+      "graph g(x: float[64, 32], b: float[64, 32], v: float[32, 32]) -> (y)\n %h = Add(%x, %b)\n"
+      " %y = MatMul(%h, %v)",
+      {"v"});
+  run(t, {"v"}, 1e-9);
+  EXPECT_EQ(t.kept(), std::vector<std::string>{"h"}) << "x and b belong to the caller, who may change them";
+}
+
+TEST(Recompute, DropoutMasksAreNotDrawnAgain) {
+  Trained t = trained(
+      "graph g(x: float[64, 32], v: float[32, 32]) -> (y)\n const %r: double[] = [0.5]\n"
+      " %d = ai.ortmodule::PhiloxDropout(%x, %r)\n %y = MatMul(%d, %v)",
+      {"x", "v"});
+  run(t, {"x", "v"});
+  EXPECT_EQ(count(*t.graph, "ai.ortmodule::PhiloxDropout"), 1u);
+  EXPECT_EQ(count(*t.graph, "ai.ortmodule::PhiloxDropoutGrad"), 2u) << "once on the data, once on the gradient";
+  EXPECT_EQ(t.kept().size(), 1u) << "the state of the draw";
+}
+
+TEST(Recompute, AnotherBackwardMakesDoWithWhatForwardKeeps) {
+  Trained t = trained(kTwoProducts, {"x", "w", "v"});
+  EXPECT_TRUE(recompute_from(*t.graph, {"h"}));
+  resolve(*t.graph);
+  EXPECT_EQ(t.kept(), std::vector<std::string>{"h"});
+  Trained random = trained(
+      "graph g(x: float[64, 32], v: float[32, 32]) -> (y)\n %d, %m = Dropout(%x)\n"
+      " %n = RandomNormalLike(%x)\n %s = Add(%x, %n)\n %y = MatMul(%s, %v)",
+      {"x", "v"});
+  EXPECT_FALSE(recompute_from(*random.graph, {})) << "the noise cannot be drawn again";
+}
+
+}  // namespace
+}  // namespace ortmodule
