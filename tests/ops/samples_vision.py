@@ -124,20 +124,6 @@ def resize_cases(dtype: torch.dtype) -> Sequence[Case]:
     return out
 
 
-def upsample(x: torch.Tensor, factors: torch.Tensor, mode: str = "nearest") -> torch.Tensor:
-    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return resize(x, None, factors, None, mode=mode, **how)  # type: ignore[arg-type]
-
-
-def upsample_cases(dtype: torch.dtype) -> Sequence[Case]:
-    x = rand(2, 3, 4, 5, dtype=dtype)
-    return [
-        Case((x, scales(1, 1, 2, 2)), constants=(1,)),
-        Case((x, scales(1, 1, 2, 3)), {"mode": "nearest"}),
-        Case((x, scales(1, 1, 2, 3)), {"mode": "linear"}, constants=(1,)),
-    ]
-
-
 def center_crop_pad(x: torch.Tensor, shape: torch.Tensor, axes: Sequence[int] | None = None) -> torch.Tensor:
     for axis, size in zip(axes or range(x.dim()), shape.tolist()):
         n = x.shape[axis]
@@ -492,7 +478,6 @@ def lrn_cases(dtype: torch.dtype) -> Sequence[Case]:
 
 ROWS = [
     Row("Resize", resize, resize_cases, grads=(0,)),
-    Row("Upsample", upsample, upsample_cases, grads=(0,)),
     Row("CenterCropPad", center_crop_pad, center_crop_pad_cases),
     # Half precision is a matter of how far apart places are, not of the operator.
     Row("GridSample", grid_sample, grid_sample_cases, tolerance=1e-4, bfloat16=False),
