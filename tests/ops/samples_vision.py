@@ -478,19 +478,19 @@ def lrn_cases(dtype: torch.dtype) -> Sequence[Case]:
 
 ROWS = [
     Row("Resize", resize, resize_cases, grads=(0,)),
-    Row("CenterCropPad", center_crop_pad, center_crop_pad_cases),
+    Row("CenterCropPad", center_crop_pad, center_crop_pad_cases, refuses=True),
     # Half precision is a matter of how far apart places are, not of the operator.
     Row("GridSample", grid_sample, grid_sample_cases, tolerance=1e-4, bfloat16=False),
     Row("GridSample", grid_sample, short_grid_sample_cases, domain="com.microsoft", tolerance=1e-4, bfloat16=False),
     Row("AffineGrid", affine_grid, affine_grid_cases),
-    Row("RoiAlign", roi_align, roi_align_cases, grads=(0,)),
-    Row("RoiAlign", roi_align_of_opset_10, lambda t: roi_align_cases(t)[:2], grads=(0,), opset=13),
+    Row("RoiAlign", roi_align, roi_align_cases, grads=(0,), refuses=True),
+    Row("RoiAlign", roi_align_of_opset_10, lambda t: roi_align_cases(t)[:2], grads=(0,), opset=13, refuses=True),
     Row("MaxRoiPool", max_roi_pool, max_roi_pool_cases, grads=(0,)),
-    Row("DeformConv", deform_conv, deform_conv_cases, tolerance=1e-4, bfloat16=False),
-    Row("NonMaxSuppression", non_max_suppression, non_max_suppression_cases, differentiable=False),
+    Row("DeformConv", deform_conv, deform_conv_cases, tolerance=1e-4, bfloat16=False, refuses=True),
+    Row("NonMaxSuppression", non_max_suppression, non_max_suppression_cases, differentiable=False, refuses=True),
     Row("LpPool", lp_pool, lp_pool_cases),
     Row("GlobalLpPool", global_lp_pool, global_lp_pool_cases),
-    Row("MaxUnpool", max_unpool, max_unpool_cases, grads=(0,)),
+    Row("MaxUnpool", max_unpool, max_unpool_cases, grads=(0,), refuses=True),
     Row("Col2Im", col2im, col2im_cases),
     Row("LRN", lrn, lrn_cases),
 ]

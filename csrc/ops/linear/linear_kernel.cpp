@@ -10,7 +10,8 @@
 namespace ortmodule {
 namespace {
 
-at::Tensor as_matrix(const at::Tensor& t) { return t.dim() == 2 ? t : t.reshape({-1, t.size(-1)}); }
+// A vector is one row.
+at::Tensor as_matrix(const at::Tensor& t) { return t.dim() > 1 ? t.flatten(0, -2) : t.unsqueeze(0); }
 
 void linear(KernelContext& c) {
   if (c.has(2))

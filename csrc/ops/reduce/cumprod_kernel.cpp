@@ -11,8 +11,8 @@ namespace ortmodule {
 namespace {
 
 TensorFunction cumprod(const Node& node) {
-  return [exclusive = node.get_int("exclusive", 0) != 0, reverse = node.get_int("reverse", 0) != 0](
-             const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+  return [exclusive = node.get_int("exclusive", 0) != 0,
+          reverse = node.get_int("reverse", 0) != 0](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
     const int64_t along = positive_axis(int_of(in[1], 0), in[0].dim(), "CumProd");
     at::Tensor x = reverse ? in[0].flip(along) : in[0];
     if (exclusive && x.size(along) > 0)

@@ -24,15 +24,15 @@ at::Tensor numbers(const at::Tensor& x, const char* op) {
 }
 
 TensorFunction dft(const Node& node) {
-  return [inverse = node.get_int("inverse", 0) != 0, onesided = node.get_int("onesided", 0) != 0](
-             const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+  return [inverse = node.get_int("inverse", 0) != 0,
+          onesided = node.get_int("onesided", 0) != 0](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
     const at::Tensor& given = in[0];
     const int64_t along = positive_axis(int_of(in.size() > 2 ? in[2] : at::Tensor(), -2), given.dim(), "DFT");
     ORTMODULE_CHECK(along + 1 < given.dim(), kRuntime, "[DFT] the last axis cannot be transformed");
     const at::Tensor x = numbers(computed(given), "DFT");
     const bool to_real = inverse && onesided;
-    const int64_t n = int_of(in.size() > 1 ? in[1] : at::Tensor(),
-                             to_real ? 2 * (given.size(along) - 1) : given.size(along));
+    const int64_t n =
+        int_of(in.size() > 1 ? in[1] : at::Tensor(), to_real ? 2 * (given.size(along) - 1) : given.size(along));
     ORTMODULE_CHECK(n > 0, kRuntime, "[DFT] a length of ", n);
     at::Tensor y;
     if (to_real)

@@ -100,8 +100,7 @@ ORTMODULE_OP("", DeformConv, 19)
       out[1] = (*w)[0];
       c.out(0, c.dtype(0), std::move(out));
     })
-    .grad({"X", "W", "offset", "B", "mask"},
-          [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::DeformConvGrad"); });
+    .grad({"X", "W", "offset", "B", "mask"}, [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::DeformConvGrad"); });
 ORTMODULE_OP("ai.ortmodule", DeformConvGrad, 1).apply(rerun_record);
 
 }  // namespace ortmodule

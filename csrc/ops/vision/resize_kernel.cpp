@@ -178,9 +178,8 @@ Kernel make_resize_grad(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", Resize, "aten", [](const Node& node) -> Kernel {
-  return make_resize(ResizeAttributes(node), Inputs(node, 1));
-});
+ORTMODULE_KERNEL("", Resize, "aten",
+                 [](const Node& node) -> Kernel { return make_resize(ResizeAttributes(node), Inputs(node, 1)); });
 ORTMODULE_KERNEL("ai.ortmodule", ResizeGrad, "aten", make_resize_grad);
 
 }  // namespace ortmodule

@@ -95,21 +95,19 @@ ResizeAttributes::ResizeAttributes(const Node& node)
       exclude_outside(node.get_int("exclude_outside", 0) != 0),
       axes(node.get_ints("axes")),
       where(node.describe()) {
-  mode = choice<ResizeMode>(node.get_string("mode", "nearest"),
-                            {{"nearest", ResizeMode::kNearest},
-                             {"linear", ResizeMode::kLinear},
-                             {"cubic", ResizeMode::kCubic}},
-                            "mode", where);
-  coordinates =
-      choice<Coordinates>(node.get_string("coordinate_transformation_mode", "half_pixel"),
-                          {{"half_pixel", Coordinates::kHalfPixel},
-                           {"half_pixel_symmetric", Coordinates::kHalfPixelSymmetric},
-                           {"pytorch_half_pixel", Coordinates::kPytorchHalfPixel},
-                           {"align_corners", Coordinates::kAlignCorners},
-                           {"asymmetric", Coordinates::kAsymmetric},
-                           {"tf_half_pixel_for_nn", Coordinates::kTfHalfPixelForNearest},
-                           {"tf_crop_and_resize", Coordinates::kTfCropAndResize}},
-                          "coordinate_transformation_mode", where);
+  mode = choice<ResizeMode>(
+      node.get_string("mode", "nearest"),
+      {{"nearest", ResizeMode::kNearest}, {"linear", ResizeMode::kLinear}, {"cubic", ResizeMode::kCubic}}, "mode",
+      where);
+  coordinates = choice<Coordinates>(node.get_string("coordinate_transformation_mode", "half_pixel"),
+                                    {{"half_pixel", Coordinates::kHalfPixel},
+                                     {"half_pixel_symmetric", Coordinates::kHalfPixelSymmetric},
+                                     {"pytorch_half_pixel", Coordinates::kPytorchHalfPixel},
+                                     {"align_corners", Coordinates::kAlignCorners},
+                                     {"asymmetric", Coordinates::kAsymmetric},
+                                     {"tf_half_pixel_for_nn", Coordinates::kTfHalfPixelForNearest},
+                                     {"tf_crop_and_resize", Coordinates::kTfCropAndResize}},
+                                    "coordinate_transformation_mode", where);
   nearest = choice<NearestMode>(node.get_string("nearest_mode", "round_prefer_floor"),
                                 {{"round_prefer_floor", NearestMode::kRoundPreferFloor},
                                  {"round_prefer_ceil", NearestMode::kRoundPreferCeil},
