@@ -37,6 +37,8 @@ DTYPES = (
     torch.bool,
 )
 MEMORY = 6 << 30
+# A Loop runs as often as it is told.
+FUZZED = [row for row in ROWS if row.name != "Loop"]
 
 
 def changed_attribute(rng: random.Random, value: Any) -> Any:
@@ -126,7 +128,7 @@ def describe(row: Row, case: Case) -> str:
 def run(number: int) -> str | None:
     """What went wrong with this call: an error that is not the library's own."""
     rng = random.Random(number)
-    row = rng.choice(ROWS)
+    row = rng.choice(FUZZED)
     torch.manual_seed(number)
     cases = list(row.cases(torch.float32))
     case = changed_call(rng, row, rng.choice(cases))
