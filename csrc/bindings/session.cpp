@@ -191,9 +191,17 @@ void register_session(py::module_& m) {
       row["name"] = record->name();
       row["since"] = record->since();
       row["differentiable"] = record->differentiable();
-      py::list inputs;
-      for (const FormalInput& f : record->inputs()) inputs.append(f.name);
+      py::list inputs, optional, with_gradient, attributes;
+      for (const FormalInput& f : record->inputs()) {
+        inputs.append(f.name);
+        if (f.presence == Presence::kOptional) optional.append(f.name);
+        if (f.gradient == FormalInput::Gradient::kDifferentiable) with_gradient.append(f.name);
+      }
+      for (const FormalAttribute& f : record->attributes()) attributes.append(f.name);
       row["inputs"] = inputs;
+      row["optional_inputs"] = optional;
+      row["inputs_with_gradient"] = with_gradient;
+      row["attributes"] = attributes;
       row["file"] = record->file();
       out.append(row);
     }

@@ -46,6 +46,18 @@ void write_type(const TypeInfo& type, pb::TypeProto* proto) {
 
 int64_t default_version(const std::string& domain) { return domain.empty() ? 23 : 1; }
 
+// An operator whose old form has a record of its own (upgrade.h) keeps it, but the file's opset is today's: written
+// there, the node would say something else.
+void check_version(const Node& node) {
+  const OpRecord* record = node.record();
+  if (!record || !record->domain().empty() || !node.domain().empty()) return;
+  const auto& opsets = node.graph().opsets();
+  const auto it = opsets.find("");
+  const OpRecord* today = Registry::instance().find("", node.op(), it == opsets.end() ? INT64_MAX : it->second);
+  ORTMODULE_CHECK(record == today, kUnsupported, "[", node.op(), "] its form of opset ", record->since(),
+                  " cannot be written beside operators of today's opset (", node.describe(), ")");
+}
+
 }  // namespace
 
 void GraphWriter::write(const Graph& graph, pb::GraphProto* proto) { write_graph(graph, proto, {}); }
@@ -122,6 +134,7 @@ void GraphWriter::write_node(const Node& node, pb::NodeProto* proto, const Renam
   if (options_.portable && (domain == kOwnDomain || domain == kAtenDomain))
     fail(ErrorCode::kUnsupported, "the graph is not portable: ", node.describe(), " is written as ", domain,
          "::", node.op(), ", which other runtimes do not know");
+  check_version(node);
   domains_.insert(domain);
   proto->set_name(unique_node_name(node.name()));
   proto->set_op_type(node.op());

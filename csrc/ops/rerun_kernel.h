@@ -18,6 +18,11 @@ namespace ortmodule {
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
+// The first element of an input that holds a size or an axis; `fallback` where it is absent.
+inline int64_t int_of(const at::Tensor& input, int64_t fallback) {
+  return input.defined() && input.numel() > 0 ? input.reshape(-1)[0].item<int64_t>() : fallback;
+}
+
 inline Kernel function_kernel(TensorFunction function) {
   return [function = std::move(function)](KernelContext& c) {
     std::vector<at::Tensor> inputs(c.input_count());

@@ -133,6 +133,14 @@ std::optional<double> UpgradeContext::take_float(const std::string& name) {
   return node_->get_float(name, 0);
 }
 
+std::optional<std::vector<double>> UpgradeContext::take_floats(const std::string& name) {
+  const auto value = take(name);
+  if (!value) return std::nullopt;
+  const auto* list = std::get_if<std::vector<double>>(&*value);
+  ORTMODULE_CHECK_GRAPH(list, "[", node_->op(), "] ", name, " should be a list of floats (", node_->describe(), ")");
+  return *list;
+}
+
 NodeArg* UpgradeContext::emit(const std::string& op, const std::vector<NodeArg*>& inputs, Attributes attributes) {
   Node* node = node_->graph().add_node("", op, inputs, {""}, std::move(attributes), node_, node_->name() + "/" + op);
   node->metadata() = node_->metadata();
@@ -142,6 +150,16 @@ NodeArg* UpgradeContext::emit(const std::string& op, const std::vector<NodeArg*>
 
 NodeArg* UpgradeContext::ints(const std::vector<int64_t>& values) {
   return node_->graph().constant(TensorData::of_ints(values));
+}
+
+NodeArg* UpgradeContext::floats(const std::vector<double>& values) {
+  std::string bytes;
+  for (double v : values) {
+    const auto f = static_cast<float>(v);
+    bytes.append(reinterpret_cast<const char*>(&f), sizeof f);
+  }
+  return node_->graph().constant(TensorData{
+      DType::kFloat, {static_cast<int64_t>(values.size())}, std::make_shared<const std::string>(std::move(bytes))});
 }
 
 NodeArg* UpgradeContext::scalar(double value, DType dtype) {

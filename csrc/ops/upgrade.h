@@ -36,13 +36,15 @@ class UpgradeContext {
   std::optional<std::vector<int64_t>> take_ints(const std::string& name);
   std::optional<int64_t> take_int(const std::string& name);
   std::optional<double> take_float(const std::string& name);
+  std::optional<std::vector<double>> take_floats(const std::string& name);
   void drop(const std::string& name) { take(name); }
   void set(const std::string& name, AttributeValue value) { attributes_[name] = std::move(value); }
   const Attributes& attributes() const { return attributes_; }
 
   // -- emitting, before the node -----------------------------------------------------------------------------------
   NodeArg* emit(const std::string& op, const std::vector<NodeArg*>& inputs, Attributes attributes = {});
-  NodeArg* ints(const std::vector<int64_t>& values);  // int64[n] constant
+  NodeArg* ints(const std::vector<int64_t>& values);   // int64[n] constant
+  NodeArg* floats(const std::vector<double>& values);  // float[n] constant
   NodeArg* scalar(double value, DType dtype);
 
   // `op` on `inputs` takes the node's place, outputs and uses; the short form keeps operator and remaining attributes.

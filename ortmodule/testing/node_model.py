@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -12,7 +12,10 @@ from onnx import TensorProto, helper
 
 from .. import _C
 
-__all__ = ["ELEMENT_TYPES", "NodeModel", "node_model"]
+__all__ = ["ELEMENT_TYPES", "NodeModel", "NodesOf", "node_model"]
+
+# Makes the nodes of a call from the names of inputs and outputs and the attributes.
+NodesOf = Callable[[list[str], list[str], dict[str, Any]], Sequence[onnx.NodeProto]]
 
 _OPSETS = {
     "ai.onnx.ml": 3,
@@ -62,17 +65,21 @@ class NodeModel:
 
     model: onnx.ModelProto
     slots: tuple[int, ...]
+    _sessions: dict[Any, _C.Session] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def names(self) -> list[str]:
         """Names of the graph's inputs."""
         return [v.name for v in self.model.graph.input]
 
-    def session(self, trainable: Sequence[str] = (), device: str = "cpu") -> _C.Session:
-        """The compiled model; `trainable` names the inputs that get a gradient."""
-        options = {"dropout": "torch", "device": device}
-        mode = "training" if trainable else "inference"
-        return _C.Session(self.model.SerializeToString(), mode, list(trainable), options)
+    def session(self, trainable: Sequence[str] = (), device: str = "cpu", keep_stages: bool = False) -> _C.Session:
+        """The compiled model, the same one for the same arguments; `trainable` names the inputs that get a gradient."""
+        key = (tuple(trainable), device, keep_stages)
+        if key not in self._sessions:
+            options = {"dropout": "torch", "device": device, "keep_stages": keep_stages}
+            mode = "training" if trainable else "inference"
+            self._sessions[key] = _C.Session(self.model.SerializeToString(), mode, list(trainable), options)
+        return self._sessions[key]
 
 
 def node_model(
@@ -86,6 +93,7 @@ def node_model(
     constants: Sequence[int] = (),
     symbolic: bool = False,
     identity_inputs: bool = False,
+    nodes_of: NodesOf | None = None,
 ) -> NodeModel:
     """The model of one call of an operator.
 
@@ -97,6 +105,8 @@ def node_model(
         symbolic: every size above one is a symbol, equal sizes the same one, as torch.export names them.
         identity_inputs: each floating input is negated twice on its way to the node, so that the node's operands are
             intermediate values that its kernel may overwrite.
+        nodes_of: makes the nodes where one node with these attributes is not the whole call: its values are no tensors,
+            or its subgraphs read values around it.
     """
     infos, initializers, names, nodes, slots = [], [], [], [], []
     for i, value in enumerate(inputs):
@@ -116,9 +126,12 @@ def node_model(
             nodes.append(helper.make_node("Neg", [f"{name}_negative"], [f"{name}_copy"]))
             names[-1] = f"{name}_copy"
     results = [f"y{i}" for i in range(outputs)]
-    node = onnx.NodeProto(op_type=op, domain=domain, name="node", input=names, output=results)
-    node.attribute.extend(attribute(k, v) for k, v in (attributes or {}).items())
-    nodes.append(node)
+    if nodes_of is not None:
+        nodes.extend(nodes_of(names, results, dict(attributes or {})))
+    else:
+        node = onnx.NodeProto(op_type=op, domain=domain, name="node", input=names, output=results)
+        node.attribute.extend(attribute(k, v) for k, v in (attributes or {}).items())
+        nodes.append(node)
     graph = helper.make_graph(nodes, "one_node", infos, [onnx.ValueInfoProto(name=n) for n in results], initializers)
     opsets = [helper.make_opsetid(name, version) for name, version in {"": opset, **_OPSETS}.items()]
     return NodeModel(helper.make_model(graph, opset_imports=opsets, ir_version=11), tuple(slots))

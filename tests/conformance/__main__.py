@@ -87,12 +87,11 @@ class Server:
             self.process.wait()
 
 
-def report(results: dict[str, tuple[str, str]]) -> None:
+def report(results: dict[str, tuple[str, str]], by_kind: dict[str, list[str]]) -> None:
     for state in ("failed", "unsupported"):
         for name, (got, why) in results.items():
             if got == state:
                 print(f"{state}  {name}: {why}")
-    counts = collections.Counter(state for state, _ in results.values())
     reasons: collections.Counter[tuple[str, str]] = collections.Counter()
     for state, why in results.values():
         if state != "passed":
@@ -100,7 +99,11 @@ def report(results: dict[str, tuple[str, str]]) -> None:
     print("\n  tests  reason")
     for (state, why), count in reasons.most_common(40):
         print(f"  {count:5d}  {state}: {why}")
-    print("\n" + ", ".join(f"{counts[state]} {state}" for state in ("passed", "failed", "unsupported")))
+    print()
+    groups = {f"{kind}: ": names for kind, names in by_kind.items()} if len(by_kind) > 1 else {}
+    for title, names in [*groups.items(), ("", list(results))]:
+        counts = collections.Counter(results[name][0] for name in names)
+        print(title + ", ".join(f"{counts[state]} {state}" for state in ("passed", "failed", "unsupported")))
 
 
 def operator_table(results: dict[str, tuple[str, str]]) -> str:
@@ -145,7 +148,7 @@ def operator_table(results: dict[str, tuple[str, str]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kinds", default="node", help=f"of {', '.join(KINDS)}, or all")
+    parser.add_argument("--kinds", default="node,light", help=f"of {', '.join(KINDS)}, or all")
     parser.add_argument("--match", default="", help="only tests whose name holds this")
     parser.add_argument("--json", metavar="OUT", help="the result of every test")
     parser.add_argument("--table", metavar="OUT", help="a table by operator, in Markdown")
@@ -156,15 +159,16 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     warnings.simplefilter("ignore")
     results: dict[str, tuple[str, str]] = {}
+    by_kind: dict[str, list[str]] = {}
     server = Server()
     try:
         for kind in KINDS if args.kinds == "all" else args.kinds.split(","):
-            names: list[Any] = [name for name in cases(kind) if args.match in name]
-            for name in names:
+            by_kind[kind] = [name for name in cases(kind) if args.match in name]
+            for name in by_kind[kind]:
                 results[name] = server.ask(kind, name)
     finally:
         server.close()
-    report(results)
+    report(results, by_kind)
     if args.table:
         Path(args.table).parent.mkdir(parents=True, exist_ok=True)
         Path(args.table).write_text(operator_table(results))

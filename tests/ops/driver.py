@@ -1,77 +1,50 @@
-"""Builds a model of one node and runs it through the engine, in inference or with gradients.
+"""Samples of the operator table, run by the public checkers of ortmodule.testing.
 
-Sizes may be symbolic: then every size above one is a symbol, equal sizes the same one, as torch.export names them.
+Every check is counted; conftest.py prints the numbers at the end.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import collections
 from typing import Any
 
-import onnx
 import torch
-from onnx import helper
 
-from ortmodule import _C
-from ortmodule.testing.node_model import ELEMENT_TYPES, attribute, tensor_proto
+from ortmodule.testing import GradientChecker, OpTester
 
 from .table import Case, Row
 
-OPSETS = {
-    "": 23,
-    "ai.onnx.ml": 3,
-    "ai.onnx.preview.training": 1,
-    "com.microsoft": 1,
-    "ai.ortmodule": 1,
-    "org.pytorch.aten": 1,
-}
+# Relative to the larger of 1 and the number, by the type that is computed in.
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+NUMERIC = 1e-6
+
+COUNTS: collections.Counter[str] = collections.Counter()
 
 
-@dataclass
-class NodeModel:
-    """A model of one node. `slots` are the operator's inputs that are graph inputs, in their order."""
-
-    model: onnx.ModelProto
-    slots: list[int]
-
-    @property
-    def names(self) -> list[str]:
-        return [v.name for v in self.model.graph.input]
+def samples(row: Row, dtype: torch.dtype) -> list[Case]:
+    torch.manual_seed(0)
+    return list(row.cases(dtype))
 
 
-def build(row: Row, case: Case, *, symbolic: bool = False, identity_inputs: bool = False) -> NodeModel:
-    """The model of a case. With `identity_inputs` each floating input is negated twice on its way to the node, so that
-    the node's operands are intermediate values that its kernel may overwrite."""
-    inputs, initializers, names, nodes, slots = [], [], [], [], []
-    for i, value in enumerate(case.inputs):
-        if value is None:
-            names.append("")
-            continue
-        name = f"x{i}"
-        names.append(name)
-        if i in case.constants:
-            initializers.append(tensor_proto(name, value))
-            continue
-        slots.append(i)
-        dims = [f"s{d}" if symbolic and d > 1 else d for d in value.shape]
-        inputs.append(helper.make_tensor_value_info(name, ELEMENT_TYPES[value.dtype], dims))
-        if identity_inputs and value.dtype.is_floating_point:
-            nodes.append(helper.make_node("Neg", [name], [f"{name}_negative"]))
-            nodes.append(helper.make_node("Neg", [f"{name}_negative"], [f"{name}_copy"]))
-            names[-1] = f"{name}_copy"
-    outputs = [f"y{i}" for i in range(case.outputs)]
-    if row.nodes is not None:
-        nodes.extend(row.nodes(names, outputs, case.attributes))
-    else:
-        node = onnx.NodeProto(op_type=row.name, domain=row.domain, name="node", input=names, output=outputs)
-        node.attribute.extend(attribute(k, v) for k, v in case.attributes.items())
-        nodes.append(node)
-    results = [onnx.ValueInfoProto(name=name) for name in outputs]
-    graph = helper.make_graph(nodes, "one_node", inputs, results, initializers)
-    opsets = [helper.make_opsetid(domain, version) for domain, version in {**OPSETS, "": row.opset}.items()]
-    return NodeModel(helper.make_model(graph, opset_imports=opsets, ir_version=11), slots)
+def reference_of(row: Row, case: Case) -> Any:
+    def reference(*inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        out = row.reference(*inputs, **case.attributes)
+        return (tuple(out) if isinstance(out, tuple | list) else (out,))[: case.outputs]
+
+    return reference
+
+
+def expected(row: Row, case: Case) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(1)
+    return tuple(y.detach() for y in reference_of(row, case)(*case.inputs))
+
+
+def tolerance_of(row: Row, case: Case, dtype: torch.dtype) -> float:
+    if dtype == torch.float64:
+        return TOLERANCES[dtype]
+    # Rounding of bfloat16 operands needs more room than float32 ever may.
+    reduced = any(v is not None and v.dtype in (torch.bfloat16, torch.float16) for v in case.inputs)
+    return max(TOLERANCES.get(dtype, 0.0), min(row.tolerance or 0.0, 1.0 if reduced else 1e-4))
 
 
 def differentiated(row: Row, case: Case) -> list[int]:
@@ -88,63 +61,62 @@ def differentiated(row: Row, case: Case) -> list[int]:
     ]
 
 
-def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+def where(row: Row, case: Case, what: str) -> str:
+    shapes = [None if v is None else (tuple(v.shape), v.dtype) for v in case.inputs]
+    return f"{what} of {row.qualified_name} {case.attributes} on {shapes}"
 
 
-def run_engine(
-    row: Row, case: Case, inputs: Sequence[torch.Tensor | None], device: str = "cpu", **how: bool
-) -> tuple[torch.Tensor, ...]:
-    """The engine's outputs for `inputs` (on `device`) in place of the case's; those that require grad are trained."""
-    built = build(row, case, **how)
-    values = [inputs[i] for i in built.slots]
-    trainable = [n for n, v in zip(built.names, values) if v is not None and v.requires_grad]
-    options = {"dropout": "torch", "device": device}
-    session = _C.Session(built.model.SerializeToString(), "training" if trainable else "inference", trainable, options)
-    return tuple(session.run(values))
+def check_forward(
+    row: Row, case: Case, what: str = "forward", want: tuple[torch.Tensor, ...] | None = None, **how: bool
+) -> None:
+    """Values, types and declared shapes against the reference (or `want`)."""
+    outputs = expected(row, case) if want is None else want
+    test = OpTester(row.name, row.opset, row.domain, row.nodes)
+    for i, value in enumerate(case.inputs):
+        test.add_input(value, constant=i in case.constants)
+    for name, attribute in case.attributes.items():
+        test.add_attribute(name, attribute)
+    for y in outputs:
+        test.add_output(y)
+    kinds = {y.dtype for y in outputs if y.dtype.is_floating_point}
+    tolerance = max((tolerance_of(row, case, kind) for kind in kinds), default=0.0)
+    torch.manual_seed(1)
+    try:
+        test.run(tolerance, tolerance, **how)
+    except AssertionError as error:
+        raise AssertionError(f"{where(row, case, what)}: {error}") from None
+    COUNTS["values"] += 1 + how.get("strided", False)
 
 
-def declared_types(row: Row, case: Case, **how: bool) -> list[tuple[int, list[int | str] | None]]:
-    """What the operator's rule says of each output: element type and dims (None: rank unknown)."""
-    built = build(row, case, **how)
-    session = _C.Session(built.model.SerializeToString(), "inference", [], {"keep_stages": True})
-    out: list[tuple[int, list[int | str] | None]] = []
-    for value in onnx.load_from_string(session.stage_model("resolved")).graph.output:
-        kind = value.type.tensor_type
-        dims = [d.dim_param or d.dim_value for d in kind.shape.dim] if kind.HasField("shape") else None
-        out.append((kind.elem_type, dims))
-    return out
+def checker(row: Row, case: Case) -> GradientChecker:
+    return GradientChecker(
+        row.name,
+        case.attributes,
+        domain=row.domain,
+        opset=row.opset,
+        outputs=case.outputs,
+        constants=case.constants,
+        nodes_of=row.nodes,
+        wrt=differentiated(row, case),
+    )
 
 
-def run_reference(
-    row: Row, case: Case, inputs: Sequence[torch.Tensor | None], device: str = "cpu"
-) -> tuple[torch.Tensor, ...]:
-    """PyTorch's outputs; tensors that the reference makes or takes from attributes are on `device` too."""
-    attributes = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in case.attributes.items()}
-    with torch.device(device) if device != "cpu" else contextlib.nullcontext():
-        return as_tuple(row.reference(*inputs, **attributes))[: case.outputs]
+def check_autograd(
+    row: Row, case: Case, dtype: torch.dtype, what: str = "gradient", check: GradientChecker | None = None, **how: bool
+) -> None:
+    """Outputs in training and gradients against autograd."""
+    torch.manual_seed(1)
+    try:
+        error = (check or checker(row, case)).autograd_error(case.inputs, reference_of(row, case), **how)
+    except AssertionError as error:
+        raise AssertionError(f"{where(row, case, what)}: {error}") from None
+    assert error <= tolerance_of(row, case, dtype), f"{where(row, case, what)} is off by {error:.2g}"
+    COUNTS["gradients against autograd"] += 1
 
 
-def leaves(row: Row, case: Case, device: str = "cpu") -> list[torch.Tensor | None]:
-    """Fresh leaves with the case's values (and strides), requiring grad where the row differentiates."""
-    wanted = differentiated(row, case)
-    return [
-        v if v is None else v.detach().clone(memory_format=torch.preserve_format).to(device).requires_grad_(i in wanted)
-        for i, v in enumerate(case.inputs)
-    ]
-
-
-def gradients(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Gradients of a fixed random projection of the differentiable outputs."""
-    generator = torch.Generator().manual_seed(7)
-    flowing = [y for y in outputs if y.requires_grad]
-    seeds = [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype) - 0.3 for y in flowing]
-    wanted = [x for x in inputs if x is not None and x.requires_grad]
-    return list(torch.autograd.grad(flowing, wanted, seeds, allow_unused=True))
-
-
-def strided(value: torch.Tensor | None) -> torch.Tensor | None:
-    """The same elements with other strides, where there are two axes to swap."""
-    if value is None or value.dim() < 2:
-        return value
-    return value.transpose(-1, -2).contiguous().transpose(-1, -2)
+def check_numeric(row: Row, case: Case, check: GradientChecker) -> None:
+    """The gradient against differences in float64."""
+    torch.manual_seed(1)
+    error = check.numeric_error(case.inputs, directions=10)
+    assert error <= NUMERIC, f"{where(row, case, 'gradient')} is off by {error:.2g} from differences"
+    COUNTS["gradients against differences"] += 1

@@ -1,43 +1,16 @@
-"""The table that drives all operator tests: the rows of every family."""
+"""The table that drives all operator tests: the rows of every module samples_<family> of this folder."""
 
 from __future__ import annotations
 
-from . import (
-    samples_activation,
-    samples_attention,
-    samples_constant,
-    samples_contrib,
-    samples_control,
-    samples_elementwise,
-    samples_forms,
-    samples_index,
-    samples_nn,
-    samples_recurrent,
-    samples_reduce,
-    samples_shape,
-    samples_signal,
-    samples_training,
-    samples_types,
-    samples_vision,
-)
+import importlib
+import pkgutil
+from pathlib import Path
+
 from .table import Row
 
 FAMILIES = [
-    samples_activation,
-    samples_attention,
-    samples_constant,
-    samples_contrib,
-    samples_control,
-    samples_elementwise,
-    samples_forms,
-    samples_index,
-    samples_nn,
-    samples_recurrent,
-    samples_reduce,
-    samples_shape,
-    samples_signal,
-    samples_training,
-    samples_types,
-    samples_vision,
+    importlib.import_module(f"{__package__}.{module.name}")
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)])
+    if module.name.startswith("samples_")
 ]
 ROWS: list[Row] = [row for family in FAMILIES for row in family.ROWS]

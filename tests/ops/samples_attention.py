@@ -241,9 +241,17 @@ def causal_conv_cases(dtype: torch.dtype) -> list[Case]:
 
 
 ROWS = [
-    Row("Attention", attention, attention_cases, tolerance=5e-2),
-    Row("RotaryEmbedding", rotary, rotary_cases, tolerance=5e-2),
-    Row("RotaryEmbedding", contrib_rotary, contrib_rotary_cases, "com.microsoft", tolerance=5e-2, symbolic=False),
-    Row("LinearAttention", linear_attention, linear_attention_cases, opset=27, tolerance=5e-2),
-    Row("CausalConvWithState", causal_conv, causal_conv_cases, opset=27, tolerance=5e-2),
+    Row("Attention", attention, attention_cases, tolerance=5e-2, refuses=True),
+    Row("RotaryEmbedding", rotary, rotary_cases, tolerance=5e-2, refuses=True),
+    Row(
+        "RotaryEmbedding",
+        contrib_rotary,
+        contrib_rotary_cases,
+        "com.microsoft",
+        tolerance=5e-2,
+        symbolic=False,
+        refuses=True,
+    ),
+    Row("LinearAttention", linear_attention, linear_attention_cases, opset=27, tolerance=5e-2, refuses=True),
+    Row("CausalConvWithState", causal_conv, causal_conv_cases, opset=27, tolerance=5e-2, refuses=True),
 ]

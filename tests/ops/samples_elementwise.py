@@ -43,7 +43,15 @@ def with_ties(floating: torch.dtype) -> list[Case]:
     a = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.0, 4.0]], dtype=floating)
     b = torch.tensor([[1.0, 3.0, 2.0], [-1.0, 5.0, 4.0]], dtype=floating)
     row = torch.tensor([1.0, 0.0, 4.0], dtype=floating)
-    return [Case((a, b)), Case((a, row)), Case((a, b, row)), Case((a,)), Case((a, torch.tensor(1.0, dtype=floating)))]
+    mixed = tuple(rand(*s, dtype=floating) for s in ((2, 3), (3,), (4, 1, 3)))
+    return [
+        Case((a, b)),
+        Case((a, row)),
+        Case((a, b, row), smooth=False),
+        Case((a,)),
+        Case((a, torch.tensor(1.0, dtype=floating))),
+        Case(mixed),
+    ]
 
 
 def chain(pair: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -75,13 +83,16 @@ def clip(x: torch.Tensor, low: torch.Tensor | None = None, high: torch.Tensor | 
 def clip_cases(dtype: torch.dtype) -> list[Case]:
     x = torch.tensor([[-3.0, -1.0, 0.25], [1.0, 0.5, 7.0]], dtype=dtype)
     low, high = torch.tensor(-1.0, dtype=dtype), torch.tensor(1.0, dtype=dtype)
+    inner = torch.tensor(-0.9, dtype=dtype)
     return [
-        Case((x, low, high), constants=(1, 2)),
-        Case((x, low, high)),
-        Case((x, None, high), constants=(2,)),
-        Case((x, low)),
-        Case((x, high, low)),
+        Case((x, low, high), constants=(1, 2), smooth=False),
+        Case((x, low, high), smooth=False),
+        Case((x, None, high), constants=(2,), smooth=False),
+        Case((x, low), smooth=False),
+        Case((x, high, low), smooth=False),
         Case((x,)),
+        Case((x, inner, -inner)),
+        Case((x, None, -inner)),
     ]
 
 
@@ -92,7 +103,7 @@ def pow_cases(dtype: torch.dtype) -> list[Case]:
     return [
         *[Case((x, e), constants=(1,)) for e in exponents],
         Case((x, rand(3, dtype=dtype))),
-        Case((zeros, torch.tensor([0.0, 2.0, 1.5], dtype=dtype))),
+        Case((zeros, torch.tensor([0.0, 2.0, 1.5], dtype=dtype)), smooth=False),
         Case((x, torch.tensor(3, dtype=torch.int64))),
     ]
 
@@ -101,7 +112,9 @@ def cast_cases(dtype: torch.dtype) -> list[Case]:
     x = rand(2, 3, dtype=dtype, low=-4, high=4)
     wide = torch.float64 if dtype != torch.float64 else torch.float32
     kinds = (dtype, wide, torch.bfloat16, torch.int64, torch.bool)
-    return [Case((x,), {"to": k}) for k in kinds] + [Case((rand(3, dtype=torch.int32),), {"to": dtype})]
+    return [Case((x,), {"to": k}, smooth=k == dtype) for k in kinds] + [
+        Case((rand(3, dtype=torch.int32),), {"to": dtype})
+    ]
 
 
 def where_cases(dtype: torch.dtype) -> list[Case]:

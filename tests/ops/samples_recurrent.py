@@ -156,7 +156,7 @@ def cases(gates: int, defaults: list[str]) -> Callable[[torch.dtype], Sequence[C
 
 
 def row(name: str, cell: Callable[..., Any], gates: int, defaults: list[str]) -> Row:
-    return Row(name, layer(cell, gates, defaults), cases(gates, defaults), tolerance=5e-2)
+    return Row(name, layer(cell, gates, defaults), cases(gates, defaults), tolerance=5e-2, refuses=True)
 
 
 ROWS = [

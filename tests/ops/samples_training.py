@@ -116,7 +116,7 @@ def embed_cases(dtype: torch.dtype) -> list[Case]:
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=torch.int32)
     return [
         Case((ids, segments, words, places, kinds, gamma, beta, mask), outputs=3),
-        Case((ids, None, words, places, None, gamma, beta, None, ids), {"epsilon": 1e-5}),
+        Case((ids, None, words, places, None, gamma, beta, None, ids), {"epsilon": 1e-5}, stock=False),
     ]
 
 
@@ -194,7 +194,14 @@ ROWS = [
     Row("FusedMatMul", fused_matmul, fused_matmul_cases, MICROSOFT, tolerance=5e-2),
     Row("TransposeMatMul", fused_matmul, transpose_matmul_cases, MICROSOFT, tolerance=5e-2),
     Row("ScaledSum", scaled_sum, scaled_sum_cases, MICROSOFT, tolerance=5e-2),
-    Row("SkipLayerNormalization", skip_layer_norm, skip_cases(1, True), MICROSOFT, tolerance=5e-2),
+    Row(
+        "SkipLayerNormalization",
+        skip_layer_norm,
+        skip_cases(1, True),
+        MICROSOFT,
+        tolerance=5e-2,
+        no_forms=("size 4 as 0",),
+    ),
     Row(
         "SkipLayerNormalization",
         skip_layer_norm,
@@ -202,11 +209,12 @@ ROWS = [
         MICROSOFT,
         differentiable=False,
         tolerance=5e-2,
+        no_forms=("size 4 as 0",),
     ),
     Row("SkipSimplifiedLayerNormalization", skip_rms_norm, skip_cases(1, False), MICROSOFT, tolerance=5e-2),
     Row("SimplifiedLayerNormalization", rms_norm, rms_cases, tolerance=5e-2),
     Row("SimplifiedLayerNormalization", rms_norm, rms_cases, MICROSOFT, tolerance=5e-2),
-    Row("EmbedLayerNormalization", embed, embed_cases, MICROSOFT, tolerance=5e-2),
+    Row("EmbedLayerNormalization", embed, embed_cases, MICROSOFT, tolerance=5e-2, refuses=True),
     Row("BiasSoftmax", bias_softmax, bias_softmax_cases, MICROSOFT, tolerance=5e-2),
     Row(
         "Adagrad",

@@ -20,12 +20,16 @@ class Case:
     attributes: ONNX attributes; a torch.dtype becomes a TensorProto data type, a torch.Tensor a tensor attribute.
     constants: inputs that the model holds as initializers instead of taking them at run time.
     outputs: how many outputs the node has.
+    smooth: False at a kink, where differences of values are not what any side's derivative says.
+    stock: False where the onnxruntime package refuses or crashes on what its documentation of com.microsoft allows.
     """
 
     inputs: Tensors
     attributes: dict[str, Any] = field(default_factory=dict)
     constants: tuple[int, ...] = ()
     outputs: int = 1
+    smooth: bool = True
+    stock: bool = True
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,14 @@ class Row:
     reference: called with the inputs and the attributes as keywords; returns a tensor or a tuple, one per output.
     cases: called with a floating dtype; returns fresh samples, the same ones for the same seed.
     grads: inputs that are differentiated; None means every floating input that is no constant.
-    dtypes: what the forward and gradient tests run in; bfloat16 is tested forward only.
+    bfloat16: False where bfloat16 cannot be compared: the result jumps with the last bit of an operand.
+    smooth: False where the gradient is not the derivative by definition (rounding passes it on, ...).
     nodes: makes the model's nodes from the names of inputs and outputs and the attributes, where one node of the
         operator is not enough: its values are no tensors, or its subgraphs read values around it.
     symbolic: False where the operator's shape rule needs numbers, so that it is tested with static sizes only.
     opset: the version of ai.onnx that the model imports.
+    refuses: the operator refuses some forms that the reference takes: their sizes do not belong together.
+    no_forms: beginnings of names of forms (forms.py) that the operator refuses although the reference takes them.
     """
 
     name: str
@@ -49,9 +56,12 @@ class Row:
     differentiable: bool = True
     grads: tuple[int, ...] | None = None
     bfloat16: bool = True
+    smooth: bool = True
     symbolic: bool = True
     tolerance: float | None = None
     opset: int = 23
+    refuses: bool = False
+    no_forms: tuple[str, ...] = ()
     nodes: Callable[[list[str], list[str], dict[str, Any]], list[onnx.NodeProto]] | None = None
 
     @property

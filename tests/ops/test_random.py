@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from .driver import run_engine
-from .table import Case, Row
+from ortmodule.testing import node_model
 
-ROW = Row("PhiloxDropout", lambda x, ratio: x, lambda dtype: [], "ai.ortmodule")
+OWN = "ai.ortmodule"
 
 
 def drop(x: torch.Tensor, ratio: float) -> torch.Tensor:
-    case = Case((x, torch.tensor(ratio, dtype=torch.float64)), {}, (1,))
-    return run_engine(ROW, case, case.inputs)[0]
+    built = node_model("PhiloxDropout", [x, torch.tensor(ratio, dtype=torch.float64)], domain=OWN, constants=[1])
+    return built.session(["x0"] if x.requires_grad else []).run([x])[0]
 
 
 @pytest.fixture(autouse=True)

@@ -66,6 +66,8 @@ class AtenCall {
     const auto results = call(c, inputs);
     for (size_t i = 0; i < outputs_ && i < results.size(); ++i)
       c.out(i, results[i].defined() ? results[i].detach() : results[i]);
+    ORTMODULE_CHECK(results.size() >= outputs_, kRuntime, "[ATen] ", operator_.schema().name(), " gave ",
+                    results.size(), " results, the node has ", outputs_);
     size_t slot = outputs_;
     for (int64_t i : saved_outputs_) c.out(slot++, results.at(static_cast<size_t>(i)));
     for (at::Tensor& handle : handles) c.out(slot++, std::move(handle));

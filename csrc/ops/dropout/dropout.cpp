@@ -55,7 +55,16 @@ void upgrade_dropout(UpgradeContext& c) {
   const auto ratio = c.take_float("ratio");
   const bool training = c.opset() < 7 && c.take_int("is_test").value_or(0) == 0;
   c.drop("consumed_inputs");
-  if (c.opset() < 10 && c.wants(1)) c.unsupported("the output 'mask' is not supported");
+  if (c.opset() < 10 && c.wants(1)) {
+    NodeArg* mask = c.node().output(1);
+    if (training && !mask->uses().empty()) c.unsupported("the output 'mask' of training is not supported");
+    if (mask->is_graph_output()) c.unsupported("the output 'mask' as the model's is not supported");
+    if (!mask->uses().empty()) {
+      NodeArg* sizes = c.emit("Shape", {c.I(0)});
+      c.node().graph().replace_all_uses(mask, c.emit("Expand", {c.scalar(1, c.dtype(0)), sizes}));
+    }
+    c.node().graph().drop_output(&c.result(), 1);
+  }
   std::vector<NodeArg*> inputs{c.I(0), c.scalar(ratio.value_or(0.5), DType::kFloat)};
   if (training) inputs.push_back(c.scalar(1, DType::kBool));
   c.rewrite(inputs);

@@ -94,7 +94,11 @@ ORTMODULE_KERNEL("", ScatterND, "aten", [](const Node& node) -> Kernel {
 // Index tensors from input `first` on, each at its axis; axes between them stay whole.
 class AxisIndices {
  public:
-  AxisIndices(const Node& node, size_t first) : first_(first), dims_(node.get_ints("dims")) {}
+  AxisIndices(const Node& node, size_t first) : first_(first), dims_(node.get_ints("dims")) {
+    ORTMODULE_CHECK_GRAPH(first + dims_.size() == node.inputs().size(), "[", node.op(), "] ",
+                          node.inputs().size() - first, " index tensors for ", dims_.size(), " axes (", node.describe(),
+                          ")");
+  }
 
   IndexList read(const KernelContext& c, int64_t rank) const {
     IndexList list;

@@ -1,8 +1,8 @@
 // Det: the determinant of square matrices. Its gradient exists for singular matrices too, where no inverse does.
 #include "base/status.h"
-#include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/rerun.h"
 
 namespace ortmodule {
 
@@ -14,13 +14,7 @@ ORTMODULE_OP("", Det, 11)
       if (x && x->size() < 2) c.error(str("X should be [..., M, M], got ", shape_text(*x)));
       c.out(0, c.dtype(0), x ? std::optional<Shape>(Shape(x->begin(), x->end() - 2)) : std::nullopt);
     })
-    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::DetGrad", {c.GO(0), c.I(0)})); });
-
-ORTMODULE_OP("ai.ortmodule", DetGrad, 1)
-    .input("dY")
-    .input("X")
-    .output("dX")
-    .infer([](InferContext& c) { c.same_as(0, 1); })
-    .not_differentiable();
+    .grad({"X"}, [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::DetGrad"); });
+ORTMODULE_OP("ai.ortmodule", DetGrad, 1).apply(rerun_record);
 
 }  // namespace ortmodule

@@ -3,9 +3,7 @@
 #include <ATen/ops/linalg_det.h>
 
 #include "base/status.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/recomputed_gradient.h"
+#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
@@ -16,13 +14,12 @@ at::Tensor det(const at::Tensor& x) {
   return at::linalg_det(x.to(type == at::kDouble ? at::kDouble : at::kFloat)).to(type);
 }
 
-ORTMODULE_KERNEL("", Det, "aten",
-                 [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, det(c.in(0))); }; });
-ORTMODULE_KERNEL("ai.ortmodule", DetGrad, "aten", [](const Node&) -> Kernel {
-  return [](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1)}, {0}, [](const std::vector<at::Tensor>& v) { return det(v[0]); });
-  };
-});
+TensorFunction det_of(const Node&) {
+  return [](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> { return {det(in[0])}; };
+}
+
+ORTMODULE_KERNEL("", Det, "aten", function_kernel_of<det_of>);
+ORTMODULE_KERNEL("ai.ortmodule", DetGrad, "aten", rerun_kernel_of<det_of>);
 
 }  // namespace
 }  // namespace ortmodule

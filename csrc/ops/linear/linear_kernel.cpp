@@ -9,7 +9,8 @@
 namespace ortmodule {
 namespace {
 
-at::Tensor as_matrix(const at::Tensor& t) { return t.dim() == 2 ? t : t.reshape({-1, t.size(-1)}); }
+// A vector is one row.
+at::Tensor as_matrix(const at::Tensor& t) { return t.dim() > 1 ? t.flatten(0, -2) : t.unsqueeze(0); }
 
 void linear(KernelContext& c) { c.out(0, linear_product(c.in(0), c.in(1), c.in_or_undefined(2))); }
 

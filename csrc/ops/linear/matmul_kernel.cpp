@@ -13,7 +13,7 @@
 namespace ortmodule {
 namespace {
 
-at::Tensor as_rows(const at::Tensor& t) { return t.dim() == 2 ? t : t.reshape({-1, t.size(-1)}); }
+at::Tensor as_rows(const at::Tensor& t) { return t.dim() == 2 ? t : t.flatten(0, -2); }
 at::Tensor row_if_vector(const at::Tensor& t) { return t.dim() == 1 ? t.unsqueeze(0) : t; }
 at::Tensor column_if_vector(const at::Tensor& t) { return t.dim() == 1 ? t.unsqueeze(1) : t; }
 

@@ -6,9 +6,13 @@
 #include <ATen/ops/_batch_norm_with_update.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/batch_norm_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <ATen/ops/var.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <c10/util/DimVector.h>
 
@@ -25,9 +29,32 @@ c10::DimVector all_but_channels(const at::Tensor& x) {
   return axes;
 }
 
+// ATen refuses an input without elements; it leaves the running statistics as they are, and its gradients are zero.
+bool without_elements(KernelContext& c) {
+  const at::Tensor& x = c.in(0);
+  if (x.numel() > 0) return false;
+  const auto statistics = [&](size_t i) { return at::zeros(c.in(i).sizes(), c.in(i).options()); };
+  c.out(0, at::empty_like(x));
+  if (c.wants(1)) c.out(1, c.in(3).clone());
+  if (c.wants(2)) c.out(2, c.in(4).clone());
+  if (c.wants(3)) c.out(3, statistics(3));
+  if (c.wants(4)) c.out(4, statistics(4));
+  if (c.wants(5)) c.out(5, at::empty({0}, x.options().dtype(at::kByte)));
+  return true;
+}
+
+bool gradient_without_elements(KernelContext& c) {
+  if (c.in(1).numel() > 0) return false;
+  c.out(0, at::empty_like(c.in(1)));
+  if (c.wants(1)) c.out(1, at::zeros_like(c.in(2)));
+  if (c.wants(2)) c.out(2, at::zeros_like(c.in(2)));
+  return true;
+}
+
 // The standard's running statistics: momentum weighs the old ones, the variance is the biased one.
 Kernel make_own_statistics(double epsilon, double momentum) {
   return [epsilon, momentum](KernelContext& c) {
+    if (without_elements(c)) return;
     const at::Tensor& x = c.in(0);
     at::Tensor mean = c.in(3).clone(), var = c.in(4).clone();
     auto [y, save_mean, save_invstd, reserve] =
@@ -48,6 +75,7 @@ Kernel make_batch_norm(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
   if (node.get_int("training_mode", 0)) return make_own_statistics(epsilon, node.get_float("momentum", 0.9));
   return [epsilon](KernelContext& c) {
+    if (without_elements(c)) return;
     c.out(0, std::get<0>(at::native_batch_norm(c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), false, 0.0, epsilon)));
   };
 }
@@ -55,6 +83,7 @@ Kernel make_batch_norm(const Node& node) {
 Kernel make_batch_norm_grad(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
   return [epsilon](KernelContext& c) {
+    if (gradient_without_elements(c)) return;
     auto [dx, dscale, dbias] = at::native_batch_norm_backward(c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), {}, {},
                                                               false, epsilon, {c.wants(0), c.wants(1), c.wants(2)});
     c.out(0, std::move(dx));
@@ -66,6 +95,7 @@ Kernel make_batch_norm_grad(const Node& node) {
 Kernel make_training(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5), momentum = node.get_float("momentum", 0.1);
   return [epsilon, momentum](KernelContext& c) {
+    if (without_elements(c)) return;
     at::Tensor mean = c.in(3).clone(), var = c.in(4).clone();
     auto [y, save_mean, save_invstd, reserve] =
         at::_batch_norm_with_update(c.in(0), c.in(1), c.in(2), mean, var, momentum, epsilon);
@@ -90,6 +120,7 @@ void apply_statistics(KernelContext& c) {
 Kernel make_training_grad(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
   return [epsilon](KernelContext& c) {
+    if (gradient_without_elements(c)) return;
     auto [dx, dscale, dbias] = at::batch_norm_backward(c.in(0), c.in(1), c.in(2), {}, {}, c.in(3), c.in(4), true,
                                                        epsilon, {c.wants(0), c.wants(1), c.wants(2)}, c.in(5));
     c.out(0, std::move(dx));

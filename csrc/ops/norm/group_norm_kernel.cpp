@@ -1,7 +1,9 @@
 // Kernels of GroupNormalization, InstanceNormalization and their gradient.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_group_norm.h>
 #include <ATen/ops/native_group_norm_backward.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
@@ -17,6 +19,7 @@ struct Extent {
   }
 };
 
+// ATen's kernels read rows and parameters as if they were dense.
 at::Tensor dense(const at::Tensor& t) { return t.contiguous(t.suggest_memory_format()); }
 at::Tensor to_type(const at::Tensor& t, at::ScalarType type) { return t.scalar_type() == type ? t : t.to(type); }
 
@@ -26,7 +29,7 @@ Kernel make_group_norm(const Node& node) {
   return [groups, epsilon](KernelContext& c) {
     const at::Tensor x = dense(c.in(0));
     const Extent e(x, groups);
-    auto [y, mean, rstd] = at::native_group_norm(x, c.in(1), c.in(2), e.batch, e.channels, e.inner, e.groups, epsilon);
+    auto [y, mean, rstd] = at::native_group_norm(x, c.in(1).contiguous(), c.in(2).contiguous(), e.batch, e.channels, e.inner, e.groups, epsilon);
     c.out(0, std::move(y));
     const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     if (c.wants(1)) c.out(1, to_type(mean, type));
@@ -39,8 +42,15 @@ Kernel make_group_norm_grad(const Node& node) {
   return [groups](KernelContext& c) {
     const at::Tensor x = dense(c.in(1));
     const at::Tensor dy = c.in(0).contiguous(x.suggest_memory_format());
-    const at::Tensor& scale = c.in(4);
+    const at::Tensor scale = c.in(4).contiguous();
     const Extent e(x, groups);
+    if (x.numel() == 0) {
+      // ATen divides by the number of elements.
+      c.out(0, at::empty_like(x));
+      if (c.wants(1)) c.out(1, at::zeros_like(scale));
+      if (c.wants(2)) c.out(2, at::zeros_like(scale));
+      return;
+    }
     auto [dx, dscale, dbias] = at::native_group_norm_backward(
         dy, x, to_type(c.in(2), scale.scalar_type()), to_type(c.in(3), scale.scalar_type()), scale, e.batch, e.channels,
         e.inner, e.groups, {c.wants(0), c.wants(1), c.wants(2)});

@@ -6,19 +6,10 @@
 #include "ops/infer_context.h"
 #include "ops/pool/window.h"
 #include "ops/registry.h"
+#include "ops/rerun.h"
 
 namespace ortmodule {
 namespace {
-
-void lp_attributes(OpRecord& op) {
-  op.attr("auto_pad", AttrKind::kString)
-      .attr("ceil_mode", AttrKind::kInt)
-      .attr("dilations", AttrKind::kInts)
-      .required_attr("kernel_shape", AttrKind::kInts)
-      .attr("p", AttrKind::kInt)
-      .attr("pads", AttrKind::kInts)
-      .attr("strides", AttrKind::kInts);
-}
 
 void infer_lp_pool(InferContext& c) {
   const PoolAttributes a(c.node());
@@ -55,19 +46,16 @@ void infer_lp_pool(InferContext& c) {
 ORTMODULE_OP("", LpPool, 2)
     .input("X")
     .output("Y")
-    .apply(lp_attributes)
+    .attr("auto_pad", AttrKind::kString)
+    .attr("ceil_mode", AttrKind::kInt)
+    .attr("dilations", AttrKind::kInts)
+    .required_attr("kernel_shape", AttrKind::kInts)
+    .attr("p", AttrKind::kInt)
+    .attr("pads", AttrKind::kInts)
+    .attr("strides", AttrKind::kInts)
     .infer(infer_lp_pool)
-    .grad({"X"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::LpPoolGrad", {c.GO(0), c.I(0)}, c.node().attributes()));
-    });
-
-ORTMODULE_OP("ai.ortmodule", LpPoolGrad, 1)
-    .input("dY")
-    .input("X")
-    .output("dX")
-    .apply(lp_attributes)
-    .infer([](InferContext& c) { c.same_as(0, 1); })
-    .not_differentiable();
+    .grad({"X"}, [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::LpPoolGrad"); });
+ORTMODULE_OP("ai.ortmodule", LpPoolGrad, 1).apply(rerun_record);
 
 ORTMODULE_OP("", GlobalLpPool, 2)
     .input("X")
@@ -84,17 +72,8 @@ ORTMODULE_OP("", GlobalLpPool, 2)
       }
       c.out(0, c.dtype(0), std::move(out));
     })
-    .grad({"X"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::GlobalLpPoolGrad", {c.GO(0), c.I(0)}, c.node().attributes()));
-    });
-
-ORTMODULE_OP("ai.ortmodule", GlobalLpPoolGrad, 1)
-    .input("dY")
-    .input("X")
-    .output("dX")
-    .attr("p", AttrKind::kInt)
-    .infer([](InferContext& c) { c.same_as(0, 1); })
-    .not_differentiable();
+    .grad({"X"}, [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::GlobalLpPoolGrad"); });
+ORTMODULE_OP("ai.ortmodule", GlobalLpPoolGrad, 1).apply(rerun_record);
 
 // I holds flat positions in an output of the sizes that the pooling had; a larger output_shape adds zeros at the ends.
 ORTMODULE_OP("", MaxUnpool, 9)

@@ -9,10 +9,8 @@
 
 #include "base/status.h"
 #include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
 #include "ops/pool/window.h"
-#include "ops/recomputed_gradient.h"
+#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
@@ -58,6 +56,18 @@ int64_t checked_p(const Node& node) {
   const int64_t p = node.get_int("p", 2);
   ORTMODULE_CHECK_GRAPH(p >= 1, "[", node.op(), "] p should be at least 1, got ", p, " (", node.describe(), ")");
   return p;
+}
+
+TensorFunction lp_pool_of(const Node& node) {
+  return [a = PoolAttributes(node), p = checked_p(node)](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    return {lp_pool(in[0], a, p)};
+  };
+}
+
+TensorFunction global_lp_pool_of(const Node& node) {
+  return [p = checked_p(node)](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    return {global_lp_pool(in[0], p)};
+  };
 }
 
 // The sizes of the tensor whose maxima X holds.
@@ -117,22 +127,10 @@ Kernel make_max_unpool_grad(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", LpPool, "aten", [](const Node& node) -> Kernel {
-  return [a = PoolAttributes(node), p = checked_p(node)](KernelContext& c) { c.out(0, lp_pool(c.in(0), a, p)); };
-});
-ORTMODULE_KERNEL("ai.ortmodule", LpPoolGrad, "aten", [](const Node& node) -> Kernel {
-  return [a = PoolAttributes(node), p = checked_p(node)](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1)}, {0}, [&](const std::vector<at::Tensor>& v) { return lp_pool(v[0], a, p); });
-  };
-});
-ORTMODULE_KERNEL("", GlobalLpPool, "aten", [](const Node& node) -> Kernel {
-  return [p = checked_p(node)](KernelContext& c) { c.out(0, global_lp_pool(c.in(0), p)); };
-});
-ORTMODULE_KERNEL("ai.ortmodule", GlobalLpPoolGrad, "aten", [](const Node& node) -> Kernel {
-  return [p = checked_p(node)](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1)}, {0}, [&](const std::vector<at::Tensor>& v) { return global_lp_pool(v[0], p); });
-  };
-});
+ORTMODULE_KERNEL("", LpPool, "aten", function_kernel_of<lp_pool_of>);
+ORTMODULE_KERNEL("ai.ortmodule", LpPoolGrad, "aten", rerun_kernel_of<lp_pool_of>);
+ORTMODULE_KERNEL("", GlobalLpPool, "aten", function_kernel_of<global_lp_pool_of>);
+ORTMODULE_KERNEL("ai.ortmodule", GlobalLpPoolGrad, "aten", rerun_kernel_of<global_lp_pool_of>);
 ORTMODULE_KERNEL("", MaxUnpool, "aten", make_max_unpool);
 ORTMODULE_KERNEL("ai.ortmodule", MaxUnpoolGrad, "aten", make_max_unpool_grad);
 

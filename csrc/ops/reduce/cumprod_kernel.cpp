@@ -5,38 +5,25 @@
 #include <ATen/ops/ones_like.h>
 
 #include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/recomputed_gradient.h"
+#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
 
-struct CumProd {
-  bool exclusive, reverse;
-  HostInts axis;
-
-  CumProd(const Node& node, size_t slot)
-      : exclusive(node.get_int("exclusive", 0) != 0), reverse(node.get_int("reverse", 0) != 0), axis(node, slot) {}
-
-  at::Tensor operator()(const KernelContext& c, const at::Tensor& given) const {
-    const int64_t along = positive_axis(axis.value(c, 0), given.dim(), "CumProd");
-    at::Tensor x = reverse ? given.flip(along) : given;
+TensorFunction cumprod(const Node& node) {
+  return [exclusive = node.get_int("exclusive", 0) != 0,
+          reverse = node.get_int("reverse", 0) != 0](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    const int64_t along = positive_axis(int_of(in[1], 0), in[0].dim(), "CumProd");
+    at::Tensor x = reverse ? in[0].flip(along) : in[0];
     if (exclusive && x.size(along) > 0)
       x = at::cat({at::ones_like(x.narrow(along, 0, 1)), x.narrow(along, 0, x.size(along) - 1)}, along);
-    const at::Tensor y = at::cumprod(x, along, given.scalar_type());
-    return reverse ? y.flip(along) : y;
-  }
-};
-
-ORTMODULE_KERNEL("", CumProd, "aten", [](const Node& node) -> Kernel {
-  return [product = CumProd(node, 1)](KernelContext& c) { c.out(0, product(c, c.in(0))); };
-});
-ORTMODULE_KERNEL("ai.ortmodule", CumProdGrad, "aten", [](const Node& node) -> Kernel {
-  return [product = CumProd(node, 2)](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1)}, {0}, [&](const std::vector<at::Tensor>& v) { return product(c, v[0]); });
+    const at::Tensor y = at::cumprod(x, along, in[0].scalar_type());
+    return {reverse ? y.flip(along) : y};
   };
-});
+}
+
+ORTMODULE_KERNEL("", CumProd, "aten", function_kernel_of<cumprod>);
+ORTMODULE_KERNEL("ai.ortmodule", CumProdGrad, "aten", rerun_kernel_of<cumprod>);
 
 }  // namespace
 }  // namespace ortmodule

@@ -110,10 +110,15 @@ void infer_split(InferContext& c) {
       c.error(str("the split sizes sum to ", total.text(), ", the axis has size ", (*x)[axis].text()));
   } else {
     // Equal parts, rounded up; the last one takes what is left.
-    const Dim parts(c.attr_int("num_outputs", static_cast<int64_t>(count)));
+    const int64_t given = c.attr_int("num_outputs", static_cast<int64_t>(count));
+    if (given < std::max<int64_t>(1, static_cast<int64_t>(count)))
+      c.error(str("num_outputs is ", given, ", the node has ", count, " outputs"));
+    const Dim parts(given);
     const Dim chunk = Dim::floor_div((*x)[axis] + parts - Dim(1), parts);
     for (size_t i = 0; i < count; ++i) sizes.push_back(chunk);
-    if (!sizes.empty()) sizes.back() = (*x)[axis] - chunk * (parts - Dim(1));
+    if (!sizes.empty() && given == static_cast<int64_t>(count)) sizes.back() = (*x)[axis] - chunk * (parts - Dim(1));
+    if (!sizes.empty() && sizes.back().is_known() && sizes.back().value() < 0)
+      c.error(str("an axis of size ", (*x)[axis].text(), " does not divide over ", given, " outputs"));
   }
   const Shape fresh = c.fresh_shape(axis + count);
   for (size_t i = 0; i < count; ++i) {

@@ -22,16 +22,18 @@ ORTMODULE_KERNEL("", Concat, "aten", [](const Node& node) -> Kernel {
 
 ORTMODULE_KERNEL("", Split, "aten", [](const Node& node) -> Kernel {
   const int64_t axis = node.get_int("axis", 0);
-  const int64_t parts = node.get_int("num_outputs", static_cast<int64_t>(node.outputs().size()));
+  const int64_t parts = std::max<int64_t>(1, node.get_int("num_outputs", static_cast<int64_t>(node.outputs().size())));
   return [sizes = HostInts(node, 1), axis, parts](KernelContext& c) {
     const at::Tensor& x = c.in(0);
     const int64_t total = x.size(axis);
     c10::DimVector storage;
     const c10::IntArrayRef given = sizes.read(c, storage);
+    ORTMODULE_CHECK(!sizes.present() || given.size() == c.output_count(), kRuntime, "[Split] ", given.size(),
+                    " sizes for ", c.output_count(), " outputs");
     const int64_t chunk = (total + parts - 1) / parts;
     int64_t at = 0;
     for (size_t i = 0; i < c.output_count(); ++i) {
-      const int64_t size = sizes.present() ? given.at(i) : std::max<int64_t>(std::min(chunk, total - at), 0);
+      const int64_t size = sizes.present() ? given[i] : std::max<int64_t>(std::min(chunk, total - at), 0);
       ORTMODULE_CHECK(size >= 0 && at + size <= total, kRuntime, "[Split] the sizes exceed the axis' size of ", total);
       if (c.wants(i)) c.out(i, x.narrow(axis, at, size));
       at += size;

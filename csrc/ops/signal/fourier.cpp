@@ -2,14 +2,13 @@
 //
 // Their gradients run the forward kernel again under autograd: PyTorch knows the adjoint of every kind of transform.
 #include "base/status.h"
-#include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/rerun.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
-
-void dft_attributes(OpRecord& r) { r.attr("inverse", AttrKind::kInt).attr("onesided", AttrKind::kInt); }
 
 void infer_dft(InferContext& c, std::optional<int64_t> axis) {
   const Shape* x = c.shape(0);
@@ -37,45 +36,25 @@ void infer_dft(InferContext& c, std::optional<int64_t> axis) {
 
 }  // namespace
 
-// The form of opset 17: the axis is an attribute.
-ORTMODULE_OP("", DFT, 17)
-    .input("input")
-    .host_input("dft_length", Presence::kOptional)
-    .output("output")
-    .attr("axis", AttrKind::kInt)
-    .apply(dft_attributes)
-    .infer([](InferContext& c) { infer_dft(c, c.attr_int("axis", 1)); })
-    .grad({"input"}, [](GradContext& c) {
-      Attributes attributes = c.node().attributes();
-      NodeArg* axis = c.scalar_int(c.node().get_int("axis", 1));
-      attributes.erase("axis");
-      c.GI(0, c.emit("ai.ortmodule::DFTGrad", {c.GO(0), c.I(0), c.I(1), axis}, attributes));
-    });
-
 ORTMODULE_OP("", DFT, 20)
     .input("input")
     .host_input("dft_length", Presence::kOptional)
     .host_input("axis", Presence::kOptional)
     .output("output")
-    .apply(dft_attributes)
+    .attr("inverse", AttrKind::kInt)
+    .attr("onesided", AttrKind::kInt)
     .infer([](InferContext& c) {
       if (!c.has(2)) return infer_dft(c, -2);
       const auto axis = c.ints_value(2);
       infer_dft(c, axis && axis->size() == 1 ? std::optional<int64_t>((*axis)[0]) : std::nullopt);
     })
-    .grad({"input"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::DFTGrad", {c.GO(0), c.I(0), c.I(1), c.I(2)}, c.node().attributes()));
-    });
-
-ORTMODULE_OP("ai.ortmodule", DFTGrad, 1)
-    .input("dY")
-    .input("X")
-    .host_input("dft_length", Presence::kOptional)
-    .host_input("axis", Presence::kOptional)
-    .output("dX")
-    .apply(dft_attributes)
-    .infer([](InferContext& c) { c.same_as(0, 1); })
-    .not_differentiable();
+    .older(17, 19,
+           [](UpgradeContext& c) {
+             const int64_t axis = c.take_int("axis").value_or(1);
+             c.rewrite({c.I(0), c.I(1), c.node().graph().constant(TensorData::scalar_int(axis))});
+           })
+    .grad({"input"}, [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::DFTGrad"); });
+ORTMODULE_OP("ai.ortmodule", DFTGrad, 1).apply(rerun_record);
 
 // signal [B, length, 1 or 2] -> [B, frames, bins, 2]; frames that do not fit whole are left out.
 ORTMODULE_OP("", STFT, 17)
@@ -111,26 +90,7 @@ ORTMODULE_OP("", STFT, 17)
       }
       c.out(0, c.dtype(0), std::move(out));
     })
-    .grad({"signal", "window"}, [](GradContext& c) {
-      const auto g = c.emit_some("ai.ortmodule::STFTGrad", {c.GO(0), c.I(0), c.I(1), c.I(2), c.I(3)},
-                                 {c.needs(0), c.needs(2)}, c.node().attributes());
-      if (c.needs(0)) c.GI(0, g[0]);
-      if (c.needs(2)) c.GI(2, g[1]);
-    });
-
-ORTMODULE_OP("ai.ortmodule", STFTGrad, 1)
-    .input("dY")
-    .input("signal")
-    .host_input("frame_step")
-    .optional_input("window")
-    .host_input("frame_length", Presence::kOptional)
-    .output("dsignal", Presence::kOptional)
-    .output("dwindow", Presence::kOptional)
-    .attr("onesided", AttrKind::kInt)
-    .infer([](InferContext& c) {
-      c.same_as(0, 1);
-      if (c.wants(1)) c.same_as(1, 3);
-    })
-    .not_differentiable();
+    .grad({"signal", "window"}, [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::STFTGrad"); });
+ORTMODULE_OP("ai.ortmodule", STFTGrad, 1).apply(rerun_record);
 
 }  // namespace ortmodule

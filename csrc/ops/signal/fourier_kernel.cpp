@@ -9,9 +9,7 @@
 
 #include "base/status.h"
 #include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/recomputed_gradient.h"
+#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
@@ -25,28 +23,20 @@ at::Tensor numbers(const at::Tensor& x, const char* op) {
   return x.size(-1) == 1 ? x.squeeze(-1) : at::view_as_complex(x.contiguous());
 }
 
-struct Dft {
-  bool inverse, onesided;
-  HostInts length, axis;
-  int64_t default_axis;
-
-  Dft(const Node& node, size_t length_slot, int64_t fallback = -2)
-      : inverse(node.get_int("inverse", 0) != 0),
-        onesided(node.get_int("onesided", 0) != 0),
-        length(node, length_slot),
-        axis(node, length_slot + 1),
-        default_axis(node.get_int("axis", fallback)) {}
-
-  at::Tensor operator()(const KernelContext& c, const at::Tensor& given) const {
-    const int64_t along = positive_axis(axis.value(c, default_axis), given.dim(), "DFT");
+TensorFunction dft(const Node& node) {
+  return [inverse = node.get_int("inverse", 0) != 0,
+          onesided = node.get_int("onesided", 0) != 0](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    const at::Tensor& given = in[0];
+    const int64_t along = positive_axis(int_of(in.size() > 2 ? in[2] : at::Tensor(), -2), given.dim(), "DFT");
     ORTMODULE_CHECK(along + 1 < given.dim(), kRuntime, "[DFT] the last axis cannot be transformed");
     const at::Tensor x = numbers(computed(given), "DFT");
     const bool to_real = inverse && onesided;
-    const int64_t n = length.value(c, to_real ? 2 * (given.size(along) - 1) : given.size(along));
+    const int64_t n =
+        int_of(in.size() > 1 ? in[1] : at::Tensor(), to_real ? 2 * (given.size(along) - 1) : given.size(along));
     ORTMODULE_CHECK(n > 0, kRuntime, "[DFT] a length of ", n);
     at::Tensor y;
     if (to_real)
-      return at::fft_irfft(x, n, along).unsqueeze(-1).to(given.scalar_type());
+      return {at::fft_irfft(x, n, along).unsqueeze(-1).to(given.scalar_type())};
     else if (inverse)
       y = at::fft_ifft(x, n, along);
     else if (onesided && !x.is_complex())
@@ -54,23 +44,19 @@ struct Dft {
     else
       y = at::fft_fft(x, n, along);
     if (onesided) y = y.narrow(along, 0, n / 2 + 1);
-    return at::view_as_real(y).contiguous().to(given.scalar_type());
-  }
-};
+    return {at::view_as_real(y).contiguous().to(given.scalar_type())};
+  };
+}
 
-struct Stft {
-  bool onesided;
-  HostInts step, length;
-
-  Stft(const Node& node, size_t step_slot)
-      : onesided(node.get_int("onesided", 1) != 0), step(node, step_slot), length(node, step_slot + 2) {}
-
-  at::Tensor operator()(const KernelContext& c, const at::Tensor& given, const at::Tensor& window) const {
+TensorFunction stft(const Node& node) {
+  return [onesided = node.get_int("onesided", 1) != 0](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
+    in.resize(4);
+    const at::Tensor &given = in[0], &window = in[2];
     at::Tensor signal = computed(given);
     signal = signal.dim() == 2 ? signal : numbers(signal, "STFT");
     ORTMODULE_CHECK(signal.dim() == 2, kRuntime, "[STFT] signal should be [batch, length, 1 or 2], got ",
                     given.sizes());
-    const int64_t n = length.value(c, window.defined() ? window.numel() : signal.size(1)), hop = step.value(c, 1);
+    const int64_t n = int_of(in[3], window.defined() ? window.numel() : signal.size(1)), hop = int_of(in[1], 1);
     ORTMODULE_CHECK(n > 0 && n <= signal.size(1) && hop > 0, kRuntime, "[STFT] frames of ", n, " every ", hop,
                     " do not fit a signal of ", signal.size(1));
     at::Tensor frames = signal.unfold(1, n, hop);
@@ -80,31 +66,15 @@ struct Stft {
       frames = frames.mul(computed(window));
     }
     const at::Tensor y = onesided && !frames.is_complex() ? at::fft_rfft(frames) : at::fft_fft(frames);
-    return at::view_as_real(y).contiguous().to(given.scalar_type());
-  }
-};
+    return {at::view_as_real(y).contiguous().to(given.scalar_type())};
+  };
+}
 
 }  // namespace
 
-ORTMODULE_KERNEL("", DFT, "aten", [](const Node& node) -> Kernel {
-  return [dft = Dft(node, 1)](KernelContext& c) { c.out(0, dft(c, c.in(0))); };
-}).opset(20, 1 << 30);
-ORTMODULE_KERNEL("", DFT, "aten", [](const Node& node) -> Kernel {
-  return [dft = Dft(node, 1, 1)](KernelContext& c) { c.out(0, dft(c, c.in(0))); };
-}).opset(17, 19);
-ORTMODULE_KERNEL("ai.ortmodule", DFTGrad, "aten", [](const Node& node) -> Kernel {
-  return [dft = Dft(node, 2)](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1)}, {0}, [&](const std::vector<at::Tensor>& v) { return dft(c, v[0]); });
-  };
-});
-ORTMODULE_KERNEL("", STFT, "aten", [](const Node& node) -> Kernel {
-  return [stft = Stft(node, 1)](KernelContext& c) { c.out(0, stft(c, c.in(0), c.in_or_undefined(2))); };
-});
-ORTMODULE_KERNEL("ai.ortmodule", STFTGrad, "aten", [](const Node& node) -> Kernel {
-  return [stft = Stft(node, 2)](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1), c.in_or_undefined(3)}, {0, 1},
-                        [&](const std::vector<at::Tensor>& v) { return stft(c, v[0], v[1]); });
-  };
-});
+ORTMODULE_KERNEL("", DFT, "aten", function_kernel_of<dft>);
+ORTMODULE_KERNEL("ai.ortmodule", DFTGrad, "aten", rerun_kernel_of<dft>);
+ORTMODULE_KERNEL("", STFT, "aten", function_kernel_of<stft>);
+ORTMODULE_KERNEL("ai.ortmodule", STFTGrad, "aten", rerun_kernel_of<stft>);
 
 }  // namespace ortmodule

@@ -6,9 +6,7 @@
 #include <ATen/ops/matmul.h>
 
 #include "base/status.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/recomputed_gradient.h"
+#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
@@ -102,18 +100,16 @@ at::Tensor deform_conv(const std::vector<at::Tensor>& inputs, const DeformAttrib
   return y.to(type);
 }
 
+TensorFunction deform_conv_of(const Node& node) {
+  return [a = DeformAttributes(node)](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
+    in.resize(5);
+    return {deform_conv(in, a)};
+  };
+}
+
 }  // namespace
 
-ORTMODULE_KERNEL("", DeformConv, "aten", [](const Node& node) -> Kernel {
-  return [a = DeformAttributes(node)](KernelContext& c) {
-    c.out(0, deform_conv({c.in(0), c.in(1), c.in(2), c.in_or_undefined(3), c.in_or_undefined(4)}, a));
-  };
-});
-ORTMODULE_KERNEL("ai.ortmodule", DeformConvGrad, "aten", [](const Node& node) -> Kernel {
-  return [a = DeformAttributes(node)](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1), c.in(2), c.in(3), c.in_or_undefined(4), c.in_or_undefined(5)}, {0, 1, 2, 3, 4},
-                        [&](const std::vector<at::Tensor>& v) { return deform_conv(v, a); });
-  };
-});
+ORTMODULE_KERNEL("", DeformConv, "aten", function_kernel_of<deform_conv_of>);
+ORTMODULE_KERNEL("ai.ortmodule", DeformConvGrad, "aten", rerun_kernel_of<deform_conv_of>);
 
 }  // namespace ortmodule

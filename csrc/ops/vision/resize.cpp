@@ -1,13 +1,13 @@
-// Resize and Upsample: interpolation to other sizes, axis by axis (resize_plan.h).
+// Resize, and Upsample as it was called once: interpolation to other sizes, axis by axis (resize_plan.h).
 //
 // The gradient is the transposed interpolation and looks at nothing but sizes. roi, scales and sizes have none.
 #include <cmath>
-#include <memory>
 
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 #include "ops/vision/resize_plan.h"
 
 namespace ortmodule {
@@ -74,34 +74,14 @@ void infer_resize(InferContext& c) {
   c.out(0, c.dtype(0), std::move(out));
 }
 
-void infer_by_scales(InferContext& c) {
-  const ResizeAttributes a(c.node());
-  const TensorData* scales = filled(c.constant(1));
-  if (c.shape(0) && scales) return infer_scaled(c, a, scales->to_doubles());
-  infer_unknown(c, a);
-}
-
-std::vector<double> scales_attribute(const Node& node) {
-  const AttributeValue* value = node.find_attribute("scales");
-  const auto* list = value ? std::get_if<std::vector<double>>(value) : nullptr;
-  ORTMODULE_CHECK_GRAPH(list, "[Upsample] scales should be a list of floats (", node.describe(), ")");
-  return *list;
-}
-
-Attributes old_attributes(const Node& node) {
-  return {{"mode", node.get_string("mode", "nearest")},
-          {"coordinate_transformation_mode", std::string("asymmetric")},
-          {"nearest_mode", std::string("floor")}};
-}
-
-NodeArg* floats(GradContext& c, const std::vector<double>& values) {
-  std::string bytes;
-  for (double v : values) {
-    const auto f = static_cast<float>(v);
-    bytes.append(reinterpret_cast<const char*>(&f), sizeof f);
-  }
-  return c.graph().constant(TensorData{
-      DType::kFloat, {static_cast<int64_t>(values.size())}, std::make_shared<const std::string>(std::move(bytes))});
+// Resize of opset 10 and Upsample: X and scales, which opset 7 has as an attribute.
+void upgrade_by_scales(UpgradeContext& c) {
+  NodeArg* scales = c.I(1);
+  if (c.node().find_attribute("scales")) scales = c.floats(c.take_floats("scales").value_or(std::vector<double>()));
+  c.set("coordinate_transformation_mode", std::string("asymmetric"));
+  c.set("nearest_mode", std::string("floor"));
+  if (c.node().get_string("mode", "nearest") == "bilinear") c.set("mode", std::string("linear"));
+  c.rewrite("Resize", {c.I(0), nullptr, scales}, c.attributes());
 }
 
 void resize_attributes(OpRecord& r) {
@@ -126,49 +106,11 @@ ORTMODULE_OP("", Resize, 11)
     .output("Y")
     .apply(resize_attributes)
     .infer(infer_resize)
+    .older(10, 10, upgrade_by_scales)
+    .formerly("Upsample", 7, 9, upgrade_by_scales)
     .grad({"X"}, [](GradContext& c) {
       c.GI(0, c.emit("ai.ortmodule::ResizeGrad", {c.GO(0), c.sizes_of(c.I(0)), c.I(1), c.I(2), c.I(3)},
                      c.node().attributes()));
-    });
-
-// The form of opset 10: X and scales.
-ORTMODULE_OP("", Resize, 10)
-    .input("X")
-    .host_input("scales")
-    .output("Y")
-    .attr("mode", AttrKind::kString)
-    .infer(infer_by_scales)
-    .grad({"X"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::ResizeGrad", {c.GO(0), c.sizes_of(c.I(0)), nullptr, c.I(1)},
-                     old_attributes(c.node())));
-    });
-
-ORTMODULE_OP("", Upsample, 9)
-    .input("X")
-    .host_input("scales")
-    .output("Y")
-    .attr("mode", AttrKind::kString)
-    .infer(infer_by_scales)
-    .grad({"X"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::ResizeGrad", {c.GO(0), c.sizes_of(c.I(0)), nullptr, c.I(1)},
-                     old_attributes(c.node())));
-    });
-
-// The form of opset 7: scales are an attribute.
-ORTMODULE_OP("", Upsample, 7)
-    .input("X")
-    .output("Y")
-    .attr("mode", AttrKind::kString)
-    .required_attr("scales", AttrKind::kFloats)
-    .infer([](InferContext& c) {
-      const ResizeAttributes a(c.node());
-      if (c.shape(0)) return infer_scaled(c, a, scales_attribute(c.node()));
-      infer_unknown(c, a);
-    })
-    .grad({"X"}, [](GradContext& c) {
-      NodeArg* scales = floats(c, scales_attribute(c.node()));
-      c.GI(0, c.emit("ai.ortmodule::ResizeGrad", {c.GO(0), c.sizes_of(c.I(0)), nullptr, scales},
-                     old_attributes(c.node())));
     });
 
 // dX from dY and the sizes of X; the other inputs are Resize's.

@@ -1,4 +1,4 @@
-// Kernels of Resize, Upsample and ResizeGrad.
+// Kernels of Resize and ResizeGrad.
 //
 // The general way is a gather and a weighted sum per axis. Images whose last two axes change go to ATen's upsampling
 // where it computes the same numbers: see Upsampling.
@@ -25,19 +25,16 @@
 namespace ortmodule {
 namespace {
 
-// The inputs beside X, wherever a form of the operator keeps them.
+// The inputs beside X, from slot `first` on.
 struct Inputs {
   HostDoubles roi, scales;
   HostInts sizes;
-  std::vector<double> scales_attribute;
 
-  Inputs(const Node& node, size_t roi_slot, size_t scales_slot, size_t sizes_slot)
-      : roi(node, roi_slot), scales(node, scales_slot), sizes(node, sizes_slot) {}
+  Inputs(const Node& node, size_t first) : roi(node, first), scales(node, first + 1), sizes(node, first + 2) {}
 
   ResizeRequest read(const KernelContext& c) const {
     c10::DimVector storage;
     ResizeRequest request{roi.read(c), scales.read(c), {}};
-    if (!scales_attribute.empty()) request.scales = scales_attribute;
     const c10::IntArrayRef list = sizes.read(c, storage);
     if (request.scales.empty()) request.sizes = list.vec();
     return request;
@@ -156,7 +153,7 @@ Kernel make_resize(const ResizeAttributes& a, const Inputs& inputs) {
 }
 
 Kernel make_resize_grad(const Node& node) {
-  return [a = ResizeAttributes(node), inputs = Inputs(node, 2, 3, 4), sizes = HostInts(node, 1)](KernelContext& c) {
+  return [a = ResizeAttributes(node), inputs = Inputs(node, 2), sizes = HostInts(node, 1)](KernelContext& c) {
     c10::DimVector storage;
     const c10::IntArrayRef x = sizes.read(c, storage);
     const auto axes = resize_axes(a, x.vec(), inputs.read(c));
@@ -179,22 +176,10 @@ Kernel make_resize_grad(const Node& node) {
   };
 }
 
-constexpr size_t kAbsent = 99;
-
-Kernel make_by_scales(const Node& node) {
-  Inputs inputs(node, kAbsent, 1, kAbsent);
-  if (const AttributeValue* scales = node.find_attribute("scales"))
-    inputs.scales_attribute = std::get<std::vector<double>>(*scales);
-  return make_resize(ResizeAttributes(node), inputs);
-}
-
 }  // namespace
 
-ORTMODULE_KERNEL("", Resize, "aten", [](const Node& node) -> Kernel {
-  return make_resize(ResizeAttributes(node), Inputs(node, 1, 2, 3));
-}).opset(11, 1 << 30);
-ORTMODULE_KERNEL("", Resize, "aten", make_by_scales).opset(10, 10);
-ORTMODULE_KERNEL("", Upsample, "aten", make_by_scales);
+ORTMODULE_KERNEL("", Resize, "aten",
+                 [](const Node& node) -> Kernel { return make_resize(ResizeAttributes(node), Inputs(node, 1)); });
 ORTMODULE_KERNEL("ai.ortmodule", ResizeGrad, "aten", make_resize_grad);
 
 }  // namespace ortmodule

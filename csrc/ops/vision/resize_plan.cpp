@@ -95,25 +95,20 @@ ResizeAttributes::ResizeAttributes(const Node& node)
       exclude_outside(node.get_int("exclude_outside", 0) != 0),
       axes(node.get_ints("axes")),
       where(node.describe()) {
-  // Upsample, and Resize as opset 10 wrote it (X and scales), know one kind of coordinates.
-  const bool old = node.op() == "Upsample" || (node.op() == "Resize" && node.inputs().size() == 2);
-  mode = choice<ResizeMode>(node.get_string("mode", "nearest"),
-                            {{"nearest", ResizeMode::kNearest},
-                             {"linear", ResizeMode::kLinear},
-                             {"bilinear", ResizeMode::kLinear},
-                             {"cubic", ResizeMode::kCubic}},
-                            "mode", where);
-  coordinates =
-      choice<Coordinates>(node.get_string("coordinate_transformation_mode", old ? "asymmetric" : "half_pixel"),
-                          {{"half_pixel", Coordinates::kHalfPixel},
-                           {"half_pixel_symmetric", Coordinates::kHalfPixelSymmetric},
-                           {"pytorch_half_pixel", Coordinates::kPytorchHalfPixel},
-                           {"align_corners", Coordinates::kAlignCorners},
-                           {"asymmetric", Coordinates::kAsymmetric},
-                           {"tf_half_pixel_for_nn", Coordinates::kTfHalfPixelForNearest},
-                           {"tf_crop_and_resize", Coordinates::kTfCropAndResize}},
-                          "coordinate_transformation_mode", where);
-  nearest = choice<NearestMode>(node.get_string("nearest_mode", old ? "floor" : "round_prefer_floor"),
+  mode = choice<ResizeMode>(
+      node.get_string("mode", "nearest"),
+      {{"nearest", ResizeMode::kNearest}, {"linear", ResizeMode::kLinear}, {"cubic", ResizeMode::kCubic}}, "mode",
+      where);
+  coordinates = choice<Coordinates>(node.get_string("coordinate_transformation_mode", "half_pixel"),
+                                    {{"half_pixel", Coordinates::kHalfPixel},
+                                     {"half_pixel_symmetric", Coordinates::kHalfPixelSymmetric},
+                                     {"pytorch_half_pixel", Coordinates::kPytorchHalfPixel},
+                                     {"align_corners", Coordinates::kAlignCorners},
+                                     {"asymmetric", Coordinates::kAsymmetric},
+                                     {"tf_half_pixel_for_nn", Coordinates::kTfHalfPixelForNearest},
+                                     {"tf_crop_and_resize", Coordinates::kTfCropAndResize}},
+                                    "coordinate_transformation_mode", where);
+  nearest = choice<NearestMode>(node.get_string("nearest_mode", "round_prefer_floor"),
                                 {{"round_prefer_floor", NearestMode::kRoundPreferFloor},
                                  {"round_prefer_ceil", NearestMode::kRoundPreferCeil},
                                  {"floor", NearestMode::kFloor},

@@ -1,4 +1,4 @@
-// What Resize and Upsample compute, as numbers: which axes change, and for each of them which input elements an output
+// What Resize computes, as numbers: which axes change, and for each of them which input elements an output
 // element is made of. Interpolation is separable, so one table per axis says everything; the gradient is the same
 // tables transposed. No tensors here.
 #pragma once
@@ -34,7 +34,7 @@ struct ResizeAttributes {
   std::vector<int64_t> axes;  // as written; empty: all
   std::string where;          // for messages
 
-  // Of a Resize, Upsample or ResizeGrad node.
+  // Of a Resize or ResizeGrad node.
   explicit ResizeAttributes(const Node& node);
   // The axes of a tensor of rank `rank`, not negative.
   std::vector<size_t> axes_of(size_t rank) const;

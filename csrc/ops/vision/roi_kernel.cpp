@@ -15,10 +15,7 @@
 #include <cmath>
 
 #include "base/status.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/recomputed_gradient.h"
-#include "ops/registry.h"
+#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
@@ -35,10 +32,8 @@ struct RoiAlignAttributes {
         width(node.get_int("output_width", 1)),
         ratio(node.get_int("sampling_ratio", 0)),
         scale(node.get_float("spatial_scale", 1)) {
-    const bool old = node.record()->domain().empty() && node.record()->since() < 16;
     const std::string mode = node.get_string("mode", "avg");
-    const std::string place =
-        node.get_string("coordinate_transformation_mode", old ? "output_half_pixel" : "half_pixel");
+    const std::string place = node.get_string("coordinate_transformation_mode", "half_pixel");
     ORTMODULE_CHECK_GRAPH(mode == "avg" || mode == "max", "[RoiAlign] unknown mode '", mode, "' (", node.describe(),
                           ")");
     ORTMODULE_CHECK_GRAPH(place == "half_pixel" || place == "output_half_pixel",
@@ -215,25 +210,23 @@ at::Tensor max_roi_pool(const at::Tensor& x, const at::Tensor& given_rois, const
   return at::stack(out).view({rois.size(0), ph, pw, x.size(1)}).permute({0, 3, 1, 2}).contiguous();
 }
 
+TensorFunction roi_align_of(const Node& node) {
+  return [a = RoiAlignAttributes(node)](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    return {roi_align(in[0], in[1], in[2], a)};
+  };
+}
+
+TensorFunction max_roi_pool_of(const Node& node) {
+  return [a = MaxRoiPoolAttributes(node)](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    return {max_roi_pool(in[0], in[1], a)};
+  };
+}
+
 }  // namespace
 
-ORTMODULE_KERNEL("", RoiAlign, "aten", [](const Node& node) -> Kernel {
-  return [a = RoiAlignAttributes(node)](KernelContext& c) { c.out(0, roi_align(c.in(0), c.in(1), c.in(2), a)); };
-});
-ORTMODULE_KERNEL("ai.ortmodule", RoiAlignGrad, "aten", [](const Node& node) -> Kernel {
-  return [a = RoiAlignAttributes(node)](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1)}, {0},
-                        [&](const std::vector<at::Tensor>& v) { return roi_align(v[0], c.in(2), c.in(3), a); });
-  };
-});
-ORTMODULE_KERNEL("", MaxRoiPool, "aten", [](const Node& node) -> Kernel {
-  return [a = MaxRoiPoolAttributes(node)](KernelContext& c) { c.out(0, max_roi_pool(c.in(0), c.in(1), a)); };
-});
-ORTMODULE_KERNEL("ai.ortmodule", MaxRoiPoolGrad, "aten", [](const Node& node) -> Kernel {
-  return [a = MaxRoiPoolAttributes(node)](KernelContext& c) {
-    recomputed_gradient(c, {c.in(1)}, {0},
-                        [&](const std::vector<at::Tensor>& v) { return max_roi_pool(v[0], c.in(2), a); });
-  };
-});
+ORTMODULE_KERNEL("", RoiAlign, "aten", function_kernel_of<roi_align_of>);
+ORTMODULE_KERNEL("ai.ortmodule", RoiAlignGrad, "aten", rerun_kernel_of<roi_align_of>);
+ORTMODULE_KERNEL("", MaxRoiPool, "aten", function_kernel_of<max_roi_pool_of>);
+ORTMODULE_KERNEL("ai.ortmodule", MaxRoiPoolGrad, "aten", rerun_kernel_of<max_roi_pool_of>);
 
 }  // namespace ortmodule
