@@ -44,8 +44,8 @@ class CounterAttentionRule : public RewriteRule {
   }
 
   void rewrite(Graph& graph, Node& node, const TransformContext&) const override {
-    Node* fast = graph.add_node("ai.ortmodule", "PhiloxAttention", node.inputs(), {""}, node.attributes(), &node,
-                                node.name());
+    Node* fast =
+        graph.add_node("ai.ortmodule", "PhiloxAttention", node.inputs(), {""}, node.attributes(), &node, node.name());
     fast->metadata() = node.metadata();
     fast->set_phase(node.phase());
     infer_node(*fast);

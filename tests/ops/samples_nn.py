@@ -527,6 +527,7 @@ ROWS = [
     Row("NegativeLogLikelihoodLoss", nll_loss, nll_cases, grads=(0,)),
     Row("Attention", lambda q, k, v, mask=None, **a: attention(q, k, v, mask, **a), attention_cases),
     Row("AttentionDropout", attention, attention_dropout_cases, OWN),
+    Row("PhiloxAttention", attention, attention_dropout_cases, OWN),
     Row("Dropout", dropout, dropout_cases),
     Row("PhiloxDropout", lambda x, ratio: x * (1 - ratio.to(x.dtype)), philox_cases, OWN),
     Row("ATen", aten, aten_cases, "org.pytorch.aten", symbolic=False),

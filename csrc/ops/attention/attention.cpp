@@ -97,11 +97,10 @@ void attention_gradient(GradContext& c) {
 }
 
 void philox_attention_gradient(GradContext& c) {
-  const auto grads =
-      c.emit_some("ai.ortmodule::AttentionGrad",
-                  {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask), c.I(4),
-                   c.saved("state")},
-                  {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, attention_attributes(c.node()));
+  const auto grads = c.emit_some(
+      "ai.ortmodule::AttentionGrad",
+      {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask), c.I(4), c.saved("state")},
+      {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, attention_attributes(c.node()));
   for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
 }
 

@@ -1,9 +1,9 @@
 // Attention tile by tile on the CPU: forward and backward without the matrix of scores.
 //
-// After T. Dao et al., "FlashAttention", NeurIPS 2022: a tile of scores lives in cache only, its softmax is corrected as
-// further keys arrive, and backward computes the tile again from the saved logarithm of each row's sum. Sums are fp32
-// whatever the type of the tensors. Inputs are read and outputs written through any strides, masks are read in place
-// however they broadcast, and grouped key heads are never repeated.
+// After T. Dao et al., "FlashAttention", NeurIPS 2022: a tile of scores lives in cache only, its softmax is corrected
+// as further keys arrive, and backward computes the tile again from the saved logarithm of each row's sum. Sums are
+// fp32 whatever the type of the tensors. Inputs are read and outputs written through any strides, masks are read in
+// place however they broadcast, and grouped key heads are never repeated.
 //
 // The dropout mask is a function of (seed, offset, element): word (j mod 64) of Philox block
 // ((b * heads + h) * queries + i) * ceil(keys / 64) + j / 64 decides score (b, h, i, j).

@@ -56,9 +56,9 @@ struct FlashProblem {
   explicit FlashProblem(const FlashInputs& inputs);
 
   int64_t batch, heads, key_heads, queries, keys, size, value_size;
-  int64_t group;                      // query heads per key head
-  int64_t size_room, value_room;      // rounded up to panels
-  int64_t query_tile, key_room;       // rows of a tile; keys rounded up to panels
+  int64_t group;                  // query heads per key head
+  int64_t size_room, value_room;  // rounded up to panels
+  int64_t query_tile, key_room;   // rows of a tile; keys rounded up to panels
   bool causal;
   float scale;
   AttentionDropoutState dropout;
@@ -75,7 +75,8 @@ struct FlashProblem {
   static void load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,
                         float* out);
   // All rows of one head: as columns of the right operand (for products over the head size), as rows (over keys).
-  void pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, const Panels& panels, float* buffer) const;
+  void pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, const Panels& panels,
+                       float* buffer) const;
   void pack_straight(const TileView& from, int64_t b, int64_t h, int64_t n, const Panels& panels, float* buffer) const;
 };
 
