@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "ops/cpu_simd.h"
@@ -68,21 +67,11 @@ ORTMODULE_INLINE void transpose_panel(float* panel, const float* rows, int64_t s
 
 int64_t panel_width() { return level().width; }
 
-void pack_row(const Panels& panels, int64_t row, const float* values, int64_t n) {
-  const int64_t width = panel_width();
-  float* out = panels.data + row * width;
-  for (int64_t j = 0; j < n; j += width, out += panels.stride) {
-    const int64_t count = std::min(width, n - j);
-    std::memcpy(out, values + j, count * sizeof(float));
-    if (count < width) std::memset(out + count, 0, (width - count) * sizeof(float));
-  }
-}
-
-ORTMODULE_SIMD void pack_columns(const Panels& panels, int64_t first, const float* rows, int64_t step, int64_t count,
+ORTMODULE_SIMD void pack_columns(float* panels, int64_t first, const float* rows, int64_t step, int64_t count,
                                  int64_t size) {
   const int64_t width = panel_width();
   for (int64_t j = 0; j < count; j += width) {
-    float* panel = panels.data + (first + j) / width * panels.stride;
+    float* panel = panels + (first + j) * size;
     const float* from = rows + j * step;
     const int64_t filled = std::min(width, count - j);
     if (filled == 8 && width == 8) {

@@ -12,13 +12,13 @@ typedef float Loose __attribute__((vector_size(LEVEL_BYTES), aligned(4), may_ali
 constexpr int64_t kLanes = LEVEL_BYTES / 4, kWidth = 2 * kLanes;
 
 template <int rows, bool add>
-LEVEL_TARGET void strip(int64_t k, const LeftOperand& left, const float* b, float* c, int64_t ld) {
+LEVEL_TARGET void strip(int64_t k, const LeftOperand& left, const float* b, int64_t b_row, float* c, int64_t ld) {
   const float* a = left.data;
   const int64_t row = left.row, column = left.column;
   Vector sums[rows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) sums[i][0] = sums[i][1] = Vector{};
-  for (int64_t p = 0; p < k; ++p, a += column, b += kWidth) {
+  for (int64_t p = 0; p < k; ++p, a += column, b += b_row) {
     const Vector b0 = *reinterpret_cast<const Loose*>(b), b1 = *reinterpret_cast<const Loose*>(b + kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
@@ -37,7 +37,7 @@ LEVEL_TARGET void strip(int64_t k, const LeftOperand& left, const float* b, floa
   }
 }
 
-using Strip = void (*)(int64_t, const LeftOperand&, const float*, float*, int64_t);
+using Strip = void (*)(int64_t, const LeftOperand&, const float*, int64_t, float*, int64_t);
 
 template <bool add, int... less>
 constexpr std::array<Strip, sizeof...(less)> strips(std::integer_sequence<int, less...>) {
@@ -48,10 +48,10 @@ template <bool add>
 void product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld) {
   static constexpr auto by_rows = strips<add>(std::make_integer_sequence<int, LEVEL_ROWS>());
   const float* panel = b.data;
-  for (int64_t j = 0; j < n; j += kWidth, panel += b.stride) {
+  for (int64_t j = 0; j < n; j += kWidth, panel += b.panel) {
     for (int64_t i = 0; i < m; i += LEVEL_ROWS) {
       const int64_t rows = m - i < LEVEL_ROWS ? m - i : LEVEL_ROWS;
-      by_rows[rows - 1](k, {a.data + i * a.row, a.row, a.column}, panel, c + i * ld + j, ld);
+      by_rows[rows - 1](k, {a.data + i * a.row, a.row, a.column}, panel, b.row, c + i * ld + j, ld);
     }
   }
 }

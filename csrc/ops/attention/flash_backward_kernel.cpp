@@ -45,11 +45,9 @@ class Backward {
   Backward(const FlashProblem& p, const Targets& to, Scratch scratch)
       : p_(p),
         to_(to),
-        keys_t_(scratch.panels(p.size, p.key_room)),
-        values_t_(scratch.panels(p.value_size, p.key_room)),
-        keys_(scratch.panels(p.keys, p.size_room)),
-        q_panels_(scratch.panels(p.query_tile, p.size_room)),
-        dy_panels_(scratch.panels(p.query_tile, p.value_room)),
+        keys_t_(scratch.take(p.size * p.key_room)),
+        values_t_(scratch.take(p.value_size * p.key_room)),
+        keys_copy_(scratch.take(p.keys * p.size_room)),
         buffer_(scratch.take(32 * std::max(p.size_room, p.value_room))),
         row_(scratch.take(std::max(p.key_room, kKeyTile))),
         q_(scratch.take(p.query_tile * p.size_room)),
@@ -69,7 +67,7 @@ class Backward {
             const float* lse, const MaskGrad& mask_grad) {
     p_.pack_transposed(p_.k, b, key_head, p_.size, keys_t_, buffer_);
     p_.pack_transposed(p_.v, b, key_head, p_.value_size, values_t_, buffer_);
-    if (to_.dq) p_.pack_straight(p_.k, b, key_head, p_.size, keys_, buffer_);
+    if (to_.dq) keys_ = p_.rows_of(p_.k, b, key_head, p_.size, p_.size_room, keys_copy_);
     const int64_t place = ((share * p_.batch + b) * p_.key_heads + key_head) * p_.keys;
     float* dk = to_.dk_shares ? to_.dk_shares + place * p_.size_room : dk_room_;
     float* dv = to_.dv_shares ? to_.dv_shares + place * p_.value_room : dv_room_;
@@ -95,8 +93,6 @@ class Backward {
     FlashProblem::load_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
     FlashProblem::load_rows(dy, b, h, row, rows, p_.value_size, p_.value_room, dy_);
     for (int64_t i = 0; i < rows; ++i) {
-      if (to_.dk) pack_row(q_panels_, i, q_ + i * p_.size_room, p_.size);
-      if (to_.dv) pack_row(dy_panels_, i, dy_ + i * p_.value_room, p_.value_size);
       const float* y_row = y.in_place(b, h, row + i, 0);
       if (!y_row) {
         y.load(b, h, row + i, 0, p_.value_size, buffer_);
@@ -114,9 +110,8 @@ class Backward {
   }
 
   void key_tile(int64_t b, int64_t h, const Tile& tile, const MaskGrad& mask_grad) {
-    const int64_t first_panel = tile.column / panel_width();
-    const Panels keys_t{keys_t_.data + first_panel * keys_t_.stride, keys_t_.stride};
-    const Panels values_t{values_t_.data + first_panel * values_t_.stride, values_t_.stride};
+    const Panels keys_t = packed(keys_t_, p_.size).from_column(tile.column);
+    const Panels values_t = packed(values_t_, p_.value_size).from_column(tile.column);
     tile_product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys_t, p_tile_, kKeyTile, false);
     tile_product(tile.rows, tile.columns, p_.value_size, {dy_, p_.value_room, 1}, values_t, ds_tile_, kKeyTile, false);
     MaskRows masks(p_, b, h, row_);
@@ -126,10 +121,10 @@ class Backward {
       if (to_.mask && n > 0) mask_grad.add(b, h, tile.row + i, tile.column, ds_tile_ + i * kKeyTile, n);
     }
     if (to_.dv)
-      tile_product(tile.columns, p_.value_size, tile.rows, {p_tile_, 1, kKeyTile}, dy_panels_,
+      tile_product(tile.columns, p_.value_size, tile.rows, {p_tile_, 1, kKeyTile}, Panels::in_rows(dy_, p_.value_room),
                    dv_ + tile.column * p_.value_room, p_.value_room, true);
     if (to_.dk)
-      tile_product(tile.columns, p_.size, tile.rows, {ds_tile_, 1, kKeyTile}, q_panels_,
+      tile_product(tile.columns, p_.size, tile.rows, {ds_tile_, 1, kKeyTile}, Panels::in_rows(q_, p_.size_room),
                    dk_ + tile.column * p_.size_room, p_.size_room, true);
     if (to_.dq)
       tile_product(tile.rows, p_.size, tile.columns, {ds_tile_, kKeyTile, 1}, keys_.from_row(tile.column), dq_,
@@ -154,11 +149,11 @@ class Backward {
 
   const FlashProblem& p_;
   const Targets& to_;
-  Panels keys_t_, values_t_, keys_, q_panels_, dy_panels_;
-  float *buffer_, *row_, *q_, *dy_, *dq_, *p_tile_, *ds_tile_, *delta_;
+  float *keys_t_, *values_t_, *keys_copy_, *buffer_, *row_, *q_, *dy_, *dq_, *p_tile_, *ds_tile_, *delta_;
   float *dk_room_, *dv_room_;  // null where not wanted or collected in shares
   int64_t floats_;
-  float *dk_ = nullptr, *dv_ = nullptr;  // of the task at hand
+  Panels keys_{};  // of the task at hand, as are the next
+  float *dk_ = nullptr, *dv_ = nullptr;
   const float* lse_ = nullptr;
 };
 

@@ -16,8 +16,8 @@ class Forward {
  public:
   Forward(const FlashProblem& p, Scratch scratch)
       : p_(p),
-        keys_(scratch.panels(p.size, p.key_room)),
-        values_(scratch.panels(p.keys, p.value_room)),
+        keys_t_(scratch.take(p.size * p.key_room)),
+        values_copy_(scratch.take(p.keys * p.value_room)),
         buffer_(scratch.take(32 * std::max(p.size_room, p.value_room))),
         row_(scratch.take(std::max(p.key_room, kKeyTile))),
         q_(scratch.take(p.query_tile * p.size_room)),
@@ -30,8 +30,8 @@ class Forward {
   int64_t scratch_floats() const { return floats_; }
 
   void task(int64_t b, int64_t key_head, int64_t first_tile, int64_t end_tile, const TileView& y, float* lse) {
-    p_.pack_transposed(p_.k, b, key_head, p_.size, keys_, buffer_);
-    p_.pack_straight(p_.v, b, key_head, p_.value_size, values_, buffer_);
+    p_.pack_transposed(p_.k, b, key_head, p_.size, keys_t_, buffer_);
+    values_ = p_.rows_of(p_.v, b, key_head, p_.value_size, p_.value_room, values_copy_);
     for (int64_t h = key_head * p_.group; h < (key_head + 1) * p_.group; ++h) {
       const int64_t visible = p_.visible_keys(b, h, row_);
       for (int64_t t = first_tile; t < end_tile; ++t) {
@@ -61,7 +61,7 @@ class Forward {
 
   void key_tile(int64_t b, int64_t h, const Tile& tile) {
     uint32_t words[kKeyTile];
-    const Panels keys{keys_.data + tile.column / panel_width() * keys_.stride, keys_.stride};
+    const Panels keys = packed(keys_t_, p_.size).from_column(tile.column);
     tile_product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys, scores_, kKeyTile, false);
     MaskRows masks(p_, b, h, row_);
     for (int64_t i = 0; i < tile.rows; ++i) {
@@ -86,9 +86,9 @@ class Forward {
   }
 
   const FlashProblem& p_;
-  Panels keys_, values_;
-  float *buffer_, *row_, *q_, *scores_, *y_, *largest_, *sum_;
+  float *keys_t_, *values_copy_, *buffer_, *row_, *q_, *scores_, *y_, *largest_, *sum_;
   int64_t floats_;
+  Panels values_{};  // of the task at hand
 };
 
 }  // namespace

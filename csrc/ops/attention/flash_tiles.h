@@ -74,10 +74,11 @@ struct FlashProblem {
   // Rows of one head of a tensor, side by side in out, `room` floats apart and filled up with zeros.
   static void load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,
                         float* out);
-  // All rows of one head: as columns of the right operand (for products over the head size), as rows (over keys).
-  void pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, const Panels& panels,
-                       float* buffer) const;
-  void pack_straight(const TileView& from, int64_t b, int64_t h, int64_t n, const Panels& panels, float* buffer) const;
+  // All rows of one head as columns of the right operand, for products over the head size.
+  void pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, float* panels, float* buffer) const;
+  // All rows of one head as rows of the right operand, for products over the keys: where they are if few rows of the
+  // other operand come to read them, else side by side in `copy`.
+  Panels rows_of(const TileView& from, int64_t b, int64_t h, int64_t n, int64_t room, float* copy) const;
 };
 
 // The mask's values for one tile, row by row.
@@ -106,10 +107,6 @@ class Scratch {
     float* piece = data_ ? data_ + used_ : nullptr;
     used_ += round_up(floats, 16);
     return piece;
-  }
-  Panels panels(int64_t rows, int64_t columns) {
-    const int64_t stride = rows * panel_width();
-    return {take(stride * (round_up(columns, panel_width()) / panel_width())), stride};
   }
   int64_t used() const { return used_; }
 

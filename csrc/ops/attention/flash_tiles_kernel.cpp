@@ -148,26 +148,25 @@ void FlashProblem::load_rows(const TileView& from, int64_t b, int64_t h, int64_t
   }
 }
 
-void FlashProblem::pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, const Panels& panels,
+void FlashProblem::pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, float* panels,
                                    float* buffer) const {
   const int64_t width = panel_width(), room = round_up(n, width);
   for (int64_t j = 0; j < keys; j += width) {
     const int64_t count = std::min(width, keys - j);
-    load_rows(from, b, h, j, count, n, room, buffer);
-    pack_columns(panels, j, buffer, room, count, n);
+    if (const float* here = from.in_place(b, h, j, 0)) {
+      pack_columns(panels, j, here, from.stride(2), count, n);
+    } else {
+      load_rows(from, b, h, j, count, n, room, buffer);
+      pack_columns(panels, j, buffer, room, count, n);
+    }
   }
 }
 
-void FlashProblem::pack_straight(const TileView& from, int64_t b, int64_t h, int64_t n, const Panels& panels,
-                                 float* buffer) const {
-  for (int64_t j = 0; j < keys; ++j) {
-    const float* row = from.in_place(b, h, j, 0);
-    if (!row) {
-      from.load(b, h, j, 0, n, buffer);
-      row = buffer;
-    }
-    pack_row(panels, j, row, n);
-  }
+Panels FlashProblem::rows_of(const TileView& from, int64_t b, int64_t h, int64_t n, int64_t room, float* copy) const {
+  const float* here = from.in_place(b, h, 0, 0);
+  if (here && n == room && queries * group <= 16) return Panels::in_rows(here, from.stride(2));
+  load_rows(from, b, h, 0, keys, n, room, copy);
+  return Panels::in_rows(copy, room);
 }
 
 AttentionDropoutState dropout_state(double ratio, int64_t seed, int64_t offset) {
