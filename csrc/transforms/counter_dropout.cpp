@@ -1,5 +1,6 @@
 // With the option dropout="fast": Dropout in training mode, whose mask nobody reads, becomes
 // ai.ortmodule::PhiloxDropout, which recomputes its mask in backward from (seed, element index) instead of storing it.
+// AttentionDropout becomes PhiloxAttention, which stays one node and never stores a mask or a probability.
 //
 // Only when asked for: the numbers drawn are not those of PyTorch's eager dropout.
 #include "ops/resolve.h"
@@ -33,11 +34,32 @@ class CounterDropoutRule : public RewriteRule {
   }
 };
 
+class CounterAttentionRule : public RewriteRule {
+ public:
+  const char* name() const override { return "counter_attention"; }
+  std::vector<std::string> ops() const override { return {"ai.ortmodule::AttentionDropout"}; }
+
+  bool match(const Node&, const TransformContext& context) const override {
+    return context.training && context.options.dropout == "fast";
+  }
+
+  void rewrite(Graph& graph, Node& node, const TransformContext&) const override {
+    Node* fast =
+        graph.add_node("ai.ortmodule", "PhiloxAttention", node.inputs(), {""}, node.attributes(), &node, node.name());
+    fast->metadata() = node.metadata();
+    fast->set_phase(node.phase());
+    infer_node(*fast);
+    graph.replace_all_uses(node.output(0), fast->output(0));
+    graph.remove(&node);
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<GraphTransformer> make_counter_dropout() {
   std::vector<std::unique_ptr<RewriteRule>> rules;
   rules.push_back(std::make_unique<CounterDropoutRule>());
+  rules.push_back(std::make_unique<CounterAttentionRule>());
   return std::make_unique<RuleBasedTransformer>("counter_dropout", std::move(rules));
 }
 

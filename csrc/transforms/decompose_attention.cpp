@@ -1,7 +1,8 @@
 // Replaces attention operators that no single kernel can differentiate by the plain operators of their record's body,
-// before the gradient is built: AttentionDropout always, Attention when its mask wants a gradient (a learned bias).
+// before the gradient is built: AttentionDropout always, Attention when its mask wants a gradient (a learned bias) and
+// its type is one that no fused kernel takes.
 //
-// Training only. All other Attention nodes stay whole: ATen's fused kernels are what makes them fast.
+// Training only. All other Attention nodes stay whole: the fused kernels are what makes them fast.
 #include "base/status.h"
 #include "ops/attention/form.h"
 #include "transforms/expand_body.h"
@@ -11,6 +12,11 @@ namespace ortmodule {
 namespace {
 
 constexpr size_t kMaskInput = 3;
+
+bool has_fused_kernel(const Node& node) {
+  const DType dtype = node.input(0)->type().dtype;
+  return dtype == DType::kFloat || is_reduced_floating(dtype);
+}
 
 bool mask_wants_gradient(const Node& node, const std::vector<bool>& wants) {
   const NodeArg* mask = node.input(kMaskInput);
@@ -28,7 +34,8 @@ class DecomposeAttention : public GraphTransformer {
     graph.for_each([&](Node& node) {
       if (node.qualified_op() == "ai.ortmodule::AttentionDropout") {
         found.push_back(&node);
-      } else if (node.qualified_op() == "Attention" && node.input(kMaskInput) && plain_attention(node)) {
+      } else if (node.qualified_op() == "Attention" && node.input(kMaskInput) && plain_attention(node) &&
+                 !has_fused_kernel(node)) {
         if (wants.empty()) wants = wants_gradient(graph, context);
         if (mask_wants_gradient(node, wants)) found.push_back(&node);
       }

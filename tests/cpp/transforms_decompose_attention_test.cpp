@@ -19,13 +19,20 @@ TEST(DecomposeAttention, LeavesAttentionWhoseMaskIsNotTrained) {
   EXPECT_EQ(run_pass(make_decompose_attention(), *g, {.training = true, .grad_inputs = {g->find("q")}}), 0u);
 }
 
-TEST(DecomposeAttention, TakesAttentionWithATrainedMaskApart) {
+TEST(DecomposeAttention, LeavesATrainedMaskToTheFusedKernel) {
   auto g = resolved(kAttention);
+  EXPECT_EQ(run_pass(make_decompose_attention(), *g, {.training = true, .grad_inputs = {g->find("m")}}), 0u);
+}
+
+TEST(DecomposeAttention, TakesATrainedMaskOfATypeWithoutFusedKernelApart) {
+  std::string text = kAttention;
+  for (size_t at; (at = text.find("float[")) != std::string::npos;) text.replace(at, 6, "double[");
+  auto g = resolved(text.c_str());
   EXPECT_EQ(run_pass(make_decompose_attention(), *g, {.training = true, .grad_inputs = {g->find("m")}}), 1u);
   EXPECT_EQ(count(*g, "Attention"), 0u);
   EXPECT_EQ(count(*g, "Softmax"), 1u);
   EXPECT_EQ(g->outputs()[0]->name(), "y");
-  EXPECT_EQ(g->find("y")->type().text(), "float[b, 2, s, 8]");
+  EXPECT_EQ(g->find("y")->type().text(), "double[b, 2, s, 8]");
 }
 
 TEST(DecomposeAttention, TakesAttentionWithDropoutApartInTrainingOnly) {

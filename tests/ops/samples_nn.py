@@ -529,6 +529,7 @@ ROWS = [
     Row("NegativeLogLikelihoodLoss", nll_loss, nll_cases, grads=(0,), no_forms=("size 70 as 0",)),
     Row("Attention", lambda q, k, v, mask=None, **a: attention(q, k, v, mask, **a), attention_cases, refuses=True),
     Row("AttentionDropout", attention, attention_dropout_cases, OWN, refuses=True),
+    Row("PhiloxAttention", attention, attention_dropout_cases, OWN, refuses=True),
     Row("Dropout", dropout, dropout_cases),
     Row("PhiloxDropout", lambda x, ratio: x * (1 - ratio.to(x.dtype)), philox_cases, OWN),
     Row("ATen", aten, aten_cases, "org.pytorch.aten", symbolic=False, refuses=True),

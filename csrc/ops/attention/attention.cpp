@@ -3,9 +3,10 @@
 // ATen's fused kernels run what is plain (form.h): q, k, v of rank 4, perhaps a mask, and Y alone. The standard's other
 // variants (rank 3, caches, softcap, windows, the scores as an output) run composed, and so does their gradient.
 //
-// Both are one node while a fused kernel can run them. Where none can (dropout in training, a mask that wants a
-// gradient), the body written here takes over: plain operators in the order and with the roundings of PyTorch's
-// _scaled_dot_product_attention_math, so that results and random draws are eager's.
+// Both are one node while a fused kernel can run them: our tiled one on the CPU (flash.h), elsewhere ATen's. Dropout in
+// training is PhiloxAttention, also one node, unless it has to draw as eager does: then the body written here takes
+// over, plain operators in the order and with the roundings of PyTorch's _scaled_dot_product_attention_math, so that
+// results and random draws are eager's.
 #include <cmath>
 #include <limits>
 
@@ -68,6 +69,10 @@ void infer_attention(InferContext& c) {
     if (q) scores = Shape{q->batch, q->heads, q->length, keys};
   }
   c.out(0, c.dtype(kQuery), std::move(y));
+  if (c.node().op() == "PhiloxAttention") {
+    c.out(1, DType::kFloat, c.fresh_shape(3));  // empty after a run on the unfused path, as Attention's
+    c.out(2, DType::kInt64, Shape{Dim(2)});
+  }
   if (!standard) return;
   c.out(1, c.dtype(kKey), std::move(present_key));
   c.out(2, c.dtype(kValue), std::move(present_value));
@@ -88,6 +93,14 @@ void attention_gradient(GradContext& c) {
                                  {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"),
                                   c.input_count() > kMask ? c.I(kMask) : nullptr},
                                  {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, attention_attributes(c.node()));
+  for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
+}
+
+void philox_attention_gradient(GradContext& c) {
+  const auto grads = c.emit_some(
+      "ai.ortmodule::AttentionGrad",
+      {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask), c.I(4), c.saved("state")},
+      {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, attention_attributes(c.node()));
   for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
 }
 
@@ -230,7 +243,7 @@ ORTMODULE_OP("", Attention, 23)
 
 ORTMODULE_OP("ai.ortmodule", ComposedAttentionGrad, 1).apply(rerun_record);
 
-// dMask is computed where it is asked for, by the unfused path; a body in its place saves the second forward.
+// Of Attention and, with ratio and state, of PhiloxAttention.
 ORTMODULE_OP("ai.ortmodule", AttentionGrad, 1)
     .input("dY")
     .input("Q")
@@ -239,6 +252,8 @@ ORTMODULE_OP("ai.ortmodule", AttentionGrad, 1)
     .input("Y")
     .input("lse")
     .optional_input("attn_mask")
+    .host_input("ratio", Presence::kOptional)
+    .host_input("state", Presence::kOptional)
     .output("dQ", Presence::kOptional)
     .output("dK", Presence::kOptional)
     .output("dV", Presence::kOptional)
@@ -264,6 +279,24 @@ ORTMODULE_OP("ai.ortmodule", AttentionDropout, 1)
           [](GradContext& c) {
             ORTMODULE_INTERNAL(false, c.node().describe(), " reached the gradient; its body should have replaced it");
           })
+    .body([](BodyContext& c) { attention_body(c, c.in(4)); });
+
+// AttentionDropout as training runs it by default: one node forward and one backward, which finds the dropped
+// probabilities again from the state, int64[2] in host memory (dropout.cpp).
+ORTMODULE_OP("ai.ortmodule", PhiloxAttention, 1)
+    .input("q")
+    .input("k")
+    .input("v")
+    .optional_input("mask")
+    .host_input("ratio")
+    .output("y")
+    .saved("lse")
+    .saved("state")
+    .attr("is_causal", AttrKind::kInt)
+    .attr("scale", AttrKind::kFloat)
+    .traits(kRandom)
+    .infer(infer_attention)
+    .grad({"q", "k", "v", "mask"}, philox_attention_gradient)
     .body([](BodyContext& c) { attention_body(c, c.in(4)); });
 
 }  // namespace ortmodule

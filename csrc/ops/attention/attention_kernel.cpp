@@ -1,10 +1,13 @@
-// Kernels of Attention, AttentionGrad and AttentionDropout.
+// Kernels of Attention, AttentionGrad, AttentionDropout and PhiloxAttention.
 //
-// On the CPU: ATen's flash kernel and its backward where ATen's own rule allows them. Everywhere else forward is
-// PyTorch's function, and backward runs it again under autograd: one more forward, and the device's fused backward.
+// "cpu": our tiled kernels (flash.h), and what follows where they do not apply. "aten": ATen's flash kernel on the CPU
+// and its backward where ATen's own rule allows them; else forward is PyTorch's function, and backward runs it again
+// under autograd: one more forward, and the device's fused backward.
 // A node that is not plain (form.h) is composed of ATen operators, its gradient by a second forward too.
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/add.h>
@@ -14,13 +17,16 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/where.h>
 
+#include <cmath>
 #include <limits>
 
 #include "ops/attention/composed.h"
+#include "ops/attention/flash.h"
 #include "ops/attention/form.h"
 #include "ops/autograd_support.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/philox_state.h"
 #include "ops/rerun_kernel.h"
 
 namespace ortmodule {
@@ -77,8 +83,31 @@ void attention(KernelContext& c, const Options& options) {
   if (c.wants(4)) c.out(4, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
 }
 
+// Which probabilities PhiloxAttention keeps, bool[batch, heads, queries, keys], for the unfused path. On the CPU these
+// are the elements that the tiled kernel keeps; elsewhere a throw-away generator's, seeded with the state.
+at::Tensor keep_mask(const at::Tensor& q, const at::Tensor& k, double ratio, const at::Tensor& state) {
+  const std::vector<int64_t> sizes{q.size(0), q.size(1), q.size(2), k.size(2)};
+  const auto* words = state.const_data_ptr<int64_t>();
+  if (q.is_cpu()) return flash_keep_mask(sizes, dropout_state(ratio, words[0], words[1]));
+  at::Generator generator = at::globalContext().defaultGenerator(q.device()).clone();
+  generator.set_current_seed(static_cast<uint64_t>(words[0]));
+  return at::empty(sizes, q.options().dtype(at::kBool)).bernoulli_(1 - ratio, generator);
+}
+
+// Attention, with dropout where `kept` is defined.
+at::Tensor unfused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask, double ratio,
+                   const at::Tensor& kept, const Options& options) {
+  if (!kept.defined())
+    return at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale, grouped(q, k));
+  return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, mask.additive, ratio, mask.causal, kept,
+                                                            options.scale, grouped(q, k)));
+}
+
 // Backward by a second forward under autograd.
 void attention_grad_again(KernelContext& c, const Options& options) {
+  at::Tensor kept;
+  const double ratio = c.has(7) ? c.double_value(7) : 0.0;
+  if (ratio > 0) kept = keep_mask(c.in(1), c.in(2), ratio, c.in(8));
   AutogradScope scope;
   std::vector<at::Tensor> handles;
   std::vector<size_t> slots;
@@ -91,8 +120,7 @@ void attention_grad_again(KernelContext& c, const Options& options) {
   };
   const at::Tensor q = operand(0, c.in(1)), k = operand(1, c.in(2)), v = operand(2, c.in(3));
   const Mask mask = prepare(c.has(6) ? operand(3, c.in(6)) : at::Tensor(), q, k, options.causal);
-  const at::Tensor y =
-      at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale, q.size(1) != k.size(1));
+  const at::Tensor y = unfused(q, k, v, mask, ratio, kept, options);
   const auto grads = input_gradients({y}, handles, {c.in(0)});
   for (size_t i = 0; i < slots.size(); ++i)
     c.out(slots[i], grads[i].defined() ? grads[i].detach() : input_zeros(handles[i]));
@@ -100,13 +128,72 @@ void attention_grad_again(KernelContext& c, const Options& options) {
 
 void attention_grad(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(1), &k = c.in(2), &v = c.in(3), &lse = c.in(5);
-  if (lse.numel() == 0 || c.wants(3)) return attention_grad_again(c, options);
+  if (lse.numel() == 0 || c.wants(3) || c.has(8)) return attention_grad_again(c, options);
   const Mask mask = prepare(c.in_or_undefined(6), q, k, options.causal);
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       c.in(0), q, k, v, c.in(4), lse, 0.0, mask.causal, mask.additive, options.scale);
   c.out(0, std::move(dq));
   c.out(1, std::move(dk));
   c.out(2, std::move(dv));
+}
+
+void philox_attention(KernelContext& c, const Options& options) {
+  const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2);
+  const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
+  const double ratio = c.double_value(4);
+  const at::Tensor state = draw_philox_state();
+  c.out(0, unfused(q, k, v, mask, ratio, ratio > 0 ? keep_mask(q, k, ratio, state) : at::Tensor(), options));
+  if (c.wants(1)) c.out(1, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
+  c.out(2, state);
+}
+
+// -- the tiled kernels -----------------------------------------------------------------------------------------------
+
+FlashInputs flash_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+                         const Options& options) {
+  FlashInputs in{q, k, v, mask, options.causal, 0};
+  in.scale = static_cast<float>(options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3)))));
+  return in;
+}
+
+at::Tensor flash_mask(const KernelContext& c, size_t i, const at::Tensor& k) {
+  return c.has(i) ? pad_mask(c.in(i), k.size(2)) : at::Tensor();
+}
+
+void tiled_attention(KernelContext& c, const Options& options) {
+  const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2), mask = flash_mask(c, 3, k);
+  if (!flash_supports(q, k, v, mask)) return attention(c, options);
+  FlashResult result = flash_forward(flash_inputs(q, k, v, mask, options));
+  c.out(0, std::move(result.y));
+  c.out(4, std::move(result.lse));
+}
+
+void tiled_philox_attention(KernelContext& c, const Options& options) {
+  const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2), mask = flash_mask(c, 3, k);
+  if (!flash_supports(q, k, v, mask)) return philox_attention(c, options);
+  const at::Tensor state = draw_philox_state();
+  const auto* words = state.const_data_ptr<int64_t>();
+  FlashInputs in = flash_inputs(q, k, v, mask, options);
+  in.dropout = dropout_state(c.double_value(4), words[0], words[1]);
+  FlashResult result = flash_forward(in);
+  c.out(0, std::move(result.y));
+  c.out(1, std::move(result.lse));
+  c.out(2, state);
+}
+
+void tiled_attention_grad(KernelContext& c, const Options& options) {
+  const at::Tensor &q = c.in(1), &k = c.in(2), &v = c.in(3), &lse = c.in(5), mask = flash_mask(c, 6, k);
+  if (lse.numel() == 0 || !flash_supports(q, k, v, mask)) return attention_grad(c, options);
+  FlashInputs in = flash_inputs(q, k, v, mask, options);
+  if (c.has(8)) {
+    const auto* words = c.in(8).const_data_ptr<int64_t>();
+    in.dropout = dropout_state(c.double_value(7), words[0], words[1]);
+  }
+  FlashGrads grads = flash_backward(in, c.in(0), c.in(4), lse, {c.wants(0), c.wants(1), c.wants(2), c.wants(3)});
+  c.out(0, std::move(grads.q));
+  c.out(1, std::move(grads.k));
+  c.out(2, std::move(grads.v));
+  if (c.wants(3)) c.out(3, grads.mask.narrow(-1, 0, c.in(6).size(-1)));
 }
 
 void attention_dropout(KernelContext& c, const Options& options) {
@@ -123,16 +210,21 @@ Kernel make(const Node& node) {
 
 TensorFunction composed(const Node& node) { return AttentionForm(node); }
 
+template <void (*kernel)(KernelContext&, const Options&)>
 Kernel make_attention(const Node& node) {
-  if (plain_attention(node)) return make<attention>(node);
+  if (plain_attention(node)) return make<kernel>(node);
   return function_kernel(composed(node));
 }
 
 }  // namespace
 
-ORTMODULE_KERNEL("", Attention, "aten", make_attention);
+ORTMODULE_KERNEL("", Attention, "aten", make_attention<attention>);
+ORTMODULE_KERNEL("", Attention, "cpu", make_attention<tiled_attention>);
 ORTMODULE_KERNEL("ai.ortmodule", ComposedAttentionGrad, "aten", rerun_kernel_of<composed>);
 ORTMODULE_KERNEL("ai.ortmodule", AttentionGrad, "aten", make<attention_grad>);
+ORTMODULE_KERNEL("ai.ortmodule", AttentionGrad, "cpu", make<tiled_attention_grad>);
 ORTMODULE_KERNEL("ai.ortmodule", AttentionDropout, "aten", make<attention_dropout>);
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxAttention, "aten", make<philox_attention>);
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxAttention, "cpu", make<tiled_philox_attention>);
 
 }  // namespace ortmodule

@@ -2,7 +2,6 @@
 //
 // "cpu": one pass that reads x, makes the mask in registers and writes y. "aten", for devices without a kernel of
 // their own: the mask of a throw-away generator seeded with the state, so that backward gets it again.
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
@@ -13,25 +12,14 @@
 #include <ATen/ops/mul.h>
 
 #include <algorithm>
-#include <cmath>
 
-#include "ops/dropout/philox.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/philox.h"
+#include "ops/philox_state.h"
 
 namespace ortmodule {
 namespace {
-
-// Two words from torch's default CPU generator, so that torch.manual_seed governs every device without a transfer.
-at::Tensor draw_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor state = at::empty({2}, at::kLong);
-  auto* words = state.mutable_data_ptr<int64_t>();
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
-  for (int i = 0; i < 2; ++i) words[i] = static_cast<int64_t>(impl->random64());
-  return state;
-}
 
 struct Drawing {
   uint64_t seed, offset;
@@ -78,16 +66,11 @@ void dropout_blocks(const Drawing& d, Opmath scale, const T* x, T* y, int64_t n,
   apply_any(d, scale, x, y, n, begin, end);
 }
 
-// P(word < threshold) is the ratio to within 2^-32; a ratio of 1 is the caller's.
-uint32_t threshold_of(double ratio) {
-  return static_cast<uint32_t>(std::min(std::llround(ratio * 4294967296.0), 4294967295LL));
-}
-
 at::Tensor cpu_apply(const at::Tensor& source, double ratio, const at::Tensor& state, bool overwrite) {
   const at::Tensor x = source.contiguous();
   const at::Tensor y = overwrite && source.is_contiguous() ? x : at::empty_like(x);
   const auto* words = state.const_data_ptr<int64_t>();
-  const Drawing drawing{static_cast<uint64_t>(words[0]), static_cast<uint64_t>(words[1]), threshold_of(ratio)};
+  const Drawing drawing{static_cast<uint64_t>(words[0]), static_cast<uint64_t>(words[1]), philox_threshold(ratio)};
   const int64_t n = x.numel(), blocks = (n + kPhiloxBlock - 1) / kPhiloxBlock;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "philox_dropout", [&] {
     using opmath_t = at::opmath_type<scalar_t>;
@@ -119,7 +102,7 @@ at::Tensor apply(KernelContext& c, const at::Tensor& state) {
 
 template <bool on_cpu>
 void forward(KernelContext& c) {
-  const at::Tensor state = draw_state();
+  const at::Tensor state = draw_philox_state();
   c.out(0, apply<on_cpu>(c, state));
   c.out(1, state);
 }

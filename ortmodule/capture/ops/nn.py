@@ -306,9 +306,6 @@ def attention(
         return NotImplemented
     if attn_mask is not None and attn_mask.rank < 2:
         return NotImplemented
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        choices = [c.const(0.0, query.dtype), c.const(float("-inf"), query.dtype)]
-        attn_mask = c.helper("Where", [attn_mask, *choices], query.dtype, attn_mask.shape)
     operands: list[Value | None] = [query, key, value, attn_mask]
     if rank == 3:
         operands = [_with_head(c, v) if v is not None and v.rank == 3 else v for v in operands]

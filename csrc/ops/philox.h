@@ -56,6 +56,7 @@ ORTMODULE_INLINE ORTMODULE_AVX2 void philox_block_avx2(uint64_t seed, uint64_t o
   const uint64_t first = block * kPhiloxLanes;
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
   __m256i c0[2], c1[2], c2[2], c3[2];
+#pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     c0[half] = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first) + 8 * half),
                                 _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -63,9 +64,11 @@ ORTMODULE_INLINE ORTMODULE_AVX2 void philox_block_avx2(uint64_t seed, uint64_t o
     c2[half] = _mm256_set1_epi32(static_cast<int>(offset));
     c3[half] = _mm256_set1_epi32(static_cast<int>(offset >> 32));
   }
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  __m256i key0 = _mm256_set1_epi32(static_cast<int>(seed)), key1 = _mm256_set1_epi32(static_cast<int>(seed >> 32));
+  const __m256i step0 = _mm256_set1_epi32(static_cast<int>(0x9E3779B9u));
+  const __m256i step1 = _mm256_set1_epi32(static_cast<int>(0xBB67AE85u));
   for (int round = 0; round < 10; ++round) {
-    const __m256i key0 = _mm256_set1_epi32(static_cast<int>(k0)), key1 = _mm256_set1_epi32(static_cast<int>(k1));
+#pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       __m256i high0, low0, high1, low1;
       philox_multiply(c0[half], m0, high0, low0);
@@ -75,9 +78,10 @@ ORTMODULE_INLINE ORTMODULE_AVX2 void philox_block_avx2(uint64_t seed, uint64_t o
       c1[half] = low1;
       c3[half] = low0;
     }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    key0 = _mm256_add_epi32(key0, step0);
+    key1 = _mm256_add_epi32(key1, step1);
   }
+#pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     auto* out = reinterpret_cast<__m256i*>(words) + half;
     _mm256_storeu_si256(out, c0[half]);

@@ -1,0 +1,31 @@
+// The element work of tiled attention: one row of a tile of scores at a time, vectorised, in fp32.
+#pragma once
+
+#include <cstdint>
+
+namespace ortmodule {
+
+// s = s * scale (+ bias); returns the largest, -inf for an empty row. A NaN does not count: exp_row brings it back.
+float scale_row(float* s, const float* bias, float scale, int64_t n);
+// s = exp(s - shift); returns the sum.
+float exp_row(float* s, float shift, int64_t n);
+// s = exp(s * scale (+ bias) - shift).
+void probability_row(float* s, const float* bias, float scale, float shift, int64_t n);
+// p = 0 where the element's word is below the threshold.
+void drop_row(float* p, const uint32_t* words, uint32_t threshold, int64_t n);
+// dp = p * (dp - delta), the gradient of the scores.
+void score_grad_row(float* dp, const float* p, float delta, int64_t n);
+// The same under dropout, and p becomes what v was multiplied with: with f = 0 or factor,
+// dp = p * (dp * f - delta), p = p * f.
+void dropped_score_grad_row(float* dp, float* p, const uint32_t* words, uint32_t threshold, float factor, float delta,
+                            int64_t n);
+// x *= factor
+void multiply_row(float* x, float factor, int64_t n);
+// sum += x
+void add_row(float* sum, const float* x, int64_t n);
+float dot_row(const float* a, const float* b, int64_t n);
+float sum_row(const float* x, int64_t n);
+// Fills words[64 * blocks] with the words of Philox blocks first, first + 1, ...
+void philox_words(uint64_t seed, uint64_t offset, uint64_t first, int64_t blocks, uint32_t* words);
+
+}  // namespace ortmodule

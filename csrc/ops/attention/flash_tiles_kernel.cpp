@@ -1,0 +1,199 @@
+// Conversions, packing and masks of tiled attention.
+#include "ops/attention/flash_tiles.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <vector>
+
+#include "ops/attention/flash_rows.h"
+#include "ops/cpu_simd.h"
+#include "ops/philox_state.h"
+
+namespace ortmodule {
+namespace {
+
+template <typename T>
+void load_as_float(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
+  const T* from = static_cast<const T*>(data) + at;
+  if (stride == 1) {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(from[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(from[i * stride]);
+  }
+}
+
+template <>
+void load_as_float<float>(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
+  const float* from = static_cast<const float*>(data) + at;
+  if (stride == 1) {
+    std::memcpy(out, from, n * sizeof(float));
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = from[i * stride];
+  }
+}
+
+template <>
+void load_as_float<bool>(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
+  const bool* from = static_cast<const bool*>(data) + at;
+  for (int64_t i = 0; i < n; ++i) out[i] = from[i * stride] ? 0.0f : kNoScore;
+}
+
+// bfloat16 is the upper half of a float.
+template <>
+ORTMODULE_SIMD void load_as_float<at::BFloat16>(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
+  const uint16_t* from = static_cast<const uint16_t*>(data) + at;
+  if (stride == 1) {
+    for (int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i * stride]) << 16);
+  }
+}
+
+template <typename T>
+void store_float(void* data, int64_t at, int64_t stride, int64_t n, const float* values, float factor) {
+  T* to = static_cast<T*>(data) + at;
+  for (int64_t i = 0; i < n; ++i) to[i * stride] = static_cast<T>(values[i] * factor);
+}
+
+template <>
+ORTMODULE_SIMD void store_float<float>(void* data, int64_t at, int64_t stride, int64_t n, const float* values,
+                                       float factor) {
+  float* to = static_cast<float*>(data) + at;
+  if (stride == 1) {
+    for (int64_t i = 0; i < n; ++i) to[i] = values[i] * factor;
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i * stride] = values[i] * factor;
+  }
+}
+
+}  // namespace
+
+TileView::TileView(const at::Tensor& t) : data_(t.data_ptr()) {
+  for (size_t axis = 0; axis < 4; ++axis) strides_[axis] = t.size(axis) == 1 && axis != 3 ? 0 : t.stride(axis);
+  switch (t.scalar_type()) {
+    case at::kFloat:
+      load_ = load_as_float<float>, store_ = store_float<float>;
+      direct_ = strides_[3] == 1;
+      break;
+    case at::kBFloat16:
+      load_ = load_as_float<at::BFloat16>, store_ = store_float<at::BFloat16>;
+      break;
+    case at::kHalf:
+      load_ = load_as_float<at::Half>, store_ = store_float<at::Half>;
+      break;
+    case at::kDouble:
+      load_ = load_as_float<double>, store_ = store_float<double>;
+      break;
+    default:
+      load_ = load_as_float<bool>;
+  }
+}
+
+bool flash_supports(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask) {
+  const at::ScalarType type = q.scalar_type();
+  if (!q.is_cpu() || (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf)) return false;
+  if (k.scalar_type() != type || v.scalar_type() != type || q.dim() != 4 || k.dim() != 4 || v.dim() != 4) return false;
+  if (q.numel() == 0 || k.numel() == 0 || v.numel() == 0 || k.size(1) == 0) return false;
+  if (q.size(0) != k.size(0) || k.size(0) != v.size(0) || k.size(1) != v.size(1) || q.size(1) % k.size(1) != 0 ||
+      q.size(3) != k.size(3) || k.size(2) != v.size(2))
+    return false;
+  return !mask.defined() || (mask.dim() <= 4 && (mask.scalar_type() == at::kBool || mask.is_floating_point()));
+}
+
+FlashProblem::FlashProblem(const FlashInputs& in)
+    : batch(in.q.size(0)),
+      heads(in.q.size(1)),
+      key_heads(in.k.size(1)),
+      queries(in.q.size(2)),
+      keys(in.k.size(2)),
+      size(in.q.size(3)),
+      value_size(in.v.size(3)),
+      group(heads / key_heads),
+      size_room(round_up(size, panel_width())),
+      value_room(round_up(value_size, panel_width())),
+      key_room(round_up(keys, panel_width())),
+      causal(in.causal),
+      scale(in.scale),
+      dropout(in.dropout),
+      q(in.q),
+      k(in.k),
+      v(in.v) {
+  // Tiles of equal height, about 64 rows: a tile of scores and its operands stay in the second-level cache.
+  const int64_t tiles = (queries + 63) / 64;
+  query_tile = (queries + tiles - 1) / tiles;
+  if (in.mask.defined()) mask = TileView(in.mask.expand({batch, heads, queries, keys}));
+}
+
+int64_t FlashProblem::visible_keys(int64_t b, int64_t h, float* row_buffer) const {
+  if (!mask || mask.stride(2) != 0) return keys;
+  mask.load(b, h, 0, 0, keys, row_buffer);
+  int64_t n = keys;
+  while (n > 0 && row_buffer[n - 1] == kNoScore) --n;
+  return n;
+}
+
+void FlashProblem::words(int64_t b, int64_t h, int64_t row, int64_t column, int64_t n, uint32_t* out) const {
+  const int64_t per_row = (keys + kPhiloxColumns - 1) / kPhiloxColumns;
+  const int64_t first = ((b * heads + h) * queries + row) * per_row + column / kPhiloxColumns;
+  philox_words(dropout.seed, dropout.offset, static_cast<uint64_t>(first), (n + kPhiloxColumns - 1) / kPhiloxColumns,
+               out);
+}
+
+void FlashProblem::load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n,
+                             int64_t room, float* out) {
+  for (int64_t i = 0; i < rows; ++i, out += room) {
+    from.load(b, h, row + i, 0, n, out);
+    std::fill(out + n, out + room, 0.0f);
+  }
+}
+
+void FlashProblem::pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, float* panels,
+                                   float* buffer) const {
+  const int64_t width = panel_width(), room = round_up(n, width);
+  for (int64_t j = 0; j < keys; j += width) {
+    const int64_t count = std::min(width, keys - j);
+    if (const float* here = from.in_place(b, h, j, 0)) {
+      pack_columns(panels, j, here, from.stride(2), count, n);
+    } else {
+      load_rows(from, b, h, j, count, n, room, buffer);
+      pack_columns(panels, j, buffer, room, count, n);
+    }
+  }
+}
+
+Panels FlashProblem::rows_of(const TileView& from, int64_t b, int64_t h, int64_t n, int64_t room, float* copy) const {
+  const float* here = from.in_place(b, h, 0, 0);
+  if (here && n == room && queries * group <= 16) return Panels::in_rows(here, from.stride(2));
+  load_rows(from, b, h, 0, keys, n, room, copy);
+  return Panels::in_rows(copy, room);
+}
+
+AttentionDropoutState dropout_state(double ratio, int64_t seed, int64_t offset) {
+  AttentionDropoutState out;
+  out.active = ratio > 0;
+  out.seed = static_cast<uint64_t>(seed);
+  out.offset = static_cast<uint64_t>(offset);
+  out.threshold = philox_threshold(ratio);
+  out.factor = static_cast<float>(1.0 / (1.0 - ratio));
+  return out;
+}
+
+at::Tensor flash_keep_mask(at::IntArrayRef sizes, const AttentionDropoutState& dropout) {
+  const at::Tensor mask = at::empty(sizes, at::TensorOptions(at::kBool));
+  bool* kept = mask.mutable_data_ptr<bool>();
+  const int64_t keys = sizes[3], rows = sizes[0] * sizes[1] * sizes[2];
+  const int64_t blocks = (keys + kPhiloxColumns - 1) / kPhiloxColumns;
+  std::vector<uint32_t> words(blocks * kPhiloxColumns);
+  for (int64_t row = 0; row < rows; ++row) {
+    philox_words(dropout.seed, dropout.offset, static_cast<uint64_t>(row * blocks), blocks, words.data());
+    for (int64_t j = 0; j < keys; ++j) kept[row * keys + j] = words[j] >= dropout.threshold;
+  }
+  return mask;
+}
+
+at::Tensor scratch_memory(int64_t threads, int64_t floats) {
+  return at::empty({threads * floats}, at::TensorOptions(at::kFloat));
+}
+
+}  // namespace ortmodule

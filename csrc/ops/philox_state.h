@@ -1,0 +1,32 @@
+// How counter-based dropout draws: a state of two words per run of a node, and the threshold that a ratio means.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <mutex>
+
+namespace ortmodule {
+
+// int64[2], seed and offset, from torch's default CPU generator, so that torch.manual_seed governs every device without
+// a transfer.
+inline at::Tensor draw_philox_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor state = at::empty({2}, at::kLong);
+  auto* words = state.mutable_data_ptr<int64_t>();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+  for (int i = 0; i < 2; ++i) words[i] = static_cast<int64_t>(impl->random64());
+  return state;
+}
+
+// P(word < threshold) is the ratio to within 2^-32; a ratio of 1 is the caller's.
+inline uint32_t philox_threshold(double ratio) {
+  return static_cast<uint32_t>(std::min(std::llround(ratio * 4294967296.0), 4294967295LL));
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,66 @@
+// The register-tiled loop of tile_product, included once per instruction-set level by tile_product_kernel.cpp, which
+// sets LEVEL (a namespace), LEVEL_TARGET (a function attribute), LEVEL_BYTES (of a vector) and LEVEL_ROWS.
+//
+// LEVEL_ROWS x 2 accumulators, two vectors of b and one broadcast element of a fill the register file. Vector types
+// want the target on every function that names them: the compiler splits vectors before it inlines.
+// No include guard: it is meant to be included more than once.
+
+namespace ortmodule::LEVEL {
+
+typedef float Vector __attribute__((vector_size(LEVEL_BYTES)));
+typedef float Loose __attribute__((vector_size(LEVEL_BYTES), aligned(4), may_alias));  // in memory, at any address
+constexpr int64_t kLanes = LEVEL_BYTES / 4, kWidth = 2 * kLanes;
+
+template <int rows, bool add>
+LEVEL_TARGET void strip(int64_t k, const LeftOperand& left, const float* b, int64_t b_row, float* c, int64_t ld) {
+  const float* a = left.data;
+  const int64_t row = left.row, column = left.column;
+  Vector sums[rows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) sums[i][0] = sums[i][1] = Vector{};
+  for (int64_t p = 0; p < k; ++p, a += column, b += b_row) {
+    const Vector b0 = *reinterpret_cast<const Loose*>(b), b1 = *reinterpret_cast<const Loose*>(b + kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      const Vector x = a[i * row] - Vector{};
+      sums[i][0] += x * b0;
+      sums[i][1] += x * b1;
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) {
+    // No auto: it would drop the alignment of the type.
+    Loose* out = reinterpret_cast<Loose*>(c + i * ld);
+    Loose* next = reinterpret_cast<Loose*>(c + i * ld + kLanes);
+    *out = add ? *out + sums[i][0] : sums[i][0];
+    *next = add ? *next + sums[i][1] : sums[i][1];
+  }
+}
+
+using Strip = void (*)(int64_t, const LeftOperand&, const float*, int64_t, float*, int64_t);
+
+template <bool add, int... less>
+constexpr std::array<Strip, sizeof...(less)> strips(std::integer_sequence<int, less...>) {
+  return {strip<less + 1, add>...};
+}
+
+template <bool add>
+void product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld) {
+  static constexpr auto by_rows = strips<add>(std::make_integer_sequence<int, LEVEL_ROWS>());
+  const float* panel = b.data;
+  for (int64_t j = 0; j < n; j += kWidth, panel += b.panel) {
+    for (int64_t i = 0; i < m; i += LEVEL_ROWS) {
+      const int64_t rows = m - i < LEVEL_ROWS ? m - i : LEVEL_ROWS;
+      by_rows[rows - 1](k, {a.data + i * a.row, a.row, a.column}, panel, b.row, c + i * ld + j, ld);
+    }
+  }
+}
+
+constexpr Level kLevel{kWidth, product<false>, product<true>};
+
+}  // namespace ortmodule::LEVEL
+
+#undef LEVEL
+#undef LEVEL_TARGET
+#undef LEVEL_BYTES
+#undef LEVEL_ROWS
