@@ -1,6 +1,6 @@
 """Every architecture of the installed transformers package, tiny and random, through ORTModule beside eager.
 
-    python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT] [--jobs 2] [--json OUT]
+    python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT | --only KEYS] [--jobs 2] [--json OUT]
 
 Per architecture a process of its own with a time limit: one training step at two input sizes; loss and every gradient
 are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the reason. Ends in
@@ -152,6 +152,7 @@ def run_all(work: list[tuple[str, str]], jobs: int, seconds: float) -> Iterator[
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tasks", default=",".join(zoo_configs.TASKS), help=", ".join(zoo_configs.TASKS))
+    parser.add_argument("--only", metavar="KEYS", help="these alone, such as causal/gpt2,image/vit")
     parser.add_argument("--match", default="", help="only architectures whose name holds this")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=240.0, help="time limit of one architecture")
@@ -160,6 +161,8 @@ def main(argv: list[str] | None = None) -> int:
     import ortmodule  # noqa: F401  before the forks
 
     work = [(task, name) for task in args.tasks.split(",") for name in zoo_configs.names(task) if args.match in name]
+    if args.only:
+        work = [item for item in work if "/".join(item) in args.only.split(",")]
     results: dict[str, Result] = {}
     for task, name, result in run_all(work, args.jobs, args.seconds):
         results[f"{task}/{name}"] = result
