@@ -155,14 +155,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="KEYS", help="these alone, such as causal/gpt2,image/vit")
     parser.add_argument("--match", default="", help="only architectures whose name holds this")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--seconds", type=float, default=240.0, help="time limit of one architecture")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of one architecture")
     parser.add_argument("--json", metavar="OUT")
     args = parser.parse_args(argv)
     import ortmodule  # noqa: F401  before the forks
 
     work = [(task, name) for task in args.tasks.split(",") for name in zoo_configs.names(task) if args.match in name]
     if args.only:
-        work = [item for item in work if "/".join(item) in args.only.split(",")]
+        wanted = args.only.split(",")
+        work = sorted((w for w in work if "/".join(w) in wanted), key=lambda w: wanted.index("/".join(w)))
     results: dict[str, Result] = {}
     for task, name, result in run_all(work, args.jobs, args.seconds):
         results[f"{task}/{name}"] = result

@@ -56,7 +56,7 @@ _SIZES: dict[str, int] = {
     ),
     **dict.fromkeys(
         ("d_kv head_dim d_head qk_rope_head_dim qk_nope_head_dim v_head_dim attention_head_size dim_head swa_head_dim "
-         "linear_head_dim linear_key_head_dim linear_value_head_dim index_head_dim").split(), 8,
+         "linear_head_dim linear_key_head_dim linear_value_head_dim index_head_dim rotary_dim").split(), 8,
     ),
     **dict.fromkeys("q_lora_rank kv_lora_rank o_lora_rank".split(), 16),
     **dict.fromkeys(
@@ -159,6 +159,8 @@ def _tiny(config_class: Any, overrides: dict[str, int], fill: Sequence[str]) -> 
                 changed[key] = 0.0
             elif isinstance(value, list) and value and isinstance(value[0], float):
                 changed[key] = [0.0] * len(value)
+    if "kv_lora_rank" in changed:  # heads that share one latent are not grouped
+        changed["num_key_value_heads"] = changed["num_attention_heads"]
     changed.update(_kept_layers(values, changed))
     for key in default.sub_configs if "hidden_size" in overrides else ():
         part = getattr(default, key, None)
@@ -196,6 +198,11 @@ def _batches(
         size = getattr(vision, "image_size", None) or 64
         height, width = (size, size) if isinstance(size, int) else size
         channels = getattr(vision, "num_channels", 3)
+        if getattr(config, "model_type", "") == "imagegpt":  # pixels are words there
+            return [
+                {"input_ids": torch.randint(config.vocab_size - 1, (n, 64)), "labels": torch.arange(n) % config.num_labels}
+                for n in image_batches
+            ]
         return [
             {"pixel_values": torch.randn(n, channels, height, width), "labels": torch.arange(n) % config.num_labels}
             for n in image_batches

@@ -28,7 +28,7 @@ BY_TYPE: dict[str, dict[str, Any]] = {
     "cvt": {"embed_dim": [8, 16, 32], "num_heads": [1, 2, 4], "depth": [1, 2, 3], "image_size": 64},
     "donut-swin": _WINDOWS,
     "efficientnet": {
-        "image_size": 32, "in_channels": [8, 8, 16], "out_channels": [8, 16, 24], "kernel_sizes": [3, 3, 5],
+        "image_size": 32, "in_channels": [32, 8, 16], "out_channels": [8, 16, 24], "kernel_sizes": [3, 3, 5],
         "strides": [1, 2, 2], "num_block_repeats": [1, 1, 2], "expand_ratios": [1, 2, 2], "hidden_dim": 32,
         "width_coefficient": 1.0, "depth_coefficient": 1.0,
     },

@@ -135,6 +135,20 @@ def _part(c: Converter, x: Value, axis: int, start: int, end: int) -> Value:
     return c.helper("Slice", [x, *bounds], x.dtype, shape)
 
 
+@translates("diff")
+def diff(
+    c: Converter, self: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None
+) -> Any:
+    if n != 1 or prepend is not None or append is not None or self.rank == 0:
+        return NotImplemented
+    axis = c.sizes([axis_of(dim, self.rank)])
+    bounds = ((1, INT_MAX), (0, -1))
+    after, before = (
+        c.helper("Slice", [self, c.sizes([start]), c.sizes([end]), axis], self.dtype, c.shape) for start, end in bounds
+    )
+    return c.emit("Xor" if c.dtype == torch.bool else "Sub", after, before)
+
+
 @translates("flip")
 def flip(c: Converter, self: Value, dims: Sequence[int]) -> Value:
     axes = sorted(axis_of(d, self.rank) for d in dims)
