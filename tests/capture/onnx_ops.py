@@ -402,3 +402,18 @@ def AveragePool(x, kernel_shape, strides, pads, ceil_mode, dilations, count_incl
 @operator
 def GlobalAveragePool(x):
     return getattr(F, f"adaptive_avg_pool{x.ndim - 2}d")(x, 1)
+
+
+@operator
+def ConvTranspose(x, w, b=None, *, strides, pads, output_padding, group, dilations, kernel_shape):
+    padding = pads[: len(pads) // 2]
+    transposed = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[w.ndim - 3]
+    return transposed(x, w, b, strides, padding, output_padding, group, dilations)
+
+
+@operator
+def Resize(x, roi=None, scales=None, sizes=None, *, mode, coordinate_transformation_mode, nearest_mode="floor"):
+    by = {"scale_factor": scales[2:].tolist()} if scales is not None else {"size": ints(sizes)[2:]}
+    if mode == "nearest":
+        return F.interpolate(x, **by)
+    return F.interpolate(x, **by, mode="bilinear", align_corners=coordinate_transformation_mode == "align_corners")

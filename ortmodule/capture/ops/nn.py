@@ -188,6 +188,16 @@ def functional_batch_norm(
     return results if results is NotImplemented else (results[0], None, None, results[1], results[2])
 
 
+@translates("_weight_norm")
+def weight_norm(c: Converter, v: Value, g: Value, dim: int = 0) -> Any:
+    axes = [a for a in range(v.rank) if a != dim % v.rank]
+    if c.dtype in (torch.float16, torch.bfloat16) or dim == -1 or not axes:
+        return NotImplemented
+    shape = tuple(1 if a in axes else d for a, d in enumerate(v.shape))
+    norm = c.helper("ReduceL2", [v, c.sizes(axes)], c.dtype, shape, keepdims=1)
+    return c.emit("Mul", v, c.helper("Div", [g, norm], c.dtype, shape))
+
+
 # -- convolution and pooling ------------------------------------------------------------------------------------------
 
 

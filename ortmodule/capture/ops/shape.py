@@ -139,12 +139,22 @@ def _part(c: Converter, x: Value, axis: int, start: int, end: int) -> Value:
 def diff(
     c: Converter, self: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None
 ) -> Any:
-    if n != 1 or prepend is not None or append is not None or self.rank == 0:
+    if n != 1 or self.rank == 0:
         return NotImplemented
-    axis = c.sizes([axis_of(dim, self.rank)])
-    bounds = ((1, INT_MAX), (0, -1))
+    where = axis_of(dim, self.rank)
+    parts = [x for x in (prepend, self, append) if x is not None]
+    if any(x.dtype != c.dtype or x.rank != self.rank for x in parts):
+        return NotImplemented
+    whole = self
+    if len(parts) > 1:
+        size = c.shape[where]
+        longer = size + 1 if isinstance(size, int) else f"({size} + 1)"
+        shape = (*c.shape[:where], longer, *c.shape[where + 1 :])
+        whole = c.helper("Concat", parts, c.dtype, shape, axis=where)
+    axis = c.sizes([where])
     after, before = (
-        c.helper("Slice", [self, c.sizes([start]), c.sizes([end]), axis], self.dtype, c.shape) for start, end in bounds
+        c.helper("Slice", [whole, c.sizes([start]), c.sizes([end]), axis], c.dtype, c.shape)
+        for start, end in ((1, INT_MAX), (0, -1))
     )
     return c.emit("Xor" if c.dtype == torch.bool else "Sub", after, before)
 
