@@ -1,6 +1,6 @@
 """Every architecture of the installed transformers package, tiny and random, through ORTModule beside eager.
 
-    python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT] [--jobs 2] [--json OUT]
+    python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT | --only KEYS] [--jobs 2] [--json OUT]
 
 Per architecture a process of its own with a time limit: one training step at two input sizes; loss and every gradient
 are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the reason. Ends in
@@ -61,12 +61,12 @@ def compare(eager: torch.nn.Module, ours: torch.nn.Module, want: torch.Tensor, g
     return None
 
 
-def try_architecture(task: str, name: str) -> Result:
+def try_architecture(task: str, name: str, sizes: int = 2) -> Result:
     """The result of one architecture: {"state": passed | failed | skipped, ...}."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     try:
-        module, batches = zoo_configs.build(task, name, TEXT_SIZES, IMAGE_BATCHES)
+        module, batches = zoo_configs.build(task, name, TEXT_SIZES[:sizes], IMAGE_BATCHES[:sizes])
         eager = copy.deepcopy(module)
         for batch in batches:
             loss = step(eager, batch)
@@ -106,17 +106,17 @@ def try_architecture(task: str, name: str) -> Result:
     return result
 
 
-def child(task: str, name: str, answer: multiprocessing.connection.Connection) -> None:
+def child(task: str, name: str, sizes: int, answer: multiprocessing.connection.Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     with contextlib.redirect_stdout(io.StringIO()):
-        result = try_architecture(task, name)
+        result = try_architecture(task, name, sizes)
     answer.send(result)
     answer.close()
     os._exit(0)
 
 
-def run_all(work: list[tuple[str, str]], jobs: int, seconds: float) -> Iterator[tuple[str, str, Result]]:
+def run_all(work: list[tuple[str, str]], jobs: int, seconds: float, sizes: int) -> Iterator[tuple[str, str, Result]]:
     """Results as they come; a child that crashes or takes too long is a failure with that reason."""
     fork = multiprocessing.get_context("fork")  # the libraries are loaded once, in the parent
     waiting = collections.deque(work)
@@ -125,7 +125,7 @@ def run_all(work: list[tuple[str, str]], jobs: int, seconds: float) -> Iterator[
         while waiting and len(running) < jobs:
             task, name = waiting.popleft()
             mine, theirs = fork.Pipe(duplex=False)
-            process = fork.Process(target=child, args=(task, name, theirs))
+            process = fork.Process(target=child, args=(task, name, sizes, theirs))
             process.start()
             theirs.close()
             running[mine] = (task, name, process, time.monotonic())
@@ -152,16 +152,21 @@ def run_all(work: list[tuple[str, str]], jobs: int, seconds: float) -> Iterator[
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tasks", default=",".join(zoo_configs.TASKS), help=", ".join(zoo_configs.TASKS))
+    parser.add_argument("--only", metavar="KEYS", help="these alone, such as causal/gpt2,image/vit")
     parser.add_argument("--match", default="", help="only architectures whose name holds this")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--seconds", type=float, default=240.0, help="time limit of one architecture")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of one architecture")
+    parser.add_argument("--sizes", type=int, default=2, choices=(1, 2), help="1: without the second input size")
     parser.add_argument("--json", metavar="OUT")
     args = parser.parse_args(argv)
     import ortmodule  # noqa: F401  before the forks
 
     work = [(task, name) for task in args.tasks.split(",") for name in zoo_configs.names(task) if args.match in name]
+    if args.only:
+        wanted = args.only.split(",")
+        work = sorted((w for w in work if "/".join(w) in wanted), key=lambda w: wanted.index("/".join(w)))
     results: dict[str, Result] = {}
-    for task, name, result in run_all(work, args.jobs, args.seconds):
+    for task, name, result in run_all(work, args.jobs, args.seconds, args.sizes):
         results[f"{task}/{name}"] = result
         print(f"{result['state']:8}{result['seconds']:6.1f} s  {task}/{name}  {result.get('why', '')}", flush=True)
         if args.json:

@@ -145,8 +145,9 @@ def functional_form(target: torch._ops.OpOverload) -> torch._ops.OpOverload | No
     found = getattr(packet, target._overloadname, None) if packet is not None else None
     if found is None:
         return None
-    ours = [a.name for a in target._schema.arguments]
-    return found if [a.name for a in found._schema.arguments] == ours else None
+    # The tensor itself may go by another name (`dropout` calls it input, `dropout_` self).
+    ours, theirs = ([a.name for a in schema.arguments[1:]] for schema in (target._schema, found._schema))
+    return found if ours == theirs else None
 
 
 def refuse_control_flow(module: GraphModule) -> None:

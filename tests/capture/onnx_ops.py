@@ -43,7 +43,9 @@ ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
     "Tanh": torch.tanh,
     "Sigmoid": torch.sigmoid,
     "Exp": torch.exp,
+    "Expm1": torch.expm1,
     "Log": torch.log,
+    "Log1p": torch.log1p,
     "Sqrt": torch.sqrt,
     "Neg": torch.neg,
     "Abs": torch.abs,
@@ -122,9 +124,14 @@ def Tile(x, repeats):
 
 
 @operator
-def Slice(x, starts, ends, axes, steps):
-    for s, e, a, k in zip(ints(starts), ints(ends), ints(axes), ints(steps), strict=True):
-        x = torch.ops.aten.slice(x, a, s, e, k)
+def Slice(x, starts, ends, axes, steps=None):
+    steps = [1] * len(axes) if steps is None else ints(steps)
+    for s, e, a, k in zip(ints(starts), ints(ends), ints(axes), steps, strict=True):
+        if k < 0:
+            assert (s, k) == (-1, -1) and e < -x.shape[a]
+            x = x.flip(a)
+        else:
+            x = torch.ops.aten.slice(x, a, s, e, k)
     return x
 
 
@@ -220,6 +227,9 @@ for _name, _function in (
     ("Mean", torch.mean),
     ("Max", torch.amax),
     ("Min", torch.amin),
+    ("LogSumExp", torch.logsumexp),
+    ("L1", lambda x, d, k: torch.linalg.vector_norm(x, 1, d, k)),
+    ("L2", lambda x, d, k: torch.linalg.vector_norm(x, 2, d, k)),
 ):
     CONTROLS[f"Reduce{_name}"] = reduce(_function)
 
@@ -242,6 +252,39 @@ def CumSum(x, axis):
 @operator
 def TopK(x, k, axis, largest, sorted):
     return torch.topk(x, int(k), axis, bool(largest), bool(sorted))
+
+
+@operator
+def Sort(x, axis, descending, stable):
+    return torch.sort(x, dim=axis, descending=bool(descending), stable=bool(stable))
+
+
+@operator
+def Histogram(x, bins, low, high):
+    return torch.histc(x, bins, low, high)
+
+
+@operator
+def GroupedMatMul(x, w, ends):
+    starts = [0, *ends.tolist()]
+    return torch.cat([x[a:b] @ w[g] for g, (a, b) in enumerate(zip(starts, starts[1:], strict=False))])
+
+
+@operator
+def IndexPut(x, values, *indices, dims, accumulate):
+    by_dim = dict(zip(dims, indices, strict=True))
+    places = [by_dim.get(dim) for dim in range(max(dims) + 1)]
+    return torch.ops.aten.index_put(x, places, values, bool(accumulate))
+
+
+@operator
+def Einsum(*xs, equation):
+    return torch.einsum(equation, *xs)
+
+
+@operator
+def EyeLike(x):
+    return torch.eye(*x.shape, dtype=x.dtype)
 
 
 @operator
@@ -359,3 +402,18 @@ def AveragePool(x, kernel_shape, strides, pads, ceil_mode, dilations, count_incl
 @operator
 def GlobalAveragePool(x):
     return getattr(F, f"adaptive_avg_pool{x.ndim - 2}d")(x, 1)
+
+
+@operator
+def ConvTranspose(x, w, b=None, *, strides, pads, output_padding, group, dilations, kernel_shape):
+    padding = pads[: len(pads) // 2]
+    transposed = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[w.ndim - 3]
+    return transposed(x, w, b, strides, padding, output_padding, group, dilations)
+
+
+@operator
+def Resize(x, roi=None, scales=None, sizes=None, *, mode, coordinate_transformation_mode, nearest_mode="floor"):
+    by = {"scale_factor": scales[2:].tolist()} if scales is not None else {"size": ints(sizes)[2:]}
+    if mode == "nearest":
+        return F.interpolate(x, **by)
+    return F.interpolate(x, **by, mode="bilinear", align_corners=coordinate_transformation_mode == "align_corners")

@@ -177,6 +177,32 @@ def topk_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
+def sort(
+    x: torch.Tensor, axis: int = -1, descending: int = 0, stable: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return tuple(torch.sort(x, dim=axis, descending=bool(descending), stable=bool(stable)))
+
+
+def sort_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = (torch.randperm(20).view(4, 5).to(torch.float64) / 4).to(dtype)
+    ties = torch.tensor([[1, 0, 1, 0], [2, 2, 2, 2]], dtype=dtype)
+    return [
+        Case((x,), {}, (1,), 2),
+        Case((x,), {"axis": 0, "descending": 1}, (1,), 2),
+        Case((ties,), {"stable": 1}, (1,), 2),
+        Case((ties,), {"stable": 1, "descending": 1}, (1,), 2),
+    ]
+
+
+def histogram(x: torch.Tensor, bins: int, low: float, high: float) -> torch.Tensor:
+    return torch.histc(x.float(), bins, low, high).to(x.dtype)
+
+
+def histogram_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = torch.tensor([[0, 1, 3, 3], [4, -1, 2.5, 3]], dtype=dtype)
+    return [Case((x,), {"bins": 4, "low": 0.0, "high": 3.0}), Case((x,), {"bins": 2, "low": -1.0, "high": 4.0})]
+
+
 def one_hot(indices: torch.Tensor, depth: torch.Tensor, values: torch.Tensor, axis: int = -1) -> torch.Tensor:
     n = int(depth)
     hot = (indices.unsqueeze(-1) % n == torch.arange(n)) & (indices.unsqueeze(-1) < n)
@@ -207,6 +233,9 @@ ROWS = [
     Row("Index", index, index_cases, OWN),
     Row("IndexPut", index_put, index_put_cases, OWN),
     Row("TopK", topk, topk_cases),
+    Row("TopK", topk, topk_cases, OWN),
+    Row("Sort", sort, sort_cases, OWN),
+    Row("Histogram", histogram, histogram_cases, OWN, differentiable=False, bfloat16=False),
     Row("OneHot", one_hot, one_hot_cases),
     Row("NonZero", lambda x: x.nonzero().t(), nonzero_cases, differentiable=False),
 ]

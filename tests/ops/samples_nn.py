@@ -33,6 +33,19 @@ def linear_cases(dtype: torch.dtype) -> Sequence[Case]:
     return [Case((rand(*s, dtype=dtype), w, b)) for s in shapes] + [Case((rand(2, 5, 3, dtype=dtype), w))]
 
 
+def grouped_matmul(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    starts = [0, *ends.tolist()]
+    parts = [x[a:b] @ w[g] for g, (a, b) in enumerate(zip(starts, starts[1:], strict=False))]
+    return torch.cat([*parts, x[starts[-1] :] @ w[0] * 0])
+
+
+def grouped_matmul_cases(dtype: torch.dtype) -> list[Case]:
+    x, w = rand(6, 3, dtype=dtype), rand(4, 3, 2, dtype=dtype)
+    every = [(2, 2, 5, 6), (0, 0, 6, 6), (1, 3, 3, 4), (0, 0, 0, 0)]  # empty groups; rows that belong to none
+    cases = [Case((x, w, torch.tensor(ends, dtype=torch.int32))) for ends in every]
+    return [*cases, Case((x, w.transpose(1, 2).contiguous().transpose(1, 2), torch.tensor(every[0])))]
+
+
 def gemm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -489,6 +502,7 @@ def aten_cases(dtype: torch.dtype) -> Sequence[Case]:
 
 
 ROWS = [
+    Row("GroupedMatMul", grouped_matmul, grouped_matmul_cases, OWN),
     Row("Linear", lambda x, w, b=None: F.linear(x, w, b), linear_cases, OWN),
     Row("Gemm", gemm, gemm_cases),
     Row("MatMul", torch.matmul, matmul_cases),

@@ -1,4 +1,4 @@
-// Unary mathematics: Exp, Log, Sqrt, Rsqrt, Reciprocal, Neg, Abs, Sign, Cos, Sin, Erf and rounding.
+// Unary mathematics: Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Reciprocal, Neg, Abs, Sign, Cos, Sin, Erf and rounding.
 //
 // Gradients are compositions of elementwise operators, as eager's are: fusion joins them. Exp, Sqrt, Rsqrt and
 // Reciprocal differentiate through their output. Rounding and Sign have the gradient zero, not none, as in PyTorch.
@@ -24,6 +24,23 @@ ORTMODULE_OP("", Log, 1).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c
 ORTMODULE_OP("", Sqrt, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("Div", {c.GO(0), c.emit("Mul", {c.O(0), c.scalar(2, c.O(0))})}));
 });
+
+// dy (y + 1)
+ORTMODULE_OP("ai.ortmodule", Expm1, 1)
+    .apply(unary)
+    .grad({"X"},
+          [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Add", {c.O(0), c.scalar(1, c.O(0))})})); })
+    .body([](BodyContext& c) {
+      NodeArg* y = c.emit("Exp", {c.in(0)});
+      c.out(0, c.emit("Sub", {y, c.scalar(1, y)}));
+    });
+
+// dy / (1 + x)
+ORTMODULE_OP("ai.ortmodule", Log1p, 1)
+    .apply(unary)
+    .grad({"X"},
+          [](GradContext& c) { c.GI(0, c.emit("Div", {c.GO(0), c.emit("Add", {c.I(0), c.scalar(1, c.I(0))})})); })
+    .body([](BodyContext& c) { c.out(0, c.emit("Log", {c.emit("Add", {c.in(0), c.scalar(1, c.in(0))})})); });
 
 // -dy y^3 / 2
 ORTMODULE_OP("ai.ortmodule", Rsqrt, 1)

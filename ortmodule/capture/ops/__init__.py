@@ -4,7 +4,7 @@ Importing this package fills `registry.TRANSLATORS`. An operator without a trans
 NotImplemented for the arguments at hand, becomes an ATen node.
 """
 
-from . import create, elementwise, indexing, nn, reduction, shape
+from . import create, elementwise, image, indexing, nn, order, reduction, shape
 from .registry import TRANSLATORS, Translator
 
-__all__ = ["TRANSLATORS", "Translator", "create", "elementwise", "indexing", "nn", "reduction", "shape"]
+__all__ = ["TRANSLATORS", "Translator", "create", "elementwise", "image", "indexing", "nn", "order", "reduction", "shape"]

@@ -25,7 +25,8 @@ def _filled(c: Converter, value: Any) -> Any:
     return c.emit("ConstantOfShape", c.sizes(c.shape), value=proto)
 
 
-@translates("zeros", "zeros_like", "new_zeros", "zero")
+# What is empty is zero: a captured graph has no other memory to show.
+@translates("zeros", "zeros_like", "new_zeros", "zero", "empty.memory_format", "empty_like", "new_empty")
 def zeros(c: Converter, *args: Any, **kwargs: Any) -> Any:
     return _filled(c, 0)
 
@@ -56,6 +57,14 @@ def arange(c: Converter, *bounds: Any, start: Any = 0, end: Any = None, step: An
     elif bounds:
         start, end, step = (*bounds, step)[:3] if len(bounds) == 2 else bounds
     return c.emit("Range", c.tensor(start, c.dtype), c.tensor(end, c.dtype), c.tensor(step, c.dtype))
+
+
+@translates("eye", "eye.m")
+def eye(c: Converter, n: Any, m: Any = None, **kwargs: Any) -> Any:
+    if c.dtype.is_complex or c.dtype == torch.bool:
+        return NotImplemented
+    proto = tensor_proto(torch.zeros(1, dtype=c.dtype))
+    return c.emit("EyeLike", c.helper("ConstantOfShape", [c.sizes(c.shape)], c.dtype, c.shape, value=proto))
 
 
 @translates("rand_like")

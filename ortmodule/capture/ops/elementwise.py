@@ -32,8 +32,9 @@ _UNARY = {
     "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "neg": "Neg",
     "abs": "Abs", "cos": "Cos", "sin": "Sin", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "negative": "Neg",
     "reciprocal": "Reciprocal", "sign": "Sign", "hardswish": "HardSwish", "silu": "Silu", "rsqrt": "Rsqrt",
+    "expm1": "Expm1", "log1p": "Log1p",
 }  # fmt: skip
-_OWN_UNARY = {"Silu", "Rsqrt"}
+_OWN_UNARY = {"Silu", "Rsqrt", "Expm1", "Log1p"}
 
 
 @functools.cache

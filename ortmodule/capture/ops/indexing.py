@@ -73,3 +73,26 @@ def index(c: Converter, self: Value, indices: Sequence[Value | None]) -> Any:
     if len(given) == 1:
         return c.emit("Gather", self, given[0][1], axis=given[0][0])
     return c.emit("Index", self, *(v for _, v in given), domain=ORTMODULE, dims=[i for i, _ in given])
+
+
+@translates("index_put")
+def index_put(
+    c: Converter, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Any:
+    given = [(i, v) for i, v in enumerate(indices) if v is not None]
+    if len(given) == 1 and given[0][1].dtype in _MASKS and values.rank == 0 and not accumulate:
+        return _fill_where(c, self, *given[0], values)
+    if not given or any(v.dtype in _MASKS for _, v in given) or values.dtype != self.dtype:
+        return NotImplemented
+    dims = [i for i, _ in given]
+    operands = (v for _, v in given)
+    return c.emit("IndexPut", self, values, *operands, domain=ORTMODULE, dims=dims, accumulate=int(accumulate))
+
+
+def _fill_where(c: Converter, x: Value, first: int, mask: Value, value: Value) -> Any:
+    """`x[:, mask] = value` as a choice: the mask lies over the axes from `first` on."""
+    behind = x.rank - first - mask.rank
+    if behind:
+        shape = (*mask.shape, *[1] * behind)
+        mask = c.helper("Unsqueeze", [mask, c.sizes(list(range(mask.rank, len(shape))))], mask.dtype, shape)
+    return c.emit("Where", c.cast(mask, torch.bool), value, x)

@@ -32,6 +32,35 @@ def addmm(c: Converter, self: Value, mat1: Value, mat2: Value, beta: Any = 1, al
     return c.emit("Gemm", mat1, mat2, self) if (beta, alpha) == (1, 1) else NotImplemented
 
 
+@translates("baddbmm")
+def baddbmm(c: Converter, self: Value, batch1: Value, batch2: Value, beta: Any = 1, alpha: Any = 1) -> Any:
+    if c.dtype in (torch.float16, torch.bfloat16) and (beta, alpha) != (1, 1):
+        return NotImplemented  # torch scales before it rounds
+    product = c.helper("MatMul", [batch1, batch2], c.dtype, (batch1.shape[0], batch1.shape[1], batch2.shape[2]))
+    if alpha != 1:
+        product = c.helper("Mul", [product, c.const(alpha, c.dtype)], c.dtype, product.shape)
+    if beta == 0:
+        return product
+    added = self if beta == 1 else c.helper("Mul", [self, c.const(beta, c.dtype)], c.dtype, self.shape)
+    return c.emit("Add", added, product)
+
+
+@translates("einsum")
+def einsum(c: Converter, equation: str, tensors: Sequence[Value], path: Any = None) -> Any:
+    if any(t.dtype != c.dtype for t in tensors) or "->" not in equation:
+        return NotImplemented
+    return c.emit("Einsum", *tensors, equation=equation.replace(" ", ""))
+
+
+@translates("_grouped_mm", "transformers::grouped_mm_fallback")
+def grouped_mm(
+    c: Converter, self: Value, mat2: Value, offs: Value | None = None, bias: Any = None, out_dtype: Any = None
+) -> Any:
+    if offs is None or bias is not None or (self.rank, mat2.rank) != (2, 3) or self.dtype != c.dtype:
+        return NotImplemented
+    return c.emit("GroupedMatMul", self, mat2, offs, domain=ORTMODULE)
+
+
 # -- normalization ----------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +186,16 @@ def functional_batch_norm(
         return NotImplemented
     results = _batch_norm(c, input, weight, bias, running_mean, running_var, training, momentum, eps)
     return results if results is NotImplemented else (results[0], None, None, results[1], results[2])
+
+
+@translates("_weight_norm")
+def weight_norm(c: Converter, v: Value, g: Value, dim: int = 0) -> Any:
+    axes = [a for a in range(v.rank) if a != dim % v.rank]
+    if c.dtype in (torch.float16, torch.bfloat16) or dim == -1 or not axes:
+        return NotImplemented
+    shape = tuple(1 if a in axes else d for a, d in enumerate(v.shape))
+    norm = c.helper("ReduceL2", [v, c.sizes(axes)], c.dtype, shape, keepdims=1)
+    return c.emit("Mul", v, c.helper("Div", [g, norm], c.dtype, shape))
 
 
 # -- convolution and pooling ------------------------------------------------------------------------------------------

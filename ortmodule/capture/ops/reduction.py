@@ -1,4 +1,4 @@
-"""Reductions, scans and order statistics."""
+"""Reductions, scans and counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..graph import Value
+from ..graph import ORTMODULE, Value
 from .registry import translates
 from .shape import axis_of
 
@@ -73,12 +73,25 @@ def cumsum(c: Converter, self: Value, dim: int, dtype: Any = None) -> Any:
     return c.emit("CumSum", c.cast(self, c.dtype), c.const(axis_of(dim, self.rank), torch.int64))
 
 
-@translates("topk")
-def topk(c: Converter, self: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if self.rank == 0:
+@translates("histc")
+def histc(c: Converter, self: Value, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    if min >= max:  # the range is that of the data
         return NotImplemented
-    axis = axis_of(dim, self.rank)
-    return c.emit_many("TopK", [self, c.sizes([k])], axis=axis, largest=int(largest), sorted=int(sorted))
+    return c.emit("Histogram", self, domain=ORTMODULE, bins=bins, low=float(min), high=float(max))
+
+
+@translates("logsumexp")
+def logsumexp(c: Converter, self: Value, dim: Any, keepdim: bool = False) -> Value:
+    return _reduce(c, "ReduceLogSumExp", self, dim, keepdim)
+
+
+@translates("linalg_vector_norm")
+def vector_norm(
+    c: Converter, self: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
+    if ord not in (1, 2) or self.dtype.is_complex:
+        return NotImplemented
+    return _reduce(c, f"ReduceL{int(ord)}", self, dim, keepdim)
 
 
 @translates("softmax.int", "_softmax")

@@ -18,7 +18,10 @@ _F = TypeVar("_F", bound=Translator)
 
 
 def translates(*names: str) -> Callable[[_F], _F]:
-    """Registers a translator for aten operators, named `add.Tensor` or, with the default overload, `relu`."""
+    """Registers a translator for operators, named `add.Tensor` or, with the default overload, `relu`.
+
+    Those of other libraries than aten have their namespace in front: `vision::nms`.
+    """
 
     def register(function: _F) -> _F:
         for name in names:

@@ -102,6 +102,73 @@ def repeat(c: Converter, self: Value, repeats: Sequence[Any]) -> Value:
     return c.emit("Tile", self, c.sizes(repeats))
 
 
+@translates("repeat_interleave.self_int")
+def repeat_interleave(c: Converter, self: Value, repeats: Any, dim: int | None = None, output_size: Any = None) -> Any:
+    if dim is None and self.rank != 1:
+        return NotImplemented
+    axis = axis_of(dim or 0, self.rank)
+    shape = (*self.shape[: axis + 1], 1, *self.shape[axis + 1 :])
+    column = c.helper("Unsqueeze", [self, c.sizes([axis + 1])], self.dtype, shape)
+    shape = (*self.shape[: axis + 1], c.dim(repeats), *self.shape[axis + 1 :])
+    return c.emit("Reshape", c.helper("Expand", [column, c.sizes(shape)], self.dtype, shape), c.sizes(c.shape))
+
+
+@translates("roll")
+def roll(c: Converter, self: Value, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    axes = [axis_of(d, self.rank) for d in dims]
+    if not axes or not all(isinstance(s, int) and isinstance(self.shape[a], int) for s, a in zip(shifts, axes, strict=True)):
+        return NotImplemented
+    x = self
+    for shift, axis in zip(shifts, axes, strict=True):
+        size = self.shape[axis]
+        assert isinstance(size, int)
+        cut = -shift % size if size else 0
+        if cut:
+            parts = [_part(c, x, axis, start, end) for start, end in ((cut, size), (0, cut))]
+            x = c.helper("Concat", parts, x.dtype, x.shape, axis=axis)
+    return x
+
+
+def _part(c: Converter, x: Value, axis: int, start: int, end: int) -> Value:
+    shape = (*x.shape[:axis], end - start, *x.shape[axis + 1 :])
+    bounds = [c.sizes([start]), c.sizes([end]), c.sizes([axis])]
+    return c.helper("Slice", [x, *bounds], x.dtype, shape)
+
+
+@translates("diff")
+def diff(
+    c: Converter, self: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None
+) -> Any:
+    if n != 1 or self.rank == 0:
+        return NotImplemented
+    where = axis_of(dim, self.rank)
+    parts = [x for x in (prepend, self, append) if x is not None]
+    if any(x.dtype != c.dtype or x.rank != self.rank for x in parts):
+        return NotImplemented
+    whole = self
+    if len(parts) > 1:
+        size = c.shape[where]
+        longer = size + 1 if isinstance(size, int) else f"({size} + 1)"
+        shape = (*c.shape[:where], longer, *c.shape[where + 1 :])
+        whole = c.helper("Concat", parts, c.dtype, shape, axis=where)
+    axis = c.sizes([where])
+    after, before = (
+        c.helper("Slice", [whole, c.sizes([start]), c.sizes([end]), axis], c.dtype, c.shape)
+        for start, end in ((1, INT_MAX), (0, -1))
+    )
+    return c.emit("Xor" if c.dtype == torch.bool else "Sub", after, before)
+
+
+@translates("flip")
+def flip(c: Converter, self: Value, dims: Sequence[int]) -> Value:
+    axes = sorted(axis_of(d, self.rank) for d in dims)
+    if not axes:
+        return self
+    count = len(axes)
+    bounds = [c.sizes([-1] * count), c.sizes([-INT_MAX] * count), c.sizes(axes), c.sizes([-1] * count)]
+    return c.emit("Slice", self, *bounds)
+
+
 def _bounds(c: Converter, start: Any, end: Any) -> tuple[Dim, Dim]:
     return c.dim(0 if start is None else start), c.dim(INT_MAX if end is None else end)
 
