@@ -1,6 +1,6 @@
 """Accelerate with an ORTModule: `prepare`, `accumulate`, autocast, clipping, `save_state` and `unwrap_model`.
 
-    accelerate launch examples/train_accelerate.py        (or plain python)
+accelerate launch examples/train_accelerate.py        (or plain python)
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ __all__ = ["ORTModule", "release_memory"]
 _LOGGER = logging.getLogger("ortmodule")
 # Everything else of the public surface is looked up on the wrapped module.
 _OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_partial"})
-# Set on the wrapper itself: `forward` may be replaced by a function that calls the one before (Accelerate does, and keeps
-# that one as `_original_forward`); on the wrapped module it would call itself.
+# Set on the wrapper itself: `forward` may be replaced by a function that calls the one before (Accelerate does, and
+# keeps that one as `_original_forward`); on the wrapped module it would call itself.
 _OWN_FORWARD = frozenset({"forward", "_original_forward"})
-# nn.Module's tables that the two share, so that whatever walks them (load_state_dict of an outer module) finds the same.
+# Tables of nn.Module that the two share, so that what walks them (an outer module's load_state_dict) finds the same.
 _TABLES = (
     "_parameters", "_buffers", "_non_persistent_buffers_set", "_modules", "_state_dict_hooks", "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
@@ -208,7 +208,7 @@ class ORTModule(nn.Module):
         """The wrapped module."""
         return self._original
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The wrapped module's class: `isinstance` and what tools look up there (labels, a saving method) hold."""
         return self._original.__class__ if "_original" in self.__dict__ else type(self)

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "gradient/gradient_graph_builder.h"
 #include "onnx/import.h"
+#include "ops/aten_support.h"
 #include "ops/registry.h"
 #include "ops/resolve.h"
 #include "ops/upgrade.h"
@@ -104,6 +105,17 @@ std::vector<NodeArg*> gradient_outputs(const Graph& graph, size_t forward, const
   size_t next = forward;
   for (NodeArg* dx : dxs) out.push_back(dx ? graph.outputs()[next++] : nullptr);
   return out;
+}
+
+// Size of a value in bytes; 0 where a dim is symbolic.
+int64_t known_bytes(const TypeInfo& type) {
+  if (!type.shape) return 0;
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(to_scalar_type(type.dtype)));
+  for (const Dim& dim : *type.shape) {
+    if (!dim.is_known()) return 0;
+    bytes *= dim.value();
+  }
+  return bytes;
 }
 
 ExecutionPlan backward_plan(const Graph& graph, const std::vector<NodeArg*>& dxs, SlotTable& slots,
@@ -223,6 +235,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   for (size_t k = 0; k < roots.x_inputs.size(); ++k) {
     program.x_names.push_back(graph->inputs()[roots.x_inputs[k]]->name());
     program.x_reachable.push_back(k < dxs.size() && dxs[k]);
+    program.x_bytes.push_back(k < dxs.size() && dxs[k] ? known_bytes(dxs[k]->type()) : 0);
   }
   if (undifferentiated) {
     program.compile_backward = [=](const std::vector<bool>& mask) -> std::shared_ptr<BackwardProgram> {

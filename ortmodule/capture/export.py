@@ -155,7 +155,7 @@ def _object_parts(value: Any) -> tuple[list[Any], tuple[str, ...]]:
 
 
 def _object_from(cls: type, parts: Any, names: Any) -> Any:
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     made.__dict__.update(zip(names, parts, strict=True))
     return made
 
@@ -171,7 +171,7 @@ def _holds_tensor(value: Any, depth: int = 3) -> bool:
 
 
 def _refuse_python_at_each_call(module: torch.nn.Module) -> None:
-    """Hooks must run in Python at each call (torch's own, weight_norm's, only compute and are traced), and so must DDP."""
+    """Hooks (but torch's own, weight_norm's, which only compute) must run in Python at each call, and so must DDP."""
     for name, child in module.named_modules():
         where = f"module '{name}'" if name else "the module"
         if isinstance(child, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):

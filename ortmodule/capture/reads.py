@@ -101,7 +101,7 @@ class AttributeReads:
             return
         if name[0] == "_" and type(module).__module__.startswith("torch."):  # an RNN's `_flat_weights`, say
             return
-        if name in vars(module) or _is_class_setting(type(module), name):
+        if name in vars(module) or _is_class_setting(type(module), name):  # type: ignore[arg-type]
             owner = self._names.get(module)
             if owner is not None:
                 self._note(owner, name, value)
