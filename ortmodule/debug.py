@@ -333,6 +333,12 @@ class _Recorder(torch.fx.Interpreter):
         super().__init__(program)
         self.values: dict[str, Any] = {}
 
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        # Recurrent networks are kept whole by an operator of ours, which is torch's function of that name.
+        if getattr(target, "namespace", "") == "ortmodule" and hasattr(torch._VF, target._opname):
+            return getattr(torch._VF, target._opname)(*args, **kwargs)
+        return super().call_function(target, args, kwargs)
+
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
         if n.op == "call_function":
