@@ -12,6 +12,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .. import _C
 from ..capture import Captured, capture
 from ..capture.reads import holder_of, holds
 from ..errors import CaptureError, ORTModuleError
+from ..node_dump import NodeDump
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
 from .fast_call import make_fast_call
@@ -120,6 +122,7 @@ class GraphTransitionManager:
         self._graphs: OrderedDict[CallSignature, list[_Graph]] = OrderedDict()
         self.exports: list[Export] = []
         self.fast_calls: list[_C.FastCall] = []
+        self._sessions = 0
 
     def transitions(self) -> list[Transition]:
         """Every session that is kept."""
@@ -262,9 +265,23 @@ class GraphTransitionManager:
             "mutations": mutations,
         }
         session = _C.Session(info.post_export_processed_model.SerializeToString(), mode, list(wanted), options)
+        self._log_stages(info, session, mode)
         if self._debug.save_onnx:
             self._save_stages(session, mode)
+        if self._debug.dump_nodes:
+            prefix = self._debug.onnx_prefix or type(self._module).__name__
+            path = Path(self._debug.save_path) / f"{prefix}_nodes_{self._sessions:02d}_{mode}.txt"
+            self._sessions += 1
+            NodeDump(session, path, self._debug.dump_nodes)
         return session
+
+    def _log_stages(self, info: PostExportProcessedModelInfo, session: _C.Session, mode: str) -> None:
+        if not _LOGGER.isEnabledFor(logging.INFO):
+            return
+        seconds = {**info.captured.seconds, **session.statistics()["seconds"]}
+        stages = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in seconds.items())
+        total = sum(seconds.values())
+        _LOGGER.info("%s session of %s in %.2f s: %s", mode, type(self._module).__name__, total, stages)
 
     def _save_stages(self, session: _C.Session, mode: str) -> None:
         for number, stage in enumerate(session.stage_names()):

@@ -22,6 +22,7 @@ _PREFIX = "ORTMODULE_"
 _OTHER_VARIABLES = {
     "ORTMODULE_LOG_LEVEL",
     "ORTMODULE_SAVE_ONNX_PATH",
+    "ORTMODULE_DUMP_NODES",
     "ORTMODULE_CUDA",
     "ORTMODULE_PROTOBUF_ROOT",
     "ORTMODULE_TESTS",
@@ -151,6 +152,9 @@ class DebugOptions:
         save_onnx: write the graph of every stage as an .onnx file.
         onnx_prefix: first part of those files' names; required with save_onnx.
         save_path: an existing, writable folder for them (default: `ORTMODULE_SAVE_ONNX_PATH`, else the current one).
+        dump_nodes: for how many runs of each session every node's inputs and outputs are written (type, shape,
+            smallest, largest, mean, NaN and infinities) to `<save_path>/<onnx_prefix>_nodes_<number>_<mode>.txt`;
+            0 (default): none. `ORTMODULE_DUMP_NODES` overrides it.
 
     Raises:
         InvalidArgumentError: a value that does not fit.
@@ -160,6 +164,7 @@ class DebugOptions:
     save_onnx: bool = False
     onnx_prefix: str = ""
     save_path: str = ""
+    dump_nodes: int = 0
 
     def __post_init__(self) -> None:
         level = os.environ.get("ORTMODULE_LOG_LEVEL", self.log_level)
@@ -177,8 +182,14 @@ class DebugOptions:
         object.__setattr__(self, "save_path", path)
         if not isinstance(self.onnx_prefix, str):
             raise InvalidArgumentError(f"onnx_prefix should be a string, got {self.onnx_prefix!r}")
-        if self.save_onnx:
-            if not self.onnx_prefix:
-                raise InvalidArgumentError("save_onnx needs onnx_prefix, the first part of the files' names")
+        dump = os.environ.get("ORTMODULE_DUMP_NODES", self.dump_nodes)
+        if isinstance(dump, str) and dump.isdecimal():
+            dump = int(dump)
+        if not isinstance(dump, int) or dump < 0:
+            raise InvalidArgumentError(f"dump_nodes should be a number of runs, got {dump!r}")
+        object.__setattr__(self, "dump_nodes", int(dump))
+        if self.save_onnx and not self.onnx_prefix:
+            raise InvalidArgumentError("save_onnx needs onnx_prefix, the first part of the files' names")
+        if self.save_onnx or self.dump_nodes:
             if not os.path.isdir(path) or not os.access(path, os.W_OK):
                 raise InvalidArgumentError(f"save_path {path!r} is not a folder that can be written to")

@@ -7,6 +7,7 @@ one node behind the outputs. What cannot be captured runs in PyTorch, and is sai
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from collections.abc import Iterator
@@ -27,6 +28,14 @@ __all__ = ["ORTModule", "release_memory"]
 _LOGGER = logging.getLogger("ortmodule")
 # Everything else of the public surface is looked up on the wrapped module.
 _OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_partial"})
+# Set on the wrapper itself: `forward` may be replaced by a function that calls the one before (Accelerate does, and
+# keeps that one as `_original_forward`); on the wrapped module it would call itself.
+_OWN_FORWARD = frozenset({"forward", "_original_forward"})
+# Tables of nn.Module that the two share, so that what walks them (an outer module's load_state_dict) finds the same.
+_TABLES = (
+    "_parameters", "_buffers", "_non_persistent_buffers_set", "_modules", "_state_dict_hooks", "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
 # How many kinds of calls may fail to be captured before the module stays in PyTorch.
 _CAPTURE_ATTEMPTS = 4
 
@@ -39,6 +48,68 @@ def release_memory() -> None:
     memory is torch's caching allocator's: `torch.cuda.empty_cache()`.
     """
     _C.release_memory()
+
+
+class _BoundForward:
+    """`model.forward`: a bound method with the signature of the wrapped module's forward, which tools read."""
+
+    __slots__ = ("__self__",)
+
+    def __init__(self, owner: ORTModule) -> None:
+        self.__self__ = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _forward(self.__self__, *args, **kwargs)
+
+    @property
+    def __func__(self) -> Any:
+        return _forward
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.__self__._original.forward)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self.__self__._original.forward.__doc__
+
+    @property
+    def __name__(self) -> str:
+        return "forward"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BoundForward) and other.__self__ is self.__self__
+
+    def __hash__(self) -> int:
+        return hash((_BoundForward, id(self.__self__)))
+
+
+class _Forward:
+    """The class's attribute `forward`; a value set on an instance goes before it, as with a method."""
+
+    def __get__(self, instance: ORTModule | None, owner: type[ORTModule]) -> Any:
+        return _forward if instance is None else _BoundForward(instance)
+
+
+def _forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
+    """The wrapped module's forward, through the engine."""
+    for fast in self._manager.fast_calls:
+        result = fast.call(args, kwargs)
+        if result is not NotImplemented:
+            return result
+    if torch.compiler.is_compiling():
+        return self._original(*args, **kwargs)
+    if self._fallback_reasons and self._failed_before(args, kwargs):
+        return self._run_parts(args, kwargs)
+    try:
+        transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
+    except (ORTModuleError, TypeError) as error:
+        return self._fall_back(error, args, kwargs)
+    return transition.run(leaves)
+
+
+def _blank(cls: type[ORTModule]) -> ORTModule:
+    return cls.__new__(cls)
 
 
 class ORTModule(nn.Module):
@@ -65,7 +136,9 @@ class ORTModule(nn.Module):
                 raise InvalidArgumentError(f"{name} should be {kind.__name__}, got {type(value).__name__}")
         super().__init__()
         self.__dict__.pop("training", None)
+        _check_order(module)
         self._original = module
+        self._share_tables()
         self._options = options or Options()
         self._debug_options = debug_options or DebugOptions()
         self._fallback_reasons: dict[Any, str] = {}
@@ -75,21 +148,7 @@ class ORTModule(nn.Module):
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped module's forward, through the engine."""
-        for fast in self._manager.fast_calls:
-            result = fast.call(args, kwargs)
-            if result is not NotImplemented:
-                return result
-        if torch.compiler.is_compiling():
-            return self._original(*args, **kwargs)
-        if self._fallback_reasons and self._failed_before(args, kwargs):
-            return self._run_parts(args, kwargs)
-        try:
-            transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
-        except (ORTModuleError, TypeError) as error:
-            return self._fall_back(error, args, kwargs)
-        return transition.run(leaves)
+    forward = _Forward()
 
     def _fall_back(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._options.fallback == "error":
@@ -149,13 +208,23 @@ class ORTModule(nn.Module):
         """The wrapped module."""
         return self._original
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The wrapped module's class: `isinstance` and what tools look up there (labels, a saving method) hold."""
+        return self._original.__class__ if "_original" in self.__dict__ else type(self)
+
+    def _share_tables(self) -> None:
+        for name in _TABLES:
+            if name in self._original.__dict__:
+                self.__dict__[name] = self._original.__dict__[name]
+
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:  # not set yet: __init__ did not finish, or unpickling
             raise AttributeError(name)
         return getattr(self._original, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN or name.startswith("_forward") or name.startswith("_backward"):
+        if name in _OWN or name in _OWN_FORWARD or name.startswith("_forward") or name.startswith("_backward"):
             self.__dict__[name] = value
         elif "_original" in self.__dict__:
             setattr(self._original, name, value)
@@ -163,10 +232,13 @@ class ORTModule(nn.Module):
             super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._original, name)
+        if name in _OWN_FORWARD:
+            super().__delattr__(name)
+        else:
+            delattr(self._original, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self._original)})
+        return sorted({*dir(type(self)), *self.__dict__, *dir(self._original)})
 
     def __repr__(self) -> str:
         return f"ORTModule({self._original!r})"
@@ -188,14 +260,18 @@ class ORTModule(nn.Module):
     def __bool__(self) -> bool:
         return bool(self._original)
 
+    def __reduce__(self) -> Any:
+        # Pickle's own way refuses an object whose __class__ is not its type.
+        return _blank, (type(self),), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are rebuilt on first use; compiled sessions do not travel.
-        state = self.__dict__.copy()
-        del state["_manager"], state["_partial"]
-        return state
+        left = {"_manager", "_partial", *_TABLES}
+        return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._share_tables()
         self.__dict__["_manager"] = GraphTransitionManager(self._original, self._options, self._debug_options)
         self.__dict__["_partial"] = None
 
@@ -216,6 +292,9 @@ class ORTModule(nn.Module):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self._original.load_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._original._load_from_state_dict(*args, **kwargs)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         return self._original.named_parameters(*args, **kwargs)
@@ -265,3 +344,13 @@ class ORTModule(nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._original.zero_grad(set_to_none)
+
+
+def _check_order(module: nn.Module) -> None:
+    """A wrapper that acts at each call (collectives) goes around an ORTModule, never into its graph."""
+    for outer in (nn.parallel.DistributedDataParallel, nn.DataParallel):
+        if isinstance(module, outer):
+            name = outer.__name__
+            raise InvalidArgumentError(
+                f"ORTModule goes inside {name}: write {name}(ORTModule(model)), not ORTModule({name}(model))"
+            )

@@ -1,10 +1,13 @@
 #include "bindings/autograd_node.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
 
 #include "base/status.h"
 
@@ -25,6 +28,16 @@ auto make_node(Args&&... args) {
     return std::make_shared<ModuleBackward>(std::forward<Args>(args)...);
   else
     return c10::make_intrusive<ModuleBackward>(std::forward<Args>(args)...);
+}
+
+using ModulePtr = decltype(make_node<NodePtr>(std::shared_ptr<StepBackward>(), std::vector<size_t>(), true));
+
+// Whether anybody but the engine waits for this leaf's gradient. Another holder of the accumulator is another path to
+// the leaf, which waits for our edge, or somebody who may hook it.
+bool is_watched(const Edge& edge) {
+  auto& accumulator = *edge.function;
+  return edge.function.use_count() > 1 || !accumulator.pre_hooks().empty() || !accumulator.post_hooks().empty() ||
+         !accumulator.tensor_pre_hooks().empty() || accumulator.tensor_post_acc_grad_hooks();
 }
 
 struct RestoreEdges : torch::autograd::FunctionPostHook {
@@ -67,45 +80,91 @@ void ModuleBackward::restore_edges() {
   hidden_edges_.clear();
 }
 
+void ModuleBackward::release_variables() {
+  if (first_) step_->state.reset();
+}
+
 bool ModuleBackward::may_write_directly(const at::Tensor& leaf, const Edge& edge) const {
-  if (!leaf.defined() || !edge.function) return false;
-  auto& accumulator = *edge.function;
-  // Another holder is another path to this leaf, which waits for our edge, or somebody who may hook it.
-  if (edge.function.use_count() > 1) return false;
-  if (!accumulator.pre_hooks().empty() || !accumulator.post_hooks().empty() ||
-      !accumulator.tensor_pre_hooks().empty() || accumulator.tensor_post_acc_grad_hooks())
-    return false;
+  if (!leaf.defined() || !edge.function || is_watched(edge)) return false;
   const at::Tensor& existing = leaf.grad();
   return !existing.defined() || (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
                                  existing.device() == leaf.device() && !existing.requires_grad());
+}
+
+StepBackward::Progress ModuleBackward::take_progress(const variable_list& grads) {
+  if (first_) {
+    ORTMODULE_CHECK(step_->state, kRuntime,
+                    "Trying to backward through the graph a second time (or directly access saved tensors after they "
+                    "have already been freed). Saved intermediate values of the graph are freed when you call "
+                    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+                    "graph a second time or if you need to access saved tensors after calling backward.");
+    StepBackward::Progress progress;
+    progress.run =
+        step_->agent->begin_backward(*step_->state, grads, torch::autograd::get_current_graph_task_keep_graph());
+    progress.early.resize(step_->agent->program().x_inputs.size());
+    return progress;
+  }
+  const std::lock_guard<std::mutex> lock(step_->mutex);
+  const auto node = step_->progress.extract(torch::autograd::get_current_graph_task_id());
+  ORTMODULE_CHECK(!node.empty(), kInternal, "a segment of the backward runs before the one that it follows");
+  return std::move(node.mapped());
+}
+
+void ModuleBackward::leave_progress(StepBackward::Progress progress) {
+  if (!has_next()) return;
+  // With autograd.grad or inputs= the engine goes only where a gradient is wanted.
+  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted && !wanted->empty()) {
+    const auto it = wanted->find(next_edges().back().function.get());
+    if (it == wanted->end() || !it->second.should_execute()) return;
+  }
+  const std::lock_guard<std::mutex> lock(step_->mutex);
+  step_->progress[torch::autograd::get_current_graph_task_id()] = std::move(progress);
 }
 
 variable_list ModuleBackward::apply(variable_list&& grads) {
   ORTMODULE_CHECK(!at::GradMode::is_enabled(), kUnsupported,
                   "ORTModule's backward cannot be differentiated again: create_graph=True is not supported; call the "
                   "wrapped module itself (model.module) where second derivatives are needed");
-  ORTMODULE_CHECK(state_, kRuntime,
-                  "Trying to backward through the graph a second time (or directly access saved tensors after they "
-                  "have already been freed). Saved intermediate values of the graph are freed when you call "
-                  ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
-                  "graph a second time or if you need to access saved tensors after calling backward.");
+  StepBackward::Progress progress = take_progress(grads);
+  TrainingAgent& agent = *step_->agent;
   const auto* exec_info = torch::autograd::get_current_graph_task_exec_info();
   const bool plain = exec_info && exec_info->empty();
-  const size_t count = num_outputs();
+  const size_t count = gradients_.size();
+  std::vector<size_t> place(progress.early.size(), SIZE_MAX);  // gradient -> edge of this node
   std::vector<char> direct(count, 0);
-  bool all_direct = plain;
-  for (size_t i = 0; plain && i < count; ++i) {
-    direct[i] = may_write_directly(leaves_[i], next_edge(i));
+  bool all_direct = plain && !has_next();
+  for (size_t i = 0; i < count; ++i) {
+    place[gradients_[i]] = i;
+    direct[i] = plain && may_write_directly(leaves_[i], next_edge(i));
     all_direct = all_direct && (direct[i] || !next_edge(i).is_valid());
   }
-  variable_list results(count);
+  variable_list results(num_outputs());
   const OutputSink sink = [&](size_t index, at::Tensor value) {
-    if (direct[index])
-      write_gradient(leaves_[index], std::move(value));
+    const size_t edge = place[index];
+    if (edge == SIZE_MAX)
+      progress.early[index] = std::move(value);
+    else if (direct[edge])
+      write_gradient(leaves_[edge], std::move(value));
     else
-      results[index] = std::move(value);
+      results[edge] = std::move(value);
   };
-  agent_->backward(*state_, grads, torch::autograd::get_current_graph_task_keep_graph(), sink);
+  for (size_t index : gradients_)
+    if (progress.early[index].defined()) sink(index, std::move(progress.early[index]));
+  size_t end = SIZE_MAX;
+  if (has_next() && progress.run->program) {
+    const std::vector<size_t>& ready = progress.run->program->executor->ready_after();
+    end = 0;
+    for (size_t index : gradients_) end = std::max(end, ready[index]);
+  }
+  agent.advance(*progress.run, end, sink);
+  if (has_next()) {
+    // A device's queue is found by its tensor.
+    const Edge& next = next_edges().back();
+    const at::TensorOptions options = next.function->input_metadata(next.input_nr).options();
+    if (!options.device().is_cpu()) results.back() = at::empty({0}, options);
+  }
+  leave_progress(std::move(progress));
   // Note [Direct gradient writes]; an undefined result is a gradient of zero, which AccumulateGrad passes over.
   if (!all_direct) return results;
   hidden_edges_ = std::move(next_edges());
@@ -129,21 +188,45 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   for (size_t i : program.y_outputs)
     if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();
 
-  const auto node = make_node<NodePtr>(agent, std::move(state));
-  edge_list edges;
-  std::vector<at::Tensor> leaves;
-  edges.reserve(program.x_inputs.size());
-  leaves.reserve(program.x_inputs.size());
-  for (size_t k = 0; k < program.x_inputs.size(); ++k) {
+  const size_t count = program.x_inputs.size();
+  edge_list edges(count);
+  std::vector<at::Tensor> leaves(count);
+  const std::vector<size_t>& segments = agent->segments();
+  size_t chain = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;
+  bool watched = false;
+  for (size_t k = 0; k < count; ++k) {
     const at::Tensor& x = inputs[program.x_inputs[k]];
     // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.
-    const bool connected = x.requires_grad() && program.x_reachable[k];
-    edges.push_back(connected ? torch::autograd::impl::gradient_edge(x) : Edge());
-    leaves.push_back(connected && x.is_leaf() ? x : at::Tensor());
+    if (!x.requires_grad() || !program.x_reachable[k]) continue;
+    edges[k] = torch::autograd::impl::gradient_edge(x);
+    if (!x.is_leaf()) continue;
+    leaves[k] = x;
+    watched = watched || (chain > 1 && is_watched(edges[k]));
   }
-  node->set_next_edges(std::move(edges));
-  node->set_leaves(std::move(leaves));
-  node->add_post_hook(std::make_unique<RestoreEdges>(&*node));
+  if (!watched) chain = 1;
+
+  const auto step = std::make_shared<StepBackward>();
+  step->agent = agent;
+  step->state = std::move(state);
+  // From the last segment to the first, so that each finds the one that follows it.
+  ModulePtr node;
+  for (size_t s = chain; s-- > 0;) {
+    std::vector<size_t> own;
+    edge_list own_edges;
+    std::vector<at::Tensor> own_leaves;
+    for (size_t k = 0; k < count; ++k) {
+      if (chain > 1 && segments[k] != s) continue;
+      own.push_back(k);
+      own_edges.push_back(std::move(edges[k]));
+      own_leaves.push_back(std::move(leaves[k]));
+    }
+    if (node) own_edges.emplace_back(node, 0);
+    node = make_node<NodePtr>(step, std::move(own), s == 0);
+    if (s > 0) node->add_input_metadata(at::empty({0}, outputs[program.y_outputs[0]].options()));
+    node->set_next_edges(std::move(own_edges));
+    node->set_leaves(std::move(own_leaves));
+    node->add_post_hook(std::make_unique<RestoreEdges>(&*node));
+  }
   for (size_t i : program.y_outputs) torch::autograd::set_history(outputs[i], node);
   return outputs;
 }

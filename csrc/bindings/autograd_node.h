@@ -1,10 +1,12 @@
-// The one autograd node behind a whole module's step.
+// The autograd node behind a whole module's step, or the chain of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/training_agent.h"
@@ -21,29 +23,55 @@ namespace ortmodule {
 // that are done. In every other case (autograd.grad, inputs=, hooks on the tensor or on its AccumulateGrad as DDP has
 // them, a leaf that the loss reaches on another path as well, an existing sparse or differently typed .grad)
 // gradients go through the edges.
+//
+// Note [Gradient segments]
+// Autograd hands on a node's gradients when the node is done. Where somebody waits for them (DDP's buckets, an
+// optimizer that steps in a hook) the backward is therefore a chain of nodes, one per segment of the plan
+// (plan/gradient_segments.h): each runs its part, returns its gradients and, through a last edge that carries no
+// value, lets the next one follow. AccumulateGrad goes before any other node in the engine's queue, so that hooks run
+// between two segments. Where nobody waits there is one node.
+struct StepBackward {
+  std::shared_ptr<TrainingAgent> agent;
+  std::shared_ptr<TrainingAgent::RunState> state;  // null once it is freed
+
+  // What goes on between two segments of one evaluation.
+  struct Progress {
+    std::unique_ptr<TrainingAgent::BackwardRun> run;
+    std::vector<at::Tensor> early;  // gradients of later segments that are there already
+  };
+  std::mutex mutex;
+  std::unordered_map<int64_t, Progress> progress;  // by the engine's graph task
+};
+
 class ModuleBackward : public torch::autograd::Node {
  public:
-  ModuleBackward(std::shared_ptr<TrainingAgent> agent, std::shared_ptr<TrainingAgent::RunState> state)
-      : agent_(std::move(agent)), state_(std::move(state)) {}
+  // `gradients`: which ones this node returns, in the order of its edges; `first` receives the outputs' gradients.
+  ModuleBackward(std::shared_ptr<StepBackward> step, std::vector<size_t> gradients, bool first)
+      : step_(std::move(step)), gradients_(std::move(gradients)), first_(first) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
   std::string name() const override { return "ORTModuleBackward"; }
-  void release_variables() override { state_.reset(); }
+  void release_variables() override;
 
-  // Leaf tensors by gradient index (undefined for inputs that are not leaves); parallel to the edges.
+  // Leaf tensors (undefined for inputs that are not leaves), parallel to `gradients`.
   void set_leaves(std::vector<at::Tensor> leaves);
   void restore_edges();
 
  private:
   bool may_write_directly(const at::Tensor& leaf, const torch::autograd::Edge& edge) const;
+  bool has_next() const { return num_outputs() > gradients_.size(); }
+  // The backward of this evaluation: begun here, or by the node before.
+  StepBackward::Progress take_progress(const torch::autograd::variable_list& grads);
+  void leave_progress(StepBackward::Progress progress);
 
-  std::shared_ptr<TrainingAgent> agent_;
-  std::shared_ptr<TrainingAgent::RunState> state_;
+  const std::shared_ptr<StepBackward> step_;
+  const std::vector<size_t> gradients_;
+  const bool first_;
   std::vector<at::Tensor> leaves_;
   torch::autograd::edge_list hidden_edges_;
 };
 
-// Forward with history: runs the agent and ties its differentiable outputs to a new ModuleBackward.
+// Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes.
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::vector<at::Tensor>& inputs);
 

@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+
 #include "base/container_type.h"
 #include "base/status.h"
 #include "bindings/autograd_node.h"
@@ -112,6 +114,36 @@ std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) cons
   return outputs;
 }
 
+// Note [Observed runs]
+// callback(phase, node, operator, inputs, outputs), the latter two lists of (name, value). It is called after the step:
+// an input may have been overwritten or given up (None) by then, and outputs may be overwritten later, so that the
+// callback copies what it wants to keep. Graph inputs and constants are as they were.
+void Session::observe(const py::object& callback) const {
+  if (callback.is_none()) {
+    compiled_.agent->observe(nullptr);
+    return;
+  }
+  const std::shared_ptr<py::object> held(new py::object(callback), [](py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  const auto observer = [held](const Step& step, const Frame& frame) {
+    const py::gil_scoped_acquire gil;
+    py::list inputs, outputs;
+    for (size_t i = 0; i < step.inputs.size(); ++i)
+      if (step.inputs[i] >= 0)
+        inputs.append(py::make_tuple(step.node->input(i)->name(), write_value(frame.slots[step.inputs[i]])));
+    for (size_t i = 0; i < step.outputs.size(); ++i) {
+      if (step.outputs[i] < 0) continue;
+      const at::Tensor& value = frame.slots[step.outputs[i]];
+      outputs.append(py::make_tuple(step.node->output(i)->name(), write_value(value)));
+    }
+    const char* phase = step.node->phase() == Phase::kForward ? "forward" : "backward";
+    (*held)(phase, step.node->name(), step.node->qualified_op(), inputs, outputs);
+  };
+  compiled_.agent->observe(std::make_shared<const StepObserver>(observer));
+}
+
 py::dict Session::statistics() const {
   py::dict aten;
   size_t gradient_outputs = 0;
@@ -122,6 +154,7 @@ py::dict Session::statistics() const {
   });
   const TrainingProgram& program = compiled_.agent->program();
   for (bool reachable : program.x_reachable) gradient_outputs += reachable;
+  const std::vector<size_t>& segments = compiled_.agent->segments();
   py::dict seconds;
   for (const Stage& stage : compiled_.stages) seconds[py::str(stage.name)] = stage.seconds;
   py::dict out;
@@ -129,6 +162,7 @@ py::dict Session::statistics() const {
   out["backward_nodes"] = compiled_.backward_nodes;
   out["aten_nodes"] = aten;
   out["gradients"] = gradient_outputs;
+  out["gradient_segments"] = segments.empty() ? 0 : *std::max_element(segments.begin(), segments.end()) + 1;
   out["seconds"] = seconds;
   out["recomputed_nodes"] = compiled_.recomputed.nodes;
   out["peak_forward_bytes"] = compiled_.agent->peak_forward_bytes();
@@ -171,6 +205,8 @@ void register_session(py::module_& m) {
            "optional); tensors carry history when gradients are enabled.")
       .def_property_readonly("input_names", [](const Session& s) { return s.compiled().input_names; })
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
+      .def("observe", &Session::observe, py::arg("callback"),
+           "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
       .def("statistics", &Session::statistics)
       .def("stage_names",
            [](const Session& s) {

@@ -23,6 +23,9 @@ class Session {
   // back. Releases the GIL.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
+  // Calls `callback` after every step of every later run (Note [Observed runs]); None: no more.
+  void observe(const pybind11::object& callback) const;
+
   pybind11::dict statistics() const;
   // The graph of a stage as a serialized ModelProto; `portable` in operators that any ONNX runtime has.
   pybind11::bytes stage_model(const std::string& name, bool portable) const;

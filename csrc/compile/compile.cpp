@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "gradient/gradient_graph_builder.h"
 #include "onnx/import.h"
+#include "ops/aten_support.h"
 #include "ops/registry.h"
 #include "ops/resolve.h"
 #include "ops/upgrade.h"
@@ -114,6 +115,17 @@ RecomputeResult minimize_kept(Graph& graph, const Roots& roots, const CompileOpt
   request.budget = options.memory_budget;
   for (size_t i : roots.x_inputs) request.readable.insert(graph.inputs()[i]);
   return recompute(graph, request);
+}
+
+// Size of a value in bytes; 0 where a dim is symbolic.
+int64_t known_bytes(const TypeInfo& type) {
+  if (!type.shape) return 0;
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(to_scalar_type(type.dtype)));
+  for (const Dim& dim : *type.shape) {
+    if (!dim.is_known()) return 0;
+    bytes *= dim.value();
+  }
+  return bytes;
 }
 
 ExecutionPlan backward_plan(const Graph& graph, const std::vector<NodeArg*>& dxs, SlotTable& slots,
@@ -236,6 +248,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   for (size_t k = 0; k < roots.x_inputs.size(); ++k) {
     program.x_names.push_back(graph->inputs()[roots.x_inputs[k]]->name());
     program.x_reachable.push_back(k < dxs.size() && dxs[k]);
+    program.x_bytes.push_back(k < dxs.size() && dxs[k] ? known_bytes(dxs[k]->type()) : 0);
   }
   if (undifferentiated) {
     program.compile_backward = [=](const std::vector<bool>& mask) -> std::shared_ptr<BackwardProgram> {

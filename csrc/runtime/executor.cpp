@@ -5,6 +5,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
@@ -51,6 +53,7 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
       steps_.push_back(std::move(prepared));
     }
   }
+  ready_after_.assign(plan_.output_slots.size(), 0);
   for (size_t i = 0; i < plan_.output_slots.size(); ++i) {
     const int slot = plan_.output_slots[i];
     if (slot < 0) continue;
@@ -59,6 +62,7 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
       emit_at_end_.push_back(i);
     else
       steps_[at].emits.push_back(i);
+    ready_after_[i] = at < 0 ? steps_.size() : static_cast<size_t>(at) + 1;
   }
   for (const auto& [slot, value] : plan_.constants) {
     at::Tensor tensor = tensor_from(*value->constant());
@@ -81,7 +85,7 @@ void Executor::run_step(const Prepared& prepared, KernelContext& context, CpuAll
   }
 }
 
-void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* observer) const {
+void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* observer, size_t begin, size_t end) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   // The graph has autocast's casts as nodes; the caller's autocast must not add its own.
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
@@ -94,7 +98,8 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     (*sink)(index, again ? frame.slots[slot] : std::move(frame.slots[slot]));
   };
   const std::shared_ptr<StepMemory::Run> memory = frame.memory ? frame.memory->run() : nullptr;
-  for (const Prepared& prepared : steps_) {
+  for (size_t i = begin; i < std::min(end, steps_.size()); ++i) {
+    const Prepared& prepared = steps_[i];
     if (memory) memory->step();
     run_step(prepared, context, memory.get());
     if (observer) (*observer)(*prepared.step, frame);
@@ -102,7 +107,7 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     if (sink)
       for (size_t index : prepared.emits) emit(index);
   }
-  if (sink)
+  if (sink && end >= steps_.size())
     for (size_t index : emit_at_end_) emit(index);
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -34,8 +35,13 @@ class Executor {
 
   // Puts the plan's constants into the frame.
   void load_constants(Frame& frame) const;
-  // Runs all steps. With a sink, outputs leave the frame early; without one they stay in their slots.
-  void run(Frame& frame, const OutputSink* sink = nullptr, const StepObserver* observer = nullptr) const;
+  // Runs steps [begin, end). With a sink, outputs leave the frame early; without one they stay in their slots.
+  void run(Frame& frame, const OutputSink* sink = nullptr, const StepObserver* observer = nullptr, size_t begin = 0,
+           size_t end = SIZE_MAX) const;
+
+  size_t step_count() const { return steps_.size(); }
+  // Per output of the plan: how many steps must have run before a sink has received it.
+  const std::vector<size_t>& ready_after() const { return ready_after_; }
 
   const ExecutionPlan& plan() const { return plan_; }
 
@@ -52,6 +58,7 @@ class Executor {
   c10::Device device_;
   std::vector<Prepared> steps_;
   std::vector<size_t> emit_at_end_;
+  std::vector<size_t> ready_after_;
   std::vector<std::pair<int, at::Tensor>> constants_;
 };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "runtime/memory_meter.h"
+#include "plan/gradient_segments.h"
 
 namespace ortmodule {
 namespace {
@@ -24,11 +24,13 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
     : program_(std::move(program)), device_(device) {
   if (device.is_cpu()) memory_ = std::make_shared<StepMemory>();
   variants_[std::vector<bool>(program_.y_outputs.size(), true)] = program_.full_backward;
+  if (program_.full_backward)
+    segments_ = gradient_segments(program_.full_backward->executor->ready_after(), program_.x_bytes);
 }
 
-std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
-                                               const StepObserver* observer) {
+std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state) {
   const MatmulScope matmul(program_.matmul);
+  const std::shared_ptr<const StepObserver> observer = this->observer();
   auto run = std::make_shared<RunState>();
   Frame& frame = run->frame;
   program_.binding->bind(inputs, frame.symbols);
@@ -49,7 +51,7 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
     peak_forward_ = meter.peak();
     saved_bytes_ = meter.now();
   } else {
-    program_.forward->run(frame, nullptr, observer);
+    program_.forward->run(frame, nullptr, observer.get());
   }
 
   std::vector<at::Tensor> outputs;
@@ -72,6 +74,16 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   return outputs;
 }
 
+void TrainingAgent::observe(std::shared_ptr<const StepObserver> observer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  observer_ = std::move(observer);
+}
+
+std::shared_ptr<const StepObserver> TrainingAgent::observer() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return observer_;
+}
+
 std::shared_ptr<BackwardProgram> TrainingAgent::program_for(const std::vector<at::Tensor>& dys) {
   std::vector<bool> mask;
   for (const at::Tensor& dy : dys) mask.push_back(dy.defined());
@@ -85,7 +97,14 @@ std::shared_ptr<BackwardProgram> TrainingAgent::program_for(const std::vector<at
 }
 
 void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph,
-                             const OutputSink& sink, const StepObserver* observer) {
+                             const OutputSink& sink) {
+  const std::unique_ptr<BackwardRun> run = begin_backward(state, dys, keep_graph);
+  advance(*run, SIZE_MAX, sink);
+}
+
+std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunState& state,
+                                                                          const std::vector<at::Tensor>& dys,
+                                                                          bool keep_graph) {
   ORTMODULE_CHECK(!state.freed, kRuntime,
                   "Trying to backward through the graph a second time (or directly access saved tensors after they "
                   "have already been freed). Saved intermediate values of the graph are freed when you call "
@@ -99,11 +118,11 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
                     tensor.toString(), " ", tensor.sizes(), "] is at version ", tensor._version(),
                     "; expected version ", version, " instead.");
   }
-  const MatmulScope matmul(program_.matmul);
   // Autograd may pass no gradient at all; then none flows on, as in eager.
+  auto run = std::make_unique<BackwardRun>();
   const bool any = std::any_of(dys.begin(), dys.end(), [](const at::Tensor& dy) { return dy.defined(); });
-  const std::shared_ptr<BackwardProgram> program = any ? program_for(dys) : nullptr;
-  Frame frame;
+  if (any) run->program = program_for(dys);
+  Frame& frame = run->frame;
   if (keep_graph) {
     frame = state.frame;
   } else {
@@ -111,26 +130,36 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
     state.versions.clear();
     state.freed = true;
   }
-  if (!any) return;
-  if (frame.memory) frame.memory->run()->begin_backward(program.get());
-  frame.slots.resize(program->slot_count);
-  program->executor->load_constants(frame);
+  if (!any) return run;
+  const BackwardProgram& program = *run->program;
+  if (frame.memory) frame.memory->run()->begin_backward(&program);
+  frame.slots.resize(program.slot_count);
+  program.executor->load_constants(frame);
   for (size_t i = 0; i < dys.size(); ++i) {
-    const int slot = program->dy_slots[i];
+    const int slot = program.dy_slots[i];
     if (slot < 0) continue;
     frame.slots[slot] = dys[i].defined() ? dys[i] : at::zeros(state.y_types[i].first, state.y_types[i].second);
   }
-  if (peak_backward_ == 0) {
-    MemoryMeter meter(frame, true);
+  if (peak_backward_ == 0) run->meter = std::make_unique<MemoryMeter>(frame, true);
+  return run;
+}
+
+void TrainingAgent::advance(BackwardRun& run, size_t end, const OutputSink& sink) {
+  if (!run.program || end <= run.next) return;
+  const MatmulScope matmul(program_.matmul);
+  const std::shared_ptr<const StepObserver> observer = this->observer();
+  const Executor& executor = *run.program->executor;
+  if (run.meter) {
     const StepObserver measured = [&](const Step& step, const Frame& f) {
-      meter.after_step(step, f);
+      run.meter->after_step(step, f);
       if (observer) (*observer)(step, f);
     };
-    program->executor->run(frame, &sink, &measured);
-    peak_backward_ = meter.peak();
+    executor.run(run.frame, &sink, &measured, run.next, end);
+    if (end >= executor.step_count()) peak_backward_ = run.meter->peak();
   } else {
-    program->executor->run(frame, &sink, observer);
+    executor.run(run.frame, &sink, observer.get(), run.next, end);
   }
+  run.next = end;
 }
 
 }  // namespace ortmodule

@@ -21,6 +21,7 @@
 #include "ops/matmul_provider.h"
 #include "runtime/executor.h"
 #include "runtime/input_binding.h"
+#include "runtime/memory_meter.h"
 
 namespace ortmodule {
 
@@ -45,6 +46,7 @@ struct TrainingProgram {
   std::vector<size_t> x_inputs;   // graph inputs whose gradient is wanted
   std::vector<std::string> x_names;
   std::vector<bool> x_reachable;  // false: the gradient is identically zero
+  std::vector<int64_t> x_bytes;   // size of each gradient, 0 where it is not known before the run
   std::vector<int> saved_slots;
   std::vector<int> watched_slots;  // saved inputs and outputs: the caller could change them between the halves
   size_t slot_count = 0;
@@ -63,14 +65,28 @@ class TrainingAgent {
     bool freed = false;
   };
 
+  // A backward that runs in parts: `next` is the first step that has not run.
+  struct BackwardRun {
+    std::shared_ptr<BackwardProgram> program;  // null: no output has a gradient, and nothing is to be done
+    Frame frame;
+    std::unique_ptr<MemoryMeter> meter;
+    size_t next = 0;
+  };
+
   TrainingAgent(TrainingProgram program, c10::Device device);
 
   // Outputs in graph order; `state` receives what backward needs (null: nothing is kept).
-  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
-                                  const StepObserver* observer = nullptr);
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state);
   // `dys[i]` belongs to y_outputs[i] and may be undefined. sink(k, dx) gets the gradient of x_inputs[k].
-  void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink,
-                const StepObserver* observer = nullptr);
+  void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink);
+  // The same in parts: begin, then advance up to a step of the plan, at last to SIZE_MAX.
+  std::unique_ptr<BackwardRun> begin_backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph);
+  void advance(BackwardRun& run, size_t end, const OutputSink& sink);
+  // Segment of each gradient (plan/gradient_segments.h); empty where nothing has a gradient.
+  const std::vector<size_t>& segments() const { return segments_; }
+
+  // Called after each step of every run, on the thread that runs it; null: nobody.
+  void observe(std::shared_ptr<const StepObserver> observer);
 
   const TrainingProgram& program() const { return program_; }
   // Largest total of tensor bytes that a forward and a backward held beyond inputs and parameters, as measured on
@@ -83,12 +99,15 @@ class TrainingAgent {
 
  private:
   std::shared_ptr<BackwardProgram> program_for(const std::vector<at::Tensor>& dys);
+  std::shared_ptr<const StepObserver> observer();
 
   TrainingProgram program_;
   c10::Device device_;
   std::shared_ptr<StepMemory> memory_;
   std::mutex mutex_;
   std::map<std::vector<bool>, std::shared_ptr<BackwardProgram>> variants_;
+  std::vector<size_t> segments_;
+  std::shared_ptr<const StepObserver> observer_;
   int64_t peak_forward_ = 0, peak_backward_ = 0, saved_bytes_ = 0;
 };
 

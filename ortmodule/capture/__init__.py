@@ -10,6 +10,6 @@ Not here: when to capture again (graph_transition) and running the graph (the C+
 
 from __future__ import annotations
 
-from .product import Captured, OutputRef, capture
+from .product import Captured, OutputRef, Trace, capture
 
-__all__ = ["Captured", "OutputRef", "capture"]
+__all__ = ["Captured", "OutputRef", "Trace", "capture"]

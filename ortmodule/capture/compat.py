@@ -18,6 +18,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ __all__ = [
     "release_example_inputs",
     "storage_of",
     "traced_module_calls",
+    "user_line_of",
     "user_source_line",
 ]
 
@@ -62,6 +64,15 @@ def user_source_line(error: BaseException) -> str | None:
 def current_source_line() -> str | None:
     """The innermost line of the running stack that is neither torch's nor ours, as `path:12: code`."""
     return _last_user_frame(traceback.extract_stack())
+
+
+def user_line_of(stack_trace: str | None) -> str | None:
+    """The same of a stack trace that torch noted as text."""
+    found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s+(.*)', stack_trace or "")
+    for path, line, code in reversed(found):
+        if not path.startswith((_TORCH_ROOT, _OUR_ROOT, "<")):
+            return f"{path}:{line}: {code}"
+    return None
 
 
 def _last_user_frame(frames: traceback.StackSummary) -> str | None:

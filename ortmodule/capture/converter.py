@@ -42,6 +42,7 @@ class Converter:
         self.printer = printer
         self.values: dict[Node, Any] = {}
         self.written: dict[Node, Value] = {}
+        self.results: list[tuple[Node, Any]] = []
         self._roots: dict[Node, Node] = {}
         self._node: Node | None = None
         self._result_name = ""
@@ -221,6 +222,7 @@ class Converter:
         result = self._translate(functional, args, kwargs)
         if result is NotImplemented:
             result = aten_node.emit(self, functional, args, kwargs)
+        self.results.append((node, result))
         if written:
             self._write(node, result)
         else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
 import sys
 import time
@@ -98,7 +99,7 @@ class _Wrapper(torch.nn.Module):
         return self._collect(result)
 
     def _collect(self, result: Any) -> list[Any]:
-        flat, self.result.spec = _flatten_registering(result)
+        flat, self.result.spec = _flatten_result(result)
         values: list[Any] = []
         self.result.outputs = []
         for leaf in flat:
@@ -129,6 +130,36 @@ def _flatten_registering(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
     return _flatten_registering(value)
 
 
+def _flatten_result(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """As `_flatten_registering`, where plain objects that hold tensors (a key-value cache) are taken apart as well."""
+    leaves, spec = _flatten_registering(value)
+    fresh = {type(leaf) for leaf in leaves if not isinstance(leaf, _PLAIN) and _is_plain_object(leaf)}
+    if not fresh:
+        return leaves, spec
+    for cls in fresh:
+        pytree.register_pytree_node(cls, _object_parts, functools.partial(_object_from, cls))
+    return _flatten_result(value)
+
+
+def _is_plain_object(leaf: Any) -> bool:
+    """Whether all that `leaf` holds is in its `__dict__`, so that a copy can be made of changed parts."""
+    cls = type(leaf)
+    if isinstance(leaf, (torch.Tensor, torch.nn.Module, type)) or cls.__new__ is not object.__new__:
+        return False
+    slots = any(getattr(base, "__slots__", ()) for base in cls.__mro__)
+    return not slots and hasattr(leaf, "__dict__") and _holds_tensor(leaf)
+
+
+def _object_parts(value: Any) -> tuple[list[Any], tuple[str, ...]]:
+    return list(vars(value).values()), tuple(vars(value))
+
+
+def _object_from(cls: type, parts: Any, names: Any) -> Any:
+    made: Any = object.__new__(cls)
+    made.__dict__.update(zip(names, parts, strict=True))
+    return made
+
+
 def _holds_tensor(value: Any, depth: int = 3) -> bool:
     if isinstance(value, torch.Tensor):
         return True
@@ -139,10 +170,13 @@ def _holds_tensor(value: Any, depth: int = 3) -> bool:
     return any(_holds_tensor(item, depth - 1) for item in inner)
 
 
-def _refuse_hooks(module: torch.nn.Module) -> None:
-    """Hooks are Python that must run at each call; torch's own (weight_norm's) only compute, and are traced."""
+def _refuse_python_at_each_call(module: torch.nn.Module) -> None:
+    """Hooks (but torch's own, weight_norm's, which only compute) must run in Python at each call, and so must DDP."""
     for name, child in module.named_modules():
         where = f"module '{name}'" if name else "the module"
+        if isinstance(child, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
+            kind = type(child).__name__
+            raise CaptureError(f"{where} is a {kind}, which acts at each call; write {kind}(ORTModule(module)) there")
         if child._backward_hooks or child._backward_pre_hooks:
             raise CaptureError(f"{where} has a backward hook; a captured graph cannot honour it")
         for hook in (*child._forward_hooks.values(), *child._forward_pre_hooks.values()):
@@ -165,7 +199,7 @@ def export_module(
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
     """
-    _refuse_hooks(module)
+    _refuse_python_at_each_call(module)
     tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     reads = AttributeReads(module)

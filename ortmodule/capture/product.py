@@ -25,7 +25,7 @@ from .graph import GraphBuilder, Value
 from .library import FunctionCall
 from .sizes import SizePrinter
 
-__all__ = ["Captured", "OutputRef", "capture"]
+__all__ = ["Captured", "OutputRef", "Trace", "capture"]
 
 _PREFIX = "module."
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
@@ -50,6 +50,21 @@ class OutputRef:
     value: Any = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """What a graph was made from, kept for debugging.
+
+    Attributes:
+        program: the exported program; its placeholders are the graph's inputs.
+        sources: for each placeholder, ("input", flat leaf index) or ("parameter" | "buffer" | "constant", name).
+        results: for each node of the program that became operators: it, and the graph value (or values) it became.
+    """
+
+    program: torch.export.ExportedProgram
+    sources: dict[Node, tuple[str, str | int]]
+    results: list[tuple[Node, Any]]
+
+
 @dataclasses.dataclass
 class Captured:
     """The product of `capture`.
@@ -70,6 +85,7 @@ class Captured:
         specialized: a sentence for each size that was asked to be dynamic and that the module fixes.
         needs_python: objects that the graph refers to by number and that must live as long as it.
         seconds: wall seconds per step.
+        trace: what the graph was made from; only where `capture` was asked to keep it.
     """
 
     model: onnx.ModelProto
@@ -89,6 +105,7 @@ class Captured:
     specialized: list[str]
     needs_python: list[FunctionCall]
     seconds: dict[str, float]
+    trace: Trace | None = None
 
 
 def capture(
@@ -97,6 +114,7 @@ def capture(
     kwargs: dict[str, Any] | None = None,
     *,
     dynamic_dims: Iterable[tuple[int, int]] | None = None,
+    keep_trace: bool = False,
 ) -> Captured:
     """Captures `module(*args, **kwargs)` as an ONNX graph, in the module's present mode and the caller's autocast.
 
@@ -106,6 +124,7 @@ def capture(
         module: the module to trace.
         args, kwargs: an example call; tensors may have any dtype and device.
         dynamic_dims: (index among the flat leaves of (args, kwargs), axis) of the sizes to keep symbolic. None: static.
+        keep_trace: whether the result's `trace` is kept.
 
     Raises:
         CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
@@ -118,6 +137,8 @@ def capture(
         assembly = _Assembly(module, exported, _leaf_names(module, args, kwargs))
         captured = assembly.captured(leaves, in_spec, dynamic)
         captured.seconds["convert"] = time.perf_counter() - start
+        if keep_trace:
+            captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
         return captured
 
 

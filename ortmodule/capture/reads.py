@@ -29,8 +29,21 @@ _KINDS = (
     bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor, tuple, list, dict, set, frozenset, enum.Enum,
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
 )  # fmt: skip
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
 _MISSING = object()
+# What nn.Module keeps for itself; hooks and sub-modules are watched by the transition manager.
+_MODULE_INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_class_setting(kind: type, name: str) -> bool:
+    """Whether `name` is a plain value of the class: a default that an instance may come to override."""
+    for base in kind.__mro__:
+        if name in vars(base):
+            value = vars(base)[name]
+            return isinstance(value, _KINDS) and not isinstance(value, _FUNCTIONS)
+    return False
 
 
 def holder_of(module: torch.nn.Module, owner: str, path: str) -> tuple[Any, str]:
@@ -84,7 +97,11 @@ class AttributeReads:
 
     def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
         """Notes one read of `module.name`; the first value wins."""
-        if name[0] != "_" and name in vars(module):
+        if name in _MODULE_INTERNALS or name.startswith("__"):
+            return
+        if name[0] == "_" and type(module).__module__.startswith("torch."):  # an RNN's `_flat_weights`, say
+            return
+        if name in vars(module) or _is_class_setting(type(module), name):  # type: ignore[arg-type]
             owner = self._names.get(module)
             if owner is not None:
                 self._note(owner, name, value)

@@ -1,0 +1,98 @@
+"""The examples whose loop is another library's train to the same losses with ORTModule as without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = "--steps 3 --width 32 --layers 1 --context 16 --batch-size 2".split()
+NEEDS = {
+    "train_hf_trainer": "accelerate",
+    "train_accelerate": "accelerate",
+    "train_lightning": "lightning",
+    "finetune_lora": "peft",
+    "train_ddp": "torch",
+}
+
+
+def start(example: str, out: Path, *arguments: str, processes: int = 1) -> subprocess.Popen[str]:
+    launcher = []
+    if processes > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [sys.executable, *launcher, str(ROOT / f"examples/{example}.py"), *SMALL, "--json", str(out), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def both(example: str, folder: Path, *arguments: str, processes: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the example wrote with ORTModule and without; the two run beside each other."""
+    if importlib.util.find_spec(NEEDS[example]) is None:
+        pytest.skip(f"{NEEDS[example]} is not installed")
+    results = {}
+    started = {}
+    for engine in ("ortmodule", "eager"):
+        own = [text.replace("OUT", str(folder / engine)) for text in arguments]
+        json_path = folder / f"{engine}.json"
+        started[engine] = start(example, json_path, "--engine", engine, *own, processes=processes)
+    for engine, process in started.items():
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        results[engine] = json.loads((folder / f"{engine}.json").read_text())
+    assert results["ortmodule"]["losses"] == pytest.approx(results["eager"]["losses"], abs=1e-5)
+    assert len(results["eager"]["losses"]) == 3
+    return results["ortmodule"], results["eager"]
+
+
+def test_hf_trainer_trains_evaluates_clips_saves_and_resumes(tmp_path: Path) -> None:
+    ours, eager = both("train_hf_trainer", tmp_path, "--out", "OUT")
+    assert ours["evaluation_loss"] == pytest.approx(eager["evaluation_loss"], abs=1e-5)
+    assert ours["gradient_norms"] == pytest.approx(eager["gradient_norms"], abs=1e-4)
+    for engine in ("ortmodule", "eager"):
+        files = {p.name for p in (tmp_path / engine / "final").iterdir()}
+        assert {"config.json", "model.safetensors"} <= files, "save_pretrained ran"
+    assert (tmp_path / "ortmodule/checkpoint-3/optimizer.pt").exists()
+
+
+def test_accelerate_prepares_accumulates_and_saves(tmp_path: Path) -> None:
+    both("train_accelerate", tmp_path, "--out", "OUT")
+    assert (tmp_path / "ortmodule/model/config.json").exists()
+
+
+def test_accelerate_in_bfloat16(tmp_path: Path) -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    out = tmp_path / "ortmodule.json"
+    process = start("train_accelerate", out, "--bf16")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    losses = json.loads(out.read_text())["losses"]
+    assert all(abs(loss - 5.5) < 0.2 for loss in losses)
+
+
+def test_lightning_fits_validates_and_saves(tmp_path: Path) -> None:
+    ours, eager = both("train_lightning", tmp_path, "--out", "OUT")
+    assert ours["validation_loss"] == pytest.approx(eager["validation_loss"], abs=1e-5)
+
+
+def test_lora_computes_no_gradient_of_a_frozen_weight(tmp_path: Path) -> None:
+    ours, eager = both("finetune_lora", tmp_path, "--out", "OUT")
+    assert ours["frozen_weights_with_a_gradient"] == 0
+    assert ours["gradients_computed"] == ours["trained_tensors"]
+    for kind in ("with_adapters", "without_adapters", "with_merged_adapters"):
+        assert ours[f"loss_{kind}"] == pytest.approx(eager[f"loss_{kind}"], abs=1e-5), kind
+    assert ours["loss_without_adapters"] != pytest.approx(ours["loss_with_adapters"], abs=1e-4)
+    assert (tmp_path / "ortmodule/adapter_config.json").exists()
+    assert sum(p.stat().st_size for p in (tmp_path / "ortmodule").glob("adapter_model*")) < 100_000
+
+
+def test_ddp_on_two_processes(tmp_path: Path) -> None:
+    ours, eager = both("train_ddp", tmp_path, processes=2)
+    assert ours["processes"] == 2 and ours["same_weights_everywhere"]
