@@ -1,12 +1,12 @@
 """Captured graphs in a folder, so that a restart of a program skips capture.
 
 An entry is one file: a line that names the format, a SHA-256 of all that follows, JSON, and raw bytes (the ONNX model,
-constants). It is written under a temporary name and renamed, so a reader sees a whole entry or none, whatever happens to
-the writer; processes that write the same entry write the same content. What is damaged, or was put there by something
-else, is told once and passed over. The folder's size is bounded; what was not used for longest goes first.
+constants). It is written under a temporary name and renamed, so a reader sees a whole entry or none, whatever happens
+to the writer; processes that write the same entry write the same content. What is damaged, or was put there by
+something else, is told once and passed over. The folder's size is bounded; what was not used for longest goes first.
 
-The captured graph is kept, not the compiled one: compiling takes hundredths of a second where capture takes seconds, and
-so one entry serves every set of trainable parameters' session and survives a change of the C++ engine.
+The captured graph is kept, not the compiled one: compiling takes hundredths of a second where capture takes seconds,
+and no plan has to be trusted that another processor or another version of the engine made.
 Not here: what an entry is found by (disk_key.py), what is in it (stored_capture.py).
 """
 
@@ -76,7 +76,7 @@ class DiskCache:
                 captured = restore(header["facts"], sections, self._module, leaves, spec)
                 if dynamic and captured.check(tensors) is not None:
                     continue
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, _Damaged, Unfit, KeyError, TypeError, ValueError) as error:
                 self._warn(f"ORTModule ignores the cache entry {path}: {error}")

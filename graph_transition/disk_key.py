@@ -24,7 +24,8 @@ from torch.utils import _pytree as pytree
 
 from .. import _build_info, capture
 from ..options import Options
-from .fingerprint import VERSIONED, Fingerprint, Unkeyable, tensor_facts
+from .code_facts import VERSIONED, Unkeyable
+from .fingerprint import Fingerprint, tensor_facts
 from .signature import autocast_state
 
 __all__ = ["DiskKey", "Unkeyable", "key_of"]

@@ -1,10 +1,10 @@
 """What decides the outcome of tracing a module, as a digest: the Python code that its forward can reach, and its state.
 
 Starting from the module's classes, functions are followed to the functions, classes and values that their bytecode
-names: globals, attributes of Python modules, closures, defaults, methods. So a changed helper in another file, a patched
-method, a changed global all change the digest, and an unrelated line of the training script does not. It covers more
-than what will run, as far as names can tell. What cannot be told by value (open files, tensors in globals, random
-numbers of Python) raises `Unkeyable`, and then nothing is cached.
+names: globals, attributes of Python modules, closures, defaults, methods. So a changed helper in another file, a
+patched method, a changed global all change the digest, and an unrelated line of the training script does not. It covers
+more than what will run, as far as names can tell. What cannot be told by value (open files, tensors in globals, random
+numbers of Python) raises `Unkeyable`, and then nothing is cached. Reading of bytecode is in code_facts.py.
 
 Note [Three kinds of code]
 The user's code is followed by name: a method of a reached class counts if its name occurs in any reached function.
@@ -18,58 +18,48 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dis
 import enum
-import functools
 import hashlib
 import logging
 import pathlib
 import re
 import sys
-import sysconfig
 import threading
 import types
-import typing
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy
-import onnx
-import sympy
 import torch
 
-from .. import capture
+from .code_facts import (
+    Unkeyable,
+    callable_parts,
+    cell_content,
+    code_digest,
+    file_origin,
+    functions_in,
+    globals_read,
+    is_patch,
+    names_in,
+    origin_of,
+)
 from .signature import hook_tables
 
-__all__ = ["Fingerprint", "Unkeyable", "tensor_facts"]
+__all__ = ["Fingerprint", "tensor_facts"]
 
-# Packages whose code stands for its name and version.
-VERSIONED = ("torch", "numpy", "sympy", "onnx", "ortmodule")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.Size,
           torch.layout, torch.memory_format, range)  # fmt: skip
 # Objects that hold nothing a forward computes with.
 _SILENT = (logging.Logger, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()), threading.local,
            weakref.ref, contextvars.ContextVar)  # fmt: skip
-_TYPING = (typing.TypeVar, types.GenericAlias, types.UnionType, type(typing.Any), type(typing.Optional[int]),
-           type(typing.List[int]), type(typing.Union))  # fmt: skip  # noqa: UP006, UP045
-_LIBRARY = sysconfig.get_paths()["stdlib"]
-_VERSIONED_ROOTS = tuple(
-    f"{Path(root).parent}/" for root in (torch.__file__, numpy.__file__, sympy.__file__, onnx.__file__, capture.__file__)
-) + (f"{Path(__file__).parent}/",)
-_LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
-_IMPORT_NAME, _EXTENDED = dis.opmap["IMPORT_NAME"], dis.opmap["EXTENDED_ARG"]
+_REPR_MODULES = {"torch", "torch._C", "decimal", "fractions", "datetime", "uuid"}
 _RANDOM = {"random", "numpy.random", "secrets"}
 # State of nn.Module that is described elsewhere, or that no forward reads.
 _BOOKKEEPING = frozenset(vars(torch.nn.Module())) - {"training"}
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _MAX_DEPTH = 24
 _MAX_TENSOR_BYTES = 64 << 20
-
-
-class Unkeyable(Exception):
-    """Something that the trace may depend on cannot be told by value; the text says what."""
 
 
 def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -138,16 +128,16 @@ class Fingerprint:
         while known != len(names):
             known = len(names)
             for base in cls.__mro__:
-                origin = _origin(base.__module__)
+                origin = origin_of(base.__module__)
                 for name, value in list(vars(base).items()):
                     if (base.__qualname__, name) in members or (name not in names and origin != "versioned"):
                         continue
-                    if origin == "versioned" and not _is_patch(value):
+                    if origin == "versioned" and not is_patch(value):
                         continue
                     with self._inside(origin):
                         members[base.__qualname__, name] = self._describe(value, f"{name} of {base.__qualname__}")
-                    for function in _functions_in(value):
-                        names.update(_names(function.__code__))
+                    for function in functions_in(value):
+                        names.update(names_in(function.__code__))
         return (self._reference(cls), members)
 
     def _module_state(self, name: str, module: torch.nn.Module) -> tuple[Any, ...]:
@@ -209,18 +199,22 @@ class Fingerprint:
             if value.__name__ in _RANDOM:
                 raise Unkeyable(f"{where} refers to the module '{value.__name__}'")
             return ("python module", value.__name__)
-        parts = _callable_parts(value)
+        parts = callable_parts(value)
         if parts is not None:
             return (kind.__name__, [self._describe(p, where, depth + 1) for p in parts])
-        if issubclass(kind, _TYPING) or kind.__module__ == "typing":
+        if issubclass(kind, types.GenericAlias | types.UnionType) or kind.__module__ == "typing":
             return ("typing", repr(value))
-        if issubclass(kind, re.Pattern | pathlib.PurePath) or kind.__module__ in ("torch", "torch._C"):
-            return (kind.__name__, repr(value))
+        if issubclass(kind, re.Pattern | pathlib.PurePath) or kind.__module__ in _REPR_MODULES:
+            text = repr(value)
+            if " at 0x" not in text:
+                return (kind.__name__, text)
         if issubclass(kind, numpy.ndarray | numpy.generic) and not value.dtype.hasobject:
             return ("numpy", str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest())
         if issubclass(kind, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops._OpNamespace):
             return ("operator", str(value))
-        if issubclass(kind, BaseException) or not (isinstance(getattr(value, "__dict__", None), dict) or _slots(kind)):
+        known = isinstance(getattr(value, "__dict__", None), dict) or bool(_slots(kind))
+        outside = kind.__module__ in _REPR_MODULES or kind.__module__.partition(".")[0] in sys.stdlib_module_names
+        if not known or (outside and kind.__module__ != "__main__" and kind is not types.SimpleNamespace):
             raise Unkeyable(f"{where} holds a value of type {kind.__module__}.{kind.__qualname__}")
         return self._reference(value)
 
@@ -248,14 +242,17 @@ class Fingerprint:
         kind = type(value)
         if issubclass(kind, types.FunctionType):
             if self._entries[number] is None:
-                with self._inside(_file_origin(value.__code__.co_filename)):
+                with self._inside(file_origin(value.__code__.co_filename)):
                     self._entries[number] = self._function(value)
         elif issubclass(kind, type):
-            with self._inside(_origin(value.__module__)):
+            with self._inside(origin_of(value.__module__)):
                 self._entries[number] = self._class(value)
         else:
-            with self._inside(_origin(kind.__module__)):
-                self._entries[number] = (self._reference(kind), self._object(value, f"an object of {kind.__qualname__}"))
+            with self._inside(origin_of(kind.__module__)):
+                self._entries[number] = (
+                    self._reference(kind),
+                    self._object(value, f"an object of {kind.__qualname__}"),
+                )
 
     def _object(self, value: Any, where: str) -> list[Any]:
         own: dict[str, Any] = dict(value.__dict__) if hasattr(type(value), "__dict__") else {}
@@ -275,16 +272,16 @@ class Fingerprint:
 
     def _function(self, function: types.FunctionType) -> tuple[Any, ...]:
         label = f"{function.__module__}:{function.__qualname__}"
-        closure = [self._describe(_cell(c), f"the closure of {label}") for c in function.__closure__ or ()]
+        closure = [self._describe(cell_content(c), f"the closure of {label}") for c in function.__closure__ or ()]
         code = function.__code__
-        if _file_origin(code.co_filename) == "versioned":
+        if file_origin(code.co_filename) == "versioned":
             return (label, code.co_name, closure)
         self._reached.add(function.__module__ or "")
-        names = list(_names(code))
+        names = list(names_in(code))
         self._names.update(names)
         defaults = self._describe((function.__defaults__, function.__kwdefaults__), f"a default of {label}")
-        reached = [(n, self._global(v, names, f"{n} in {label}")) for n, v in _resolved(function)]
-        return (label, _code_digest(code), defaults, closure, reached)
+        reached = [(n, self._global(v, names, f"{n} in {label}")) for n, v in globals_read(function)]
+        return (label, code_digest(code), defaults, closure, reached)
 
     def _global(self, value: Any, names: list[str], where: str) -> Any:
         if isinstance(value, type):
@@ -310,7 +307,7 @@ class Fingerprint:
 
     def _class(self, cls: type) -> tuple[Any, ...]:
         label = f"{cls.__module__}:{cls.__qualname__}"
-        if _origin(cls.__module__) != "user":
+        if origin_of(cls.__module__) != "user":
             return (label,)
         self._reached.add(cls.__module__)
         members = [
@@ -344,158 +341,6 @@ def _slots(kind: type) -> list[str]:
     return [s for s in found if s not in ("__dict__", "__weakref__")]
 
 
-def _callable_parts(value: Any) -> tuple[Any, ...] | None:
-    """What a callable or descriptor that is no plain function is made of; None for anything else."""
-    if isinstance(value, types.MethodType):
-        return (value.__func__, value.__self__)
-    if isinstance(value, functools.partial | functools.partialmethod):
-        return (value.func, value.args, value.keywords)
-    if isinstance(value, staticmethod | classmethod):
-        return (value.__func__,)
-    if isinstance(value, property):
-        return (value.fget, value.fset)
-    if isinstance(value, functools.cached_property):
-        return (value.func,)
-    if isinstance(value, functools._lru_cache_wrapper):
-        return (value.__wrapped__,)
-    if isinstance(value, types.BuiltinFunctionType):
-        holder = getattr(value, "__self__", None)
-        name = (getattr(value, "__module__", None), value.__qualname__)
-        return name if holder is None or isinstance(holder, types.ModuleType | type) else (*name, holder)
-    if isinstance(value, types.MethodDescriptorType | types.WrapperDescriptorType | types.GetSetDescriptorType
-                  | types.MemberDescriptorType | types.ClassMethodDescriptorType):  # fmt: skip
-        return (value.__objclass__.__qualname__, value.__name__)
-    return None
-
-
-def _cell(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return ...
-
-
-def _functions_in(member: Any) -> list[types.FunctionType]:
-    """The functions of a class member, those that a decorator wraps included."""
-    found: dict[int, types.FunctionType] = {}
-    pending = [member]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, types.FunctionType):
-            if id(value) not in found:
-                found[id(value)] = value
-                pending.extend(_cell(c) for c in value.__closure__ or ())
-        elif isinstance(value, staticmethod | classmethod | property | functools.cached_property):
-            pending.extend(_callable_parts(value) or ())
-    return list(found.values())
-
-
-def _is_patch(value: Any) -> bool:
-    """Whether a member of one of torch's classes is a function from elsewhere."""
-    return isinstance(value, types.FunctionType) and _file_origin(value.__code__.co_filename) != "versioned"
-
-
-_facts: dict[int, tuple[types.CodeType, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {}
-
-
-def _code_facts(code: types.CodeType) -> tuple[types.CodeType, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """(code, global names, names of imported modules, other names and identifiers in strings), nested code included."""
-    found = _facts.get(id(code))
-    if found is not None:
-        return found
-    names, text = code.co_names, code.co_code
-    scope: dict[str, None] = {}
-    imports: dict[str, None] = {}
-    extended = 0
-    for i in range(0, len(text), 2):
-        operation, argument = text[i], text[i + 1] | extended
-        extended = argument << 8 if operation == _EXTENDED else 0
-        if operation == _LOAD_GLOBAL:
-            scope[names[argument >> 1]] = None
-        elif operation == _LOAD_NAME:
-            scope[names[argument]] = None
-        elif operation == _IMPORT_NAME:
-            imports[names[argument]] = None
-    others = dict.fromkeys(names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            _, inner_scope, inner_imports, inner_others = _code_facts(constant)
-            scope.update(dict.fromkeys(inner_scope))
-            imports.update(dict.fromkeys(inner_imports))
-            others.update(dict.fromkeys(inner_others))
-        for word in constant if isinstance(constant, tuple) else (constant,):
-            if isinstance(word, str) and len(word) < 64 and _IDENTIFIER.fullmatch(word):
-                others.update(dict.fromkeys(word.split(".")))
-    found = _facts[id(code)] = (code, tuple(scope), tuple(imports), tuple(others))
-    return found
-
-
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    return _code_facts(code)[3]
-
-
-def _resolved(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function reads, and the modules that it imports itself."""
-    scope = function.__globals__
-    _, names, imports, _ = _code_facts(function.__code__)
-    for name in names:
-        if name in scope:
-            yield name, scope[name]
-    if _file_origin(function.__code__.co_filename) != "user":
-        return
-    package = str(scope.get("__package__") or "").split(".")
-    for name in imports:
-        places = (".".join([*package[:depth], name]) for depth in range(len(package) + 1))
-        loaded = [sys.modules[place] for place in places if place in sys.modules]
-        if not loaded:
-            raise Unkeyable(f"{function.__qualname__} imports '{name}', which is not loaded yet")
-        yield from ((name, module) for module in loaded)
-
-
-@functools.cache
-def _file_origin(path: str) -> str:
-    """Whose code a source file is: "versioned", "package" or "user"."""
-    if path.startswith("<frozen") or path.startswith(_VERSIONED_ROOTS):
-        return "versioned"
-    if "-packages" in path:
-        return "package"
-    return "versioned" if path.startswith(_LIBRARY) else "user"
-
-
-@functools.cache
-def _origin(module: str) -> str:
-    """Whose code a Python module is."""
-    top = module.partition(".")[0]
-    if top in VERSIONED or (top in sys.stdlib_module_names and top != "__main__"):
-        return "versioned"
-    return _file_origin(getattr(sys.modules.get(module), "__file__", None) or "")
-
-
 def _tensor_digest(tensor: torch.Tensor) -> str:
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"").hexdigest()
-
-
-_digests: dict[int, tuple[types.CodeType, str]] = {}
-
-
-def _code_digest(code: types.CodeType) -> str:
-    """What a function's bytecode says; file names and line numbers do not count."""
-    found = _digests.get(id(code))
-    if found is None:
-        facts = (
-            code.co_code, _constants(code.co_consts), code.co_names, code.co_varnames, code.co_freevars,
-            code.co_cellvars, code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
-        )  # fmt: skip
-        found = _digests[id(code)] = (code, hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest())
-    return found[1]
-
-
-def _constants(value: Any) -> Any:
-    if isinstance(value, types.CodeType):
-        return _code_digest(value)
-    if isinstance(value, tuple):
-        return tuple(map(_constants, value))
-    if isinstance(value, frozenset):
-        return sorted(repr(_constants(v)) for v in value)
-    return repr(value)

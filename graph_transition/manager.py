@@ -178,7 +178,11 @@ class GraphTransitionManager:
         return None
 
     def _export(
-        self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any],
+        self,
+        signature: CallSignature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
         spec: pytree.TreeSpec,
     ) -> _Graph:
         reason, dynamic = self._plan_export(signature, leaves)

@@ -300,7 +300,7 @@ def _spec_from_data(data: Any) -> pytree.TreeSpec:
         return pytree.tree_flatten(0)[1]
     kind, context, children = data
     cls = _decoded(kind)
-    if dataclasses.is_dataclass(cls) and cls not in pytree.SUPPORTED_NODES:
+    if isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls not in pytree.SUPPORTED_NODES:
         torch.export.register_dataclass(cls)
     if cls not in pytree.SUPPORTED_NODES:
         raise Unfit(f"{cls.__qualname__} is no class of a module's result")
