@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured, capture
@@ -24,6 +25,8 @@ from ..errors import CaptureError, ORTModuleError
 from ..node_dump import NodeDump
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
+from .disk_cache import DiskCache
+from .disk_key import DiskKey
 from .fast_call import make_fast_call
 from .info import PostExportProcessedModelInfo
 from .signature import CallSignature, flatten_call, signature_of
@@ -38,8 +41,11 @@ _FAST_CALLS = 4
 class _Graph:
     """One captured graph and the sessions made from it, by the set of inputs that want a gradient."""
 
-    def __init__(self, captured: Captured, leaves: Sequence[Any], dynamic: frozenset[tuple[int, int]]) -> None:
+    def __init__(
+        self, captured: Captured, leaves: Sequence[Any], dynamic: frozenset[tuple[int, int]], loaded: DiskKey | None
+    ) -> None:
         self.captured = captured
+        self.loaded = loaded  # the key under which it was found in the cache on disk
         self.dynamic = dynamic
         self.shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves]
         self.tensor_leaves = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
@@ -119,6 +125,7 @@ class GraphTransitionManager:
         self._module = module
         self._options = options
         self._debug = debug
+        self._disk = DiskCache(module, options) if options.cache_dir else None
         self._graphs: OrderedDict[CallSignature, list[_Graph]] = OrderedDict()
         self.exports: list[Export] = []
         self.fast_calls: list[_C.FastCall] = []
@@ -145,8 +152,17 @@ class GraphTransitionManager:
         signature = signature_of(leaves, spec, self._module)
         graph = self._find(signature, leaves)
         if graph is None:
-            graph = self._export(signature, args, kwargs, leaves)
-        transition = self._session(graph, leaves)
+            graph = self._export(signature, args, kwargs, leaves, spec)
+        try:
+            transition = self._session(graph, leaves)
+        except ORTModuleError as error:
+            if graph.loaded is None or self._disk is None:
+                raise
+            _LOGGER.warning("a graph from the cache cannot be compiled and is made anew: %s", error)
+            self._disk.discard(graph.loaded)
+            self._graphs[signature].remove(graph)
+            graph = self._export(signature, args, kwargs, leaves, spec)
+            transition = self._session(graph, leaves)
         fast = make_fast_call(self._module, transition, graph.dynamic, args, kwargs)
         if fast is not None:
             transition.fast_calls.append(fast)
@@ -166,20 +182,33 @@ class GraphTransitionManager:
         return None
 
     def _export(
-        self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
+        self,
+        signature: CallSignature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
     ) -> _Graph:
         reason, dynamic = self._plan_export(signature, leaves)
         start = time.perf_counter()
-        captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None)
+        key = self._disk.key(leaves, spec, dynamic) if self._disk else None
+        found = self._disk.load(key, leaves, spec) if self._disk and key else None
+        if found is not None:
+            captured, dynamic = found
+            reason += ", from the disk cache"
+        else:
+            captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None)
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
             names_changed = ", ".join(captured.changed_attributes)
             raise CaptureError(f"the forward changes Python attributes, which a graph cannot repeat: {names_changed}")
+        if self._disk and key and found is None:
+            self._disk.store(key, captured)
         names = dict(captured.user_inputs)
         axes = tuple(f"{names.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
-        self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized)))
+        self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized), found is not None))
         _LOGGER.info("export %d of %s: %s (%.2f s)", len(self.exports), type(self._module).__name__, reason, seconds)
-        graph = _Graph(captured, leaves, frozenset(dynamic))
+        graph = _Graph(captured, leaves, frozenset(dynamic), key if found else None)
         self._graphs.setdefault(signature, []).append(graph)
         self._bound()
         return graph

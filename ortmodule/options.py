@@ -77,6 +77,10 @@ class Options:
             None (default): only what is nearly free is recomputed (activations, normalizations with known statistics,
             dropout, casts). "all": nothing is.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
+        cache_dir: a folder (made if need be) that keeps captured graphs from run to run, so that a restart skips
+            capture. Empty (default): none. Entries are found by the module's code and state, the call's types, the
+            settings and the versions; processes may share it, and it may be deleted at any time.
+        cache_dir_mib: how many MiB that folder may take; what was not used for longest goes first.
 
     Raises:
         InvalidArgumentError: an unknown name or value, in code or in the environment, with the nearest known one.
@@ -87,6 +91,8 @@ class Options:
     matmul: str = "auto"
     memory_budget: float | int | str | None = None
     cache_size: int = 32
+    cache_dir: str = ""
+    cache_dir_mib: int = 1024
 
     def __init__(self, **fields: Any) -> None:
         known = {f.name: f for f in dataclasses.fields(self)}
@@ -111,6 +117,10 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if name == "memory_budget":
         return _checked_budget(value)
+    if name == "cache_dir":
+        if not isinstance(value, str | os.PathLike):
+            raise InvalidArgumentError(f"Options.{name} should be the path of a folder, got {value!r}")
+        return os.path.expanduser(os.fspath(value)) if value else ""
     try:
         number = int(value)
     except (TypeError, ValueError) as error:

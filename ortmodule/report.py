@@ -9,12 +9,13 @@ __all__ = ["Export", "Report", "SessionReport"]
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """One run of capture: why it was needed, and wall seconds."""
+    """One run of capture: why it was needed, and wall seconds; `cached`: the graph came from the cache on disk."""
 
     reason: str
     seconds: float
     dynamic: tuple[str, ...] = ()
     specialized: tuple[str, ...] = ()
+    cached: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
