@@ -228,9 +228,7 @@ class Converter:
             self._bind_symbols(node)
 
     def _translate(self, target: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        if target.namespace != "aten":
-            return NotImplemented
-        name, overload = target._schema.name[6:], target._schema.overload_name
+        name, overload = target._schema.name.removeprefix("aten::"), target._schema.overload_name
         translator = TRANSLATORS.get(f"{name}.{overload}" if overload else name)
         if translator is None or self._is_complex(args):
             return NotImplemented

@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 from . import compat, guards
 from .converter import Converter
 from .export import Exported, export_module, flatten_call
+from .function_call import FunctionCall
 from .graph import GraphBuilder, Value
-from .library import FunctionCall
 from .sizes import SizePrinter
 
 __all__ = ["Captured", "OutputRef", "capture"]
