@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..capture import Captured, capture
+from ..capture import Captured, capture, leaf_names
 from ..capture.reads import holder_of, holds
 from ..errors import CaptureError, ORTModuleError
 from ..options import DebugOptions, Options
@@ -43,7 +43,7 @@ class _Graph:
         self.tensor_leaves = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
         self.sessions: dict[tuple[Any, ...], Transition] = {}
 
-    def refusal(self, leaves: Sequence[Any], module: torch.nn.Module) -> str | None:
+    def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> str | None:
         """Why this graph does not hold for the call; None when it does."""
         for i in self.tensor_leaves:
             shape = leaves[i].shape
@@ -51,7 +51,7 @@ class _Graph:
                 continue
             for axis, (new, old) in enumerate(zip(shape, self.shapes[i], strict=True)):  # type: ignore[arg-type]
                 if new != old and (i, axis) not in self.dynamic:
-                    return f"size {axis} of input {i} changed from {old} to {new}"
+                    return f"size {axis} of input '{names[i] if names else i}' changed from {old} to {new}"
         for owner, path, value in self.captured.attributes:
             try:
                 holder, name = holder_of(module, owner, path)
@@ -125,7 +125,7 @@ class GraphTransitionManager:
         return [t for graphs in self._graphs.values() for g in graphs for t in g.sessions.values()]
 
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSignature:
-        """The signature of a call. Raises TypeError for an argument that is neither a tensor nor hashable."""
+        """The signature of a call. Raises CaptureError for an argument that has none."""
         return signature_of(*flatten_call(args, kwargs), self._module)
 
     def use_cache_or_reconstruct_post_processed_model(
@@ -164,7 +164,7 @@ class GraphTransitionManager:
     def _export(
         self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
     ) -> _Graph:
-        reason, dynamic = self._plan_export(signature, leaves)
+        reason, dynamic = self._plan_export(signature, leaves, leaf_names(self._module, args, kwargs))
         start = time.perf_counter()
         captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None)
         seconds = time.perf_counter() - start
@@ -180,15 +180,17 @@ class GraphTransitionManager:
         self._bound()
         return graph
 
-    def _plan_export(self, signature: CallSignature, leaves: list[Any]) -> tuple[str, set[tuple[int, int]]]:
+    def _plan_export(
+        self, signature: CallSignature, leaves: list[Any], names: Sequence[str]
+    ) -> tuple[str, set[tuple[int, int]]]:
         """Why an export is needed, and the sizes it should keep symbolic: those that were seen to change."""
         graphs = self._graphs.get(signature, [])
         if not graphs:
             if not self._graphs:
                 return "first call", set()
             last = next(reversed(self._graphs))
-            return "; ".join(signature.differences(last)) or "a new signature", set()
-        refusals = [g.refusal(leaves, self._module) for g in graphs]
+            return "; ".join(signature.differences(last, names)) or "a new signature", set()
+        refusals = [g.refusal(leaves, self._module, names) for g in graphs]
         dynamic: set[tuple[int, int]] = set()
         for graph in graphs:
             dynamic |= graph.dynamic

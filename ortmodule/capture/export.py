@@ -179,8 +179,9 @@ def export_module(
         calls = stack.enter_context(compat.traced_module_calls(reads))
         try:
             example = _distinct([leaves[i] for i in tensor_index])
+            wanted = (shapes,) if shapes else None
             program = _timed(
-                seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=(shapes,), strict=False)
+                seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
             regions.inline_regions(program)
             writes.keep_histories(program.graph_module)
