@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,7 +105,7 @@ def rows_of(groups: str) -> Sequence[Any]:
 
 def run(row: Row, request: pytest.FixtureRequest) -> None:
     """Runs a row with the fixtures that its function names."""
-    wanted = row.check.__code__.co_varnames[: row.check.__code__.co_argcount]
+    wanted = [p.name for p in inspect.signature(row.check).parameters.values() if p.default is p.empty]
     row.check(**{name: request.getfixturevalue(name) for name in wanted})
 
 
@@ -123,7 +124,7 @@ def compare(
         if losses:
             sum(losses).backward()  # type: ignore[union-attr]
         inputs.append(tensors((a, k)))
-    assert_same_result(*(detached(r) for r in results))
+    assert_same_result(*results)
     for mine, wanted in zip(*(tensors(r) for r in results), strict=True):
         assert mine.requires_grad == wanted.requires_grad
     assert_same_gradients(model, eager, rtol, atol)
@@ -140,7 +141,3 @@ def tensors(value: Any) -> list[torch.Tensor]:
     """The tensors of a nested result, in order."""
     return [leaf for leaf in flat(value) if isinstance(leaf, torch.Tensor)]
 
-
-def detached(value: Any) -> Any:
-    """`value`, where one tensor only, without its history; assert_close prints that otherwise."""
-    return value

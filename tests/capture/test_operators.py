@@ -352,5 +352,6 @@ def test_operator_without_a_translator_runs_through_aten(name: str) -> None:
 
 def test_every_translator_names_an_operator_of_torch() -> None:
     for name in TRANSLATORS:
-        packet, _, overload = name.partition(".")
-        assert hasattr(getattr(torch.ops.aten, packet), overload or "default"), name
+        namespace, _, rest = name.rpartition("::")
+        packet, _, overload = rest.partition(".")
+        assert hasattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload or "default"), name
