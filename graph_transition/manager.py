@@ -19,7 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .. import _C
-from ..capture import Captured, capture
+from ..capture import Captured, capture, leaf_names
 from ..capture.reads import holder_of, holds
 from ..errors import CaptureError, ORTModuleError
 from ..node_dump import NodeDump
@@ -51,7 +51,7 @@ class _Graph:
         self.tensor_leaves = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
         self.sessions: dict[tuple[Any, ...], Transition] = {}
 
-    def refusal(self, leaves: Sequence[Any], module: torch.nn.Module) -> str | None:
+    def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> str | None:
         """Why this graph does not hold for the call; None when it does."""
         for i in self.tensor_leaves:
             shape = leaves[i].shape
@@ -59,7 +59,7 @@ class _Graph:
                 continue
             for axis, (new, old) in enumerate(zip(shape, self.shapes[i], strict=True)):  # type: ignore[arg-type]
                 if new != old and (i, axis) not in self.dynamic:
-                    return f"size {axis} of input {i} changed from {old} to {new}"
+                    return f"size {axis} of input '{names[i] if names else i}' changed from {old} to {new}"
         for owner, path, value in self.captured.attributes:
             try:
                 holder, name = holder_of(module, owner, path)
@@ -136,7 +136,7 @@ class GraphTransitionManager:
         return [t for graphs in self._graphs.values() for g in graphs for t in g.sessions.values()]
 
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSignature:
-        """The signature of a call. Raises TypeError for an argument that is neither a tensor nor hashable."""
+        """The signature of a call. Raises CaptureError for an argument that has none."""
         return signature_of(*flatten_call(args, kwargs), self._module)
 
     def use_cache_or_reconstruct_post_processed_model(
@@ -189,7 +189,7 @@ class GraphTransitionManager:
         leaves: list[Any],
         spec: pytree.TreeSpec,
     ) -> _Graph:
-        reason, dynamic = self._plan_export(signature, leaves)
+        reason, dynamic = self._plan_export(signature, leaves, leaf_names(self._module, args, kwargs))
         start = time.perf_counter()
         key = self._disk.key(leaves, spec, dynamic) if self._disk else None
         found = self._disk.load(key, leaves, spec) if self._disk and key else None
@@ -213,15 +213,17 @@ class GraphTransitionManager:
         self._bound()
         return graph
 
-    def _plan_export(self, signature: CallSignature, leaves: list[Any]) -> tuple[str, set[tuple[int, int]]]:
+    def _plan_export(
+        self, signature: CallSignature, leaves: list[Any], names: Sequence[str]
+    ) -> tuple[str, set[tuple[int, int]]]:
         """Why an export is needed, and the sizes it should keep symbolic: those that were seen to change."""
         graphs = self._graphs.get(signature, [])
         if not graphs:
             if not self._graphs:
                 return "first call", set()
             last = next(reversed(self._graphs))
-            return "; ".join(signature.differences(last)) or "a new signature", set()
-        refusals = [g.refusal(leaves, self._module) for g in graphs]
+            return "; ".join(signature.differences(last, names)) or "a new signature", set()
+        refusals = [g.refusal(leaves, self._module, names) for g in graphs]
         dynamic: set[tuple[int, int]] = set()
         for graph in graphs:
             dynamic |= graph.dynamic

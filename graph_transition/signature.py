@@ -6,12 +6,22 @@ Sizes are not part of it: they are checked per graph (a static graph wants its o
 from __future__ import annotations
 
 import dataclasses
+import enum
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from ..capture import flatten_call
+from ..errors import CaptureError
+
 __all__ = ["CallSignature", "flatten_call", "hook_tables", "signature_of"]
+
+_PLAIN = (
+    bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout,
+    torch.memory_format,
+)  # fmt: skip
 
 ModuleFacts = tuple[int, bool, int, tuple[str, ...]]
 
@@ -22,7 +32,8 @@ class CallSignature:
 
     Attributes:
         structure: text of the pytree structure of (args, kwargs).
-        leaves: per flat leaf ("tensor", dtype, rank, device) or ("value", type, value).
+        leaves: per flat leaf ("tensor", dtype, rank, device), or ("value", type, value) where an object's value is that
+            of its attributes.
         modules: (identity, training flag, number of hooks, names of parameters and buffers) of every sub-module, in
             `modules()` order.
         autocast: (device type, dtype) where autocast is on.
@@ -33,15 +44,15 @@ class CallSignature:
     modules: tuple[ModuleFacts, ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
 
-    def differences(self, other: CallSignature) -> list[str]:
-        """Sentences that say what changed from `other` to this signature."""
+    def differences(self, other: CallSignature, names: Sequence[str]) -> list[str]:
+        """Sentences that say what changed from `other` to this signature; `names` are those of this one's leaves."""
         out = []
         if self.structure != other.structure:
             out.append("the structure of the inputs changed")
         elif len(self.leaves) == len(other.leaves):
-            for i, (new, old) in enumerate(zip(self.leaves, other.leaves, strict=True)):
+            for name, new, old in zip(names, self.leaves, other.leaves, strict=True):
                 if new != old:
-                    out.append(f"input {i} changed from {_leaf_text(old)} to {_leaf_text(new)}")
+                    out.append(f"input '{name}' changed from {_leaf_text(old)} to {_leaf_text(new)}")
         if [m[1] for m in self.modules] != [m[1] for m in other.modules]:
             out.append("train/eval mode changed")
         if [m[0] for m in self.modules] != [m[0] for m in other.modules]:
@@ -57,13 +68,9 @@ class CallSignature:
 
 def _leaf_text(leaf: tuple[Any, ...]) -> str:
     if leaf[0] == "tensor":
-        return f"{str(leaf[1]).removeprefix('torch.')}[{', '.join('?' * leaf[2])}] on {leaf[3]}"
-    return repr(leaf[2])
-
-
-def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
-    """Flat leaves of a call and their structure; the inverse is `pytree.tree_unflatten`."""
-    return pytree.tree_flatten((args, kwargs))
+        where = "" if leaf[3] == "cpu" else f" on {leaf[3]}"
+        return f"{str(leaf[1]).removeprefix('torch.')}[{', '.join('?' * leaf[2])}]{where}"
+    return repr(leaf[2]) if isinstance(leaf[2], _PLAIN) else f"{leaf[1].__name__}{leaf[2][1:]}"
 
 
 def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
@@ -89,13 +96,38 @@ def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Modu
     """The signature of a flattened call.
 
     Raises:
-        TypeError: a leaf that is neither a tensor nor hashable.
+        CaptureError: a leaf that is neither a tensor nor comparable by value, or an object that holds tensors.
     """
     facts: list[tuple[Any, ...]] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             facts.append(("tensor", leaf.dtype, leaf.dim(), str(leaf.device)))
-        else:
-            hash(leaf)
+        elif isinstance(leaf, _PLAIN):
             facts.append(("value", type(leaf), leaf))
+        else:
+            facts.append(("value", type(leaf), _frozen(leaf, type(leaf))))
     return CallSignature(str(spec), tuple(facts), module_state(module), autocast_state())
+
+
+def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
+    """A hashable stand-in for `value`, equal for values that a forward cannot tell apart."""
+    if isinstance(value, torch.Tensor | torch.nn.Module) or depth == 0:
+        name = f"{argument.__module__}.{argument.__qualname__}"
+        advice = "register the class with torch.utils._pytree.register_pytree_node, or pass its tensors"
+        raise CaptureError(f"an argument of class {name} holds tensors, which a graph would take as constants; {advice}")
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if isinstance(value, list | tuple):
+        return type(value), *(_frozen(item, argument, depth - 1) for item in value)
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(_frozen(item, argument, depth - 1) for item in value)
+    if isinstance(value, dict):
+        return type(value), *((key, _frozen(item, argument, depth - 1)) for key, item in value.items())
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(attributes, dict) and attributes and not callable(value):
+        return type(value), *((key, _frozen(item, argument, depth - 1)) for key, item in attributes.items())
+    try:
+        hash(value)
+    except TypeError as error:
+        raise CaptureError(f"an argument of class {argument.__qualname__} can be compared with no other call's") from error
+    return value

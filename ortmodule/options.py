@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .errors import InvalidArgumentError
+from .reference_variables import WITHOUT_EFFECT, fallback_policy, note_variables_without_effect
 
 __all__ = ["DebugOptions", "LogLevel", "Options"]
 
@@ -27,6 +28,7 @@ _OTHER_VARIABLES = {
     "ORTMODULE_PROTOBUF_ROOT",
     "ORTMODULE_TESTS",
     "ORTMODULE_BUILD_TYPE",
+    "ORTMODULE_FALLBACK_POLICY",
 }
 
 
@@ -69,6 +71,7 @@ class Options:
             convergence work); masks are stored.
         fallback: what happens when a module cannot be captured. "eager" (default): its largest sub-modules that can be
             captured run in the engine and the rest in PyTorch, with one warning that says why. "error": CaptureError.
+            `ORTMODULE_FALLBACK_POLICY` (FALLBACK_DISABLE: "error") overrides it as well.
         matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
             each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
             `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
@@ -104,6 +107,8 @@ class Options:
             variable = _PREFIX + name.upper()
             if variable in os.environ:
                 value = os.environ[variable]
+            elif name == "fallback":
+                value = fallback_policy() or value
             object.__setattr__(self, name, _checked(name, value))
         _check_variables(known)
 
@@ -145,7 +150,8 @@ def _checked_budget(value: Any) -> float | str | None:
 
 
 def _check_variables(known: Iterable[str]) -> None:
-    names = {_PREFIX + name.upper() for name in known} | _OTHER_VARIABLES
+    names = {_PREFIX + name.upper() for name in known} | _OTHER_VARIABLES | WITHOUT_EFFECT.keys()
+    note_variables_without_effect()
     for variable in os.environ:
         if variable.startswith(_PREFIX) and variable not in names:
             raise InvalidArgumentError(

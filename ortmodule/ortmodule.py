@@ -176,8 +176,8 @@ class ORTModule(nn.Module):
     def _call_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             return self._manager.signature(args, kwargs)
-        except TypeError:  # an argument without a hash
-            return TypeError
+        except ORTModuleError as error:  # an argument that has no signature
+            return str(error)
 
     @property
     def _parts(self) -> PartialFallback:

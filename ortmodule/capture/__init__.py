@@ -2,7 +2,7 @@
 
 `capture` traces the module for one call with `torch.export`, and converts the trace. The product, `Captured`, holds no
 weight: parameters and buffers are graph inputs under the module's own names. What happens on the way is in the files
-beside this one: export.py and regions.py (the trace), compat.py and library.py (what torch would lose), converter.py,
+beside this one: export.py and regions.py (the trace), compat.py, library.py, function_call.py and writes.py (what torch would lose), converter.py,
 ops/ and graph.py (the conversion), guards.py (when the graph holds).
 
 Not here: when to capture again (graph_transition) and running the graph (the C++ core).
@@ -10,6 +10,7 @@ Not here: when to capture again (graph_transition) and running the graph (the C+
 
 from __future__ import annotations
 
-from .product import Captured, OutputRef, Trace, capture
+from .export import flatten_call
+from .product import Captured, OutputRef, Trace, capture, leaf_names
 
-__all__ = ["Captured", "OutputRef", "Trace", "capture"]
+__all__ = ["Captured", "OutputRef", "Trace", "capture", "flatten_call", "leaf_names"]

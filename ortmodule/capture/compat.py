@@ -4,6 +4,7 @@
 torch whose effect an export would lose without a word:
 
 - `autograd.Function.apply`: traced through, the user's backward would be lost; becomes `ortmodule::python_op`.
+- `Tensor.data`: export takes what is made from it for a constant; becomes `detach`.
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
@@ -21,6 +22,7 @@ import logging
 import re
 import threading
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,9 +34,11 @@ import torch._export.passes
 import torch.export._trace as export_trace
 import torch.fx.traceback as fx_traceback
 import torch.utils.checkpoint as torch_checkpoint
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..errors import CaptureError
-from .library import FunctionCall, call_function_class, tracing
+from . import library  # noqa: F401  defines the operators that the patches emit
+from .function_call import FunctionCall, call_function_class, tracing
 from .reads import AttributeReads, recorded_reads
 
 __all__ = [
@@ -92,6 +96,8 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
     calls: list[FunctionCall] = []
     thread = threading.get_ident()
     with _quiet_torch(), contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced_apply(thread))
+        stack.enter_context(_replaced_data(thread))
         for owner, name, make in _patches():
             stack.enter_context(_replaced(owner, name, make, thread))
         stack.enter_context(recorded_reads(reads, thread))
@@ -147,7 +153,6 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any], thread: int) ->
 def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     regions = itertools.count()
     table: list[tuple[Any, str, Callable[[Any], Any]]] = [
-        (torch.autograd.Function, "apply", _opaque_apply),
         (torch_checkpoint, "_checkpoint_without_reentrant_generator", lambda original: _marked_generator(regions)),
         (torch_checkpoint.CheckpointFunction, "apply", lambda original: _marked_call(regions)),
     ]
@@ -162,13 +167,54 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     return table + [(owner, name, functools.partial(_refused, name)) for owner, name in refused]
 
 
-def _opaque_apply(original: Any) -> Any:
-    def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__.startswith("torch."):
+@contextlib.contextmanager
+def _replaced_apply(thread: int) -> Iterator[None]:
+    """Replaces the code of `autograd.Function.apply`, not the attribute: `self.gelu = Gelu.apply` was bound before."""
+    function = vars(torch.autograd.Function)["apply"].__func__
+    code, namespace = function.__code__, function.__globals__
+    original = types.FunctionType(code, namespace, "apply", function.__defaults__, function.__closure__)
+
+    def dispatch(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread or tracing.calls is None or cls.__module__.startswith("torch."):
             return original(cls, *args, **kwargs)
         return call_function_class(cls, args, kwargs)
 
-    return apply
+    # The new code runs with the old function's globals, and needs as many free variables as the old has (`__class__`).
+    free: Any = None
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        assert free is not NotImplemented
+        return globals()["_ortmodule_apply"](cls, *args, **kwargs)
+
+    namespace["_ortmodule_apply"] = dispatch
+    function.__code__ = apply.__code__
+    try:
+        yield
+    finally:
+        function.__code__ = code
+        del namespace["_ortmodule_apply"]
+
+
+@contextlib.contextmanager
+def _replaced_data(thread: int) -> Iterator[None]:
+    """Makes `.data` of a traced tensor a `detach`, and setting it a CaptureError."""
+    descriptor: Any = torch._C.TensorBase.data
+
+    def get(self: torch.Tensor) -> torch.Tensor:
+        traced = threading.get_ident() == thread and isinstance(self, FakeTensor)
+        return self.detach() if traced else descriptor.__get__(self)
+
+    def put(self: torch.Tensor, value: torch.Tensor) -> None:
+        if threading.get_ident() == thread and isinstance(self, FakeTensor):
+            text = "`.data` of a tensor is set inside forward; a captured graph cannot honour it"
+            raise CaptureError(text, current_source_line())
+        descriptor.__set__(self, value)
+
+    setattr(torch.Tensor, "data", property(get, put))  # noqa: B010
+    try:
+        yield
+    finally:
+        delattr(torch.Tensor, "data")
 
 
 def _recurrent(name: str, original: Any) -> Any:

@@ -24,8 +24,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
-from . import compat, regions
-from .library import FunctionCall
+from . import compat, regions, writes
+from .function_call import FunctionCall
 from .reads import AttributeReads
 
 __all__ = ["Exported", "export_module", "flatten_call"]
@@ -213,12 +213,15 @@ def export_module(
         calls = stack.enter_context(compat.traced_module_calls(reads))
         try:
             example = _distinct([leaves[i] for i in tensor_index])
+            wanted = (shapes,) if shapes else None
             program = _timed(
-                seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=(shapes,), strict=False)
+                seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
             regions.inline_regions(program)
+            writes.keep_histories(program.graph_module)
             regions.refuse_control_flow(program.graph_module)
             if not regions.is_convertible(program.graph_module):
+                writes.refuse_kept_histories(program.graph_module)
                 program = _timed(seconds, "functionalize", lambda: program.run_decompositions({}))
         except ORTModuleError:
             raise

@@ -21,11 +21,11 @@ from torch.utils import _pytree as pytree
 from . import compat, guards
 from .converter import Converter
 from .export import Exported, export_module, flatten_call
+from .function_call import FunctionCall
 from .graph import GraphBuilder, Value
-from .library import FunctionCall
 from .sizes import SizePrinter
 
-__all__ = ["Captured", "OutputRef", "Trace", "capture"]
+__all__ = ["Captured", "OutputRef", "Trace", "capture", "leaf_names"]
 
 _PREFIX = "module."
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
@@ -134,7 +134,7 @@ def capture(
         leaves, in_spec = flatten_call(args, kwargs)
         exported = export_module(module, leaves, in_spec, dynamic)
         start = time.perf_counter()
-        assembly = _Assembly(module, exported, _leaf_names(module, args, kwargs))
+        assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
         captured = assembly.captured(leaves, in_spec, dynamic)
         captured.seconds["convert"] = time.perf_counter() - start
         if keep_trace:
@@ -145,10 +145,10 @@ def capture(
 class _Assembly:
     """Puts one model together from an exported program."""
 
-    def __init__(self, module: torch.nn.Module, exported: Exported, leaf_names: list[str]) -> None:
+    def __init__(self, module: torch.nn.Module, exported: Exported, names: list[str]) -> None:
         self.exported = exported
         self.program = exported.program
-        self.leaf_names = leaf_names
+        self._leaf_names = names
         self.builder = GraphBuilder(type(module).__name__)
         self.printer = SizePrinter()
         self.converter = Converter(self.builder, self.printer)
@@ -174,7 +174,7 @@ class _Assembly:
                 position = self.exported.tensor_index.index(leaf)
                 conditions.append(f"L['tensors'][{position}].size()[{axis}] == {size}")
                 specialized.append(
-                    f"size {size} of axis {axis} of input '{self.leaf_names[leaf]}' is fixed by the module"
+                    f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
         return Captured(
             self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
@@ -197,7 +197,7 @@ class _Assembly:
                 leaf = self.exported.tensor_index[position]
                 position += 1
                 self.sources[node] = ("input", leaf)
-                name = self.leaf_names[leaf]
+                name = self._leaf_names[leaf]
                 value = self._declare(node, f"input.{name}" if name in taken else name)
                 self.converter.define(node, value)
                 self.user_inputs.append((leaf, value.name))
@@ -309,7 +309,7 @@ def _first_names(module: torch.nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in every}
 
 
-def _leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """A readable name for each flat leaf of a call: the forward's argument name, then the path inside it."""
     try:
         given = [p for p in inspect.signature(module.forward).parameters.values()]

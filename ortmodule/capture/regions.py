@@ -22,9 +22,13 @@ from .compat import storage_of
 
 __all__ = [
     "PART_VIEWS",
+    "WITHOUT_HISTORY",
+    "detached",
     "functional_form",
     "inline_regions",
     "is_convertible",
+    "is_write",
+    "mutated_argument",
     "refuse_control_flow",
 ]
 
@@ -32,6 +36,8 @@ _SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 _DETACH = torch.ops.aten.detach.default
 PART_VIEWS = (torch.ops.aten.slice.Tensor, torch.ops.aten.select.int)
+# Marks a write that was made under no_grad.
+WITHOUT_HISTORY = "ortmodule_without_history"
 _DUNDER = {"__iand__": "__and__", "__ior__": "__or__", "__ixor__": "__xor__"}
 
 
@@ -105,14 +111,23 @@ def _copy_body(
                 env[inner] = module.graph.node_copy(inner, lambda n: env[n])
                 if autocast is not None:
                     autocast.cast(module.graph, env[inner])
-                if without_grad and _is_write(env[inner]):
+                if without_grad and is_write(env[inner]):
+                    env[inner].meta[WITHOUT_HISTORY] = True
                     _detach_operands(module, env[inner])
         if without_grad:
-            results = [r if r in operands else _detached(module, r) for r in results]
+            results = [r if _written_root(r) in operands else detached(module, r) for r in results]
     return results
 
 
-def _detached(module: GraphModule, value: Any) -> Any:
+def _written_root(value: Any) -> Any:
+    """What an in-place operator's result is; `value` itself where it is no such result."""
+    while isinstance(value, Node) and is_write(value):
+        value = value.args[0]
+    return value
+
+
+def detached(module: GraphModule, value: Any) -> Any:
+    """`value` without its history, at the graph's insertion point; itself where it is no differentiable tensor."""
     fake = value.meta.get("val") if isinstance(value, Node) else None
     if not isinstance(fake, torch.Tensor) or not (fake.is_floating_point() or fake.is_complex()):
         return value
@@ -124,10 +139,11 @@ def _detached(module: GraphModule, value: Any) -> Any:
 def _detach_operands(module: GraphModule, node: Node) -> None:
     """A write under no_grad stores values without their history."""
     with module.graph.inserting_before(node):
-        node.args = (node.args[0], *(_detached(module, a) if isinstance(a, Node) else a for a in node.args[1:]))
+        node.args = (node.args[0], *(detached(module, a) if isinstance(a, Node) else a for a in node.args[1:]))
 
 
-def _is_write(node: Node) -> bool:
+def is_write(node: Node) -> bool:
+    """Whether a node writes into one of its arguments."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
@@ -175,7 +191,7 @@ def is_convertible(module: GraphModule) -> bool:
     for node in nodes:
         if isinstance(node.meta.get("val"), torch.Tensor):
             sharing[storage_of(node.meta["val"])].append(node)
-        if node.op == "call_function" and _is_write(node):
+        if node.op == "call_function" and is_write(node):
             writes.append(node)
     chain: dict[Node, Node] = {}
     for node in writes:

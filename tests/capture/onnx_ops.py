@@ -63,6 +63,7 @@ ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
     "BitwiseNot": torch.bitwise_not,
     "Where": torch.where,
     "StopGradient": torch.detach,
+    "WithValue": lambda value, history: history + (value - history).detach(),
     "Identity": torch.Tensor.view_as,
 }
 CONTROLS: dict[str, Callable[..., Any]] = {}

@@ -88,7 +88,7 @@ def test_custom_function_that_takes_a_size_follows_it() -> None:
     assert_same_training(captured, module, (torch.randn(7, 8),))
 
 
-def test_custom_function_in_place_is_refused() -> None:
+def test_custom_function_in_place_writes_into_its_argument() -> None:
     class Dirty(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -97,10 +97,16 @@ def test_custom_function_in_place_is_refused() -> None:
 
         @staticmethod
         def backward(ctx, g):
-            return g
+            return 3 * g
 
-    with pytest.raises(CaptureError, match="in place"):
-        capture(Module(lambda m, x: Dirty.apply(m.linear(x))), (torch.randn(4, 8),))
+    def forward(m, x):
+        h = m.linear(x)
+        return (Dirty.apply(h) * h).sum()
+
+    module = Module(forward)
+    captured = capture(module, (torch.randn(4, 8),))
+    assert captured.needs_python[0].returned == {0: 0}
+    assert_same_training(captured, module, (torch.randn(4, 8),))
 
 
 def test_python_op_runs_through_the_dispatcher_with_autograd() -> None:

@@ -163,6 +163,10 @@ def is_inf_cases(dtype: torch.dtype) -> list[Case]:
     return [Case(x, {"detect_negative": n, "detect_positive": p}) for n, p in both] + [Case(x)]
 
 
+def with_value_cases(dtype: torch.dtype) -> list[Case]:
+    return [Case((rand(*s, dtype=dtype), rand(*s, dtype=dtype))) for s in SHAPES]
+
+
 UNARY = [
     Row("Relu", torch.relu, unary()),
     Row("Gelu", F.gelu, unary(-4, 4)),
@@ -200,6 +204,7 @@ UNARY = [
     Row("Round", torch.round, unary(-4, 4)),
     Row("Identity", lambda x: x * 1, unary()),
     Row("StopGradient", lambda x: x * 1, unary(), OWN, differentiable=False),
+    Row("WithValue", lambda value, history: history + (value - history).detach(), with_value_cases, OWN),
 ]
 
 BINARY = [

@@ -1,4 +1,4 @@
-// Operators that hand elements on unchanged: Where, Identity, StopGradient.
+// Operators that hand elements on unchanged: Where, Identity, StopGradient, WithValue.
 #include "base/status.h"
 #include "ops/container_trait.h"
 #include "ops/grad_context.h"
@@ -41,6 +41,17 @@ ORTMODULE_OP("ai.ortmodule", StopGradient, 1)
     .infer(infer_same)
     .traits(kElementwise | kCheap | kView)
     .not_differentiable()
+    .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
+
+// A write that autograd does not see: the elements are the value's, the gradient is that of the tensor written to.
+ORTMODULE_OP("ai.ortmodule", WithValue, 1)
+    .input("value")
+    .input("history")
+    .output("output")
+    .traits(kCheap | kView)
+    .no_grad({"value"})
+    .infer(infer_same)
+    .grad({"history"}, [](GradContext& c) { c.GI(1, c.GO(0)); })
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 
 }  // namespace

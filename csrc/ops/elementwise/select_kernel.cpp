@@ -1,4 +1,4 @@
-// ATen kernels of Where, Identity and StopGradient.
+// ATen kernels of Where, Identity, StopGradient and WithValue.
 #include <ATen/ops/where.h>
 
 #include "ops/kernel_context.h"
@@ -17,6 +17,7 @@ Kernel pass_on(const Node&) {
 
 ORTMODULE_KERNEL("", Identity, "aten", pass_on);
 ORTMODULE_KERNEL("ai.ortmodule", StopGradient, "aten", pass_on);
+ORTMODULE_KERNEL("ai.ortmodule", WithValue, "aten", pass_on);
 
 }  // namespace
 }  // namespace ortmodule

@@ -260,6 +260,11 @@ def detach(c: Converter, self: Value) -> Value:
     return c.emit("StopGradient", self, domain=ORTMODULE)
 
 
+@translates("ortmodule::with_value")
+def with_value(c: Converter, self: Value, value: Value) -> Value:
+    return c.emit("WithValue", value, self, domain=ORTMODULE)
+
+
 @translates("alias", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "lift")
 def same_value(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Value:
     return self
