@@ -13,5 +13,6 @@ std::unique_ptr<GraphTransformer> make_common_subexpression_elimination();
 std::unique_ptr<GraphTransformer> make_constant_folding();
 std::unique_ptr<GraphTransformer> make_decompose_attention();
 std::unique_ptr<GraphTransformer> make_counter_dropout();
+std::unique_ptr<GraphTransformer> make_label_compaction();
 
 }  // namespace ortmodule
