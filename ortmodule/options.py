@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import enum
@@ -51,7 +52,11 @@ class LogLevel(enum.IntEnum):
         return {0: 10, 1: 15, 2: 20, 3: 30, 4: 40, 5: 50}[int(self)]
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {"dropout": ("fast", "torch"), "fallback": ("eager", "error")}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "dropout": ("fast", "torch"),
+    "fallback": ("eager", "error"),
+    "outputs": ("all", "loss"),
+}
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -64,6 +69,11 @@ class Options:
             convergence work); masks are stored.
         fallback: what happens when a module cannot be captured. "eager" (default): its largest sub-modules that can be
             captured run in the engine and the rest in PyTorch, with one warning that says why. "error": CaptureError.
+        outputs: "all" (default): a call returns what the module returns. "loss": in a call that records gradients only
+            the scalar floating outputs are computed; every other tensor of the result is None, in the same structure.
+            What only they need is then not computed: logits need not exist whole, and rows that are padding or whose
+            label is ignored are left out. Calls without gradients (evaluation under `torch.no_grad()`) return
+            everything. A module without a scalar floating output raises InvalidArgumentError.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
 
     Raises:
@@ -72,6 +82,7 @@ class Options:
 
     dropout: str = "fast"
     fallback: str = "eager"
+    outputs: str = "all"
     cache_size: int = 32
 
     def __init__(self, **fields: Any) -> None:
@@ -86,6 +97,13 @@ class Options:
                 value = os.environ[variable]
             object.__setattr__(self, name, _checked(name, value))
         _check_variables(known)
+
+
+def for_parts(options: Options) -> Options:
+    """The options of a sub-module that is run on its own: all its outputs are wanted, whatever the environment says."""
+    parts = copy.copy(options)
+    object.__setattr__(parts, "outputs", "all")
+    return parts
 
 
 def _checked(name: str, value: Any) -> Any:

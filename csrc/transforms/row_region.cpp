@@ -273,7 +273,8 @@ void CompactRows::repeat(Node& node, size_t lead, const std::vector<RowInput>& r
     }
   }
   Node* made = graph_.add_node(node.domain(), node.op(), inputs,
-                               std::vector<std::string>(node.outputs().size(), ""), std::move(attributes), &node);
+                               std::vector<std::string>(node.outputs().size(), ""), std::move(attributes), &node,
+                               node.name());
   made->metadata() = node.metadata();
   made->set_phase(node.phase());
   infer_node(*made);
