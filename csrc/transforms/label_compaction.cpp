@@ -15,7 +15,7 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kLeastProducts = int64_t{1} << 24;
+constexpr int64_t kLeastProducts = int64_t{1} << 25;
 
 bool is_used(const NodeArg* value) { return value && (!value->uses().empty() || value->is_graph_output()); }
 

@@ -14,5 +14,6 @@ std::unique_ptr<GraphTransformer> make_constant_folding();
 std::unique_ptr<GraphTransformer> make_decompose_attention();
 std::unique_ptr<GraphTransformer> make_counter_dropout();
 std::unique_ptr<GraphTransformer> make_label_compaction();
+std::unique_ptr<GraphTransformer> make_padding_removal();
 
 }  // namespace ortmodule
