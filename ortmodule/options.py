@@ -56,6 +56,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "dropout": ("fast", "torch"),
     "fallback": ("eager", "error"),
     "outputs": ("all", "loss"),
+    "matmul": ("auto", "aten", "onednn"),
 }
 
 
@@ -74,6 +75,9 @@ class Options:
             What only they need is then not computed: logits need not exist whole, and rows that are padding or whose
             label is ignored are left out. Calls without gradients (evaluation under `torch.no_grad()`) return
             everything. A module without a scalar floating output raises InvalidArgumentError.
+        matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
+            each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
+            `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
 
     Raises:
@@ -83,6 +87,7 @@ class Options:
     dropout: str = "fast"
     fallback: str = "eager"
     outputs: str = "all"
+    matmul: str = "auto"
     cache_size: int = 32
 
     def __init__(self, **fields: Any) -> None:
