@@ -94,8 +94,8 @@ class PostExportProcessedModelInfo:
         losses &= {ref.name for ref in self.captured.outputs if ref.kind == "tensor"}
         if not losses:
             raise NoLossError(
-                'Options(outputs="loss") needs a module that returns its loss, a 0-d floating tensor; this call returns '
-                'none (pass the labels, compute the loss in forward, or use outputs="all")'
+                'Options(outputs="loss") needs a module that returns its loss, a 0-d floating tensor; this call '
+                'returns none (pass the labels, compute the loss in forward, or use outputs="all")'
             )
         sizes = {ref.name for ref in self.captured.outputs if ref.kind == "size"}
         kept = losses | sizes | {output for output, _, _ in self.captured.mutations}

@@ -1,12 +1,14 @@
 // Rows whose label is ignored do not reach the vocabulary projection.
 //
-// Where a loss of softmax and cross entropy is the only reader of its scores, the row-wise nodes before it (linear
+// Where losses of softmax and cross entropy are the only readers of their scores, the row-wise nodes before it (linear
 // layers, norms, activations, residual sums: everything back to the last node that mixes rows, which is attention) run
 // on the rows that have a label, chosen at run time. Masked language models label 15 % of them. The loss and all
 // gradients are those of the whole: an ignored row adds nothing to either.
 //
 // Not across a Dropout whose draws are eager's: on fewer rows it would draw other numbers. The counter-based one is
 // row-wise like any other. Small work is left alone: finding the rows costs some microseconds.
+#include <algorithm>
+
 #include "ops/registry.h"
 #include "ops/resolve.h"
 #include "transforms/passes.h"
@@ -19,29 +21,38 @@ constexpr int64_t kLeastProducts = int64_t{1} << 25;
 
 bool is_used(const NodeArg* value) { return value && (!value->uses().empty() || value->is_graph_output()); }
 
+// A loss over scores[N, C] and labels[N] to which ignored rows add nothing.
 bool is_loss(const Node& node) {
-  return node.qualified_op() == "SoftmaxCrossEntropyLoss" || node.qualified_op() == "NegativeLogLikelihoodLoss";
+  if (node.qualified_op() != "SoftmaxCrossEntropyLoss" && node.qualified_op() != "NegativeLogLikelihoodLoss")
+    return false;
+  const auto &scores = node.input(0)->type().shape, &labels = node.input(1)->type().shape;
+  const Node* made = node.input(1)->producer();
+  return node.get_string("reduction", "mean") != "none" && node.find_attribute("ignore_index") && scores && labels &&
+         scores->size() == 2 && labels->size() == 1 && !is_used(node.output(1)) &&
+         !(made && made->op() == "GatherRows");  // done already
 }
 
 class Compaction {
  public:
-  Compaction(Graph& graph, Node& loss) : graph_(graph), loss_(loss), rows_(graph) {}
+  // Losses with the same labels.
+  Compaction(Graph& graph, std::vector<Node*> losses) : graph_(graph), losses_(std::move(losses)), rows_(graph) {}
 
   bool run() {
-    NodeArg *scores = loss_.input(0), *labels = loss_.input(1);
-    if (!fits(scores, labels)) return false;
-    find_region(scores);
+    find_region();
     if (region_.empty() || !worthwhile()) return false;
+    Node* first = losses_.front();
+    NodeArg* labels = first->input(1);
     lists_[0].rows = rows_.emit("ai.ortmodule::LabelRows", {labels},
-                                {{"ignore_index", loss_.get_int("ignore_index", -100)}}, &loss_);
+                                {{"ignore_index", first->get_int("ignore_index", -100)}}, first);
     for (size_t i = 1; i < lists_.size(); ++i)
       lists_[i].rows = rows_.emit("ai.ortmodule::SlicedRows",
-                                  {lists_[lists_[i].from].rows, sizes_value(graph_, lists_[i].sizes, &loss_)},
-                                  {{"start", lists_[i].start}}, &loss_);
+                                  {lists_[lists_[i].from].rows, sizes_value(graph_, lists_[i].sizes, first)},
+                                  {{"start", lists_[i].start}}, first);
     for (auto it = region_.rbegin(); it != region_.rend(); ++it) build(*it);
-    NodeArg* all = lists_[0].rows;
-    loss_.set_input(0, rows_.of(scores, 1, all, &loss_));
-    loss_.set_input(1, rows_.of(labels, 1, all, &loss_));
+    for (Node* loss : losses_) {
+      loss->set_input(0, rows_.of(loss->input(0), 1, lists_[0].rows, loss));
+      loss->set_input(1, rows_.of(labels, 1, lists_[0].rows, loss));
+    }
     return true;
   }
 
@@ -64,13 +75,6 @@ class Compaction {
     size_t list_before = 0;
   };
 
-  bool fits(const NodeArg* scores, const NodeArg* labels) const {
-    const auto &s = scores->type().shape, &l = labels->type().shape;
-    return loss_.get_string("reduction", "mean") != "none" && loss_.find_attribute("ignore_index") && s && l &&
-           s->size() == 2 && l->size() == 1 && !is_used(loss_.output(1)) &&
-           !(labels->producer() && labels->producer()->op() == "GatherRows");
-  }
-
   void want(NodeArg* value, size_t lead, size_t list) {
     const auto [it, fresh] = demands_.try_emplace(value, Demand{lead, list});
     ++it->second.uses;
@@ -91,9 +95,9 @@ class Compaction {
     return found;
   }
 
-  void find_region(NodeArg* scores) {
+  void find_region() {
     lists_.assign(1, List{});
-    want(scores, 1, 0);
+    for (const Node* loss : losses_) want(loss->input(0), 1, 0);
     const std::vector<Node*> nodes = graph_.nodes();
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
       const Demand* demand = demand_of(**it);
@@ -127,7 +131,7 @@ class Compaction {
   bool worthwhile() const {
     int64_t per_row = 0;
     for (const Member& m : region_) per_row += products_per_row(*m.node);
-    const Dim& rows = (*loss_.input(0)->type().shape)[0];
+    const Dim& rows = (*losses_.front()->input(0)->type().shape)[0];
     return per_row > 0 && (!rows.is_known() || per_row >= kLeastProducts / std::max<int64_t>(1, rows.value()));
   }
 
@@ -140,7 +144,7 @@ class Compaction {
   }
 
   Graph& graph_;
-  Node& loss_;
+  std::vector<Node*> losses_;
   CompactRows rows_;
   std::vector<List> lists_;
   std::unordered_map<const NodeArg*, Demand> demands_;
@@ -153,9 +157,20 @@ class LabelCompaction : public GraphTransformer {
 
   size_t apply(Graph& graph, const TransformContext& context) override {
     if (!context.training || context.grad_inputs.empty()) return 0;
+    std::vector<std::vector<Node*>> groups;
+    for (Node* node : graph.nodes()) {
+      if (!is_loss(*node)) continue;
+      const auto same = std::find_if(groups.begin(), groups.end(), [&](const std::vector<Node*>& group) {
+        return group[0]->input(1) == node->input(1) &&
+               group[0]->get_int("ignore_index", 0) == node->get_int("ignore_index", 0);
+      });
+      if (same == groups.end())
+        groups.push_back({node});
+      else
+        same->push_back(node);
+    }
     size_t done = 0;
-    for (Node* node : graph.nodes())
-      if (is_loss(*node)) done += Compaction(graph, *node).run();
+    for (std::vector<Node*>& group : groups) done += Compaction(graph, std::move(group)).run();
     if (done) resolve(graph, {.infer = false});
     return done;
   }

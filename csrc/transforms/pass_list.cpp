@@ -21,6 +21,7 @@ constexpr Item kPasses[] = {
     {make_counter_dropout, PassLevel::kBasic, kForwardOnly},  // runs only where the user asked for it
     {make_label_compaction, PassLevel::kBasic, kForwardOnly},
     {make_padding_removal, PassLevel::kBasic, kForwardOnly},  // knows attention while it is one node
+    {make_fuse_vocabulary_loss, PassLevel::kBasic, kForwardOnly},
     {make_decompose_attention, PassLevel::kRequired, kForwardOnly},
     {make_dead_node_elimination, PassLevel::kBasic, kBothStages},
 };

@@ -15,5 +15,6 @@ std::unique_ptr<GraphTransformer> make_decompose_attention();
 std::unique_ptr<GraphTransformer> make_counter_dropout();
 std::unique_ptr<GraphTransformer> make_label_compaction();
 std::unique_ptr<GraphTransformer> make_padding_removal();
+std::unique_ptr<GraphTransformer> make_fuse_vocabulary_loss();
 
 }  // namespace ortmodule

@@ -116,7 +116,7 @@ Kernel attended_rows(const Node& node) {
     const int64_t batch = sizes.at(0), length = sizes.at(1);
     std::vector<char> needed(static_cast<size_t>(batch * length), 0);
     for (size_t i = 0; i < seeds; ++i) {
-      const at::Tensor rows = c.in(1 + i).cpu();
+      const at::Tensor rows = c.in(1 + i).cpu().contiguous();
       const auto* row = rows.const_data_ptr<int64_t>();
       for (int64_t k = 0; k < rows.numel(); ++k) needed.at(static_cast<size_t>(row[k])) = 1;
     }
@@ -133,7 +133,7 @@ Kernel attended_rows(const Node& node) {
 }
 
 void relative_rows(KernelContext& c) {
-  const at::Tensor inner = c.in(0).cpu(), outer = c.in(1).cpu();
+  const at::Tensor inner = c.in(0).cpu().contiguous(), outer = c.in(1).cpu().contiguous();
   at::Tensor out = at::empty({inner.numel()}, at::kLong);
   const int64_t *in = inner.const_data_ptr<int64_t>(), *all = outer.const_data_ptr<int64_t>();
   auto* position = out.mutable_data_ptr<int64_t>();
@@ -149,7 +149,7 @@ Kernel sliced_rows(const Node& node) {
   return [start = node.get_int("start", 0)](KernelContext& c) {
     const std::vector<int64_t> sizes = c.ints(1);
     const int64_t length = sizes.at(0), kept = sizes.at(1);
-    const at::Tensor rows = c.in(0).cpu();
+    const at::Tensor rows = c.in(0).cpu().contiguous();
     at::Tensor out = at::empty_like(rows);
     const auto* in = rows.const_data_ptr<int64_t>();
     auto* to = out.mutable_data_ptr<int64_t>();
@@ -158,7 +158,8 @@ Kernel sliced_rows(const Node& node) {
   };
 }
 
-// -- into the compact form and back ------------------------------------------------------------------------------------
+// -- into the compact form and back
+// ------------------------------------------------------------------------------------
 
 int64_t product(at::IntArrayRef sizes) {
   int64_t n = 1;
@@ -208,7 +209,7 @@ struct RowLayout {
 
 Kernel gather_rows(const Node& node) {
   return [lead = node.get_int("lead", 1)](KernelContext& c) {
-    const at::Tensor &x = c.in(0), &rows = c.in(1);
+    const at::Tensor &x = c.in(0), rows = c.in(1).contiguous();
     const at::IntArrayRef front = x.sizes().slice(0, lead), rest = x.sizes().slice(lead);
     const int64_t n = product(front), m = rows.numel();
     const std::vector<int64_t> sizes = with_rest({m}, rest);
@@ -231,7 +232,7 @@ Kernel gather_rows(const Node& node) {
 // The rows of x at their places; all others are zero, or copies of x's first row.
 template <bool zeros>
 void spread(KernelContext& c, size_t lead) {
-  const at::Tensor &x = c.in(0), &rows = c.in(1);
+  const at::Tensor &x = c.in(0), rows = c.in(1).contiguous();
   std::vector<int64_t> front = c.ints(2);
   front.resize(lead);
   const std::vector<int64_t> sizes = with_rest(front, x.sizes().slice(1));
