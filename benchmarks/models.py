@@ -16,6 +16,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 Batch = tuple[torch.Tensor, ...]
+Result = torch.Tensor | dict[str, torch.Tensor]
 
 
 class Attention(nn.Module):
@@ -27,14 +28,17 @@ class Attention(nn.Module):
         self.project_in = nn.Linear(width, 3 * width, bias=bias)
         self.project_out = nn.Linear(width, width, bias=bias)
 
-    def forward(self, x: torch.Tensor, rotary: Batch | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, rotary: Batch | None = None, visible: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`visible`: bool[batch, 1, 1, sequence], the keys that may be attended to."""
         batch, length, width = x.shape
         heads = self.project_in(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         p = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=self.causal)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p, is_causal=self.causal)
         return self.project_out(y.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -64,13 +68,26 @@ class EncoderLayer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-12), nn.LayerNorm(width, eps=1e-12)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm1(x + self.drop(self.attention(x)))
+    def forward(self, x: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.norm1(x + self.drop(self.attention(x, visible=visible)))
         return self.norm2(x + self.drop(self.feedforward(x)))
 
 
-class Bert(nn.Module):
-    """Masked language model with a head tied to the word embedding; labels of -100 do not count."""
+class LanguageModel(nn.Module):
+    """Ends in scores over a vocabulary and their loss; `with_logits`: both are returned."""
+
+    with_logits = False
+
+    def result(self, scores: torch.Tensor, labels: torch.Tensor) -> Result:
+        loss = F.cross_entropy(scores.flatten(0, 1).float(), labels.flatten())
+        return {"loss": loss, "logits": scores} if self.with_logits else loss
+
+
+class Bert(LanguageModel):
+    """Masked language model with a head tied to the word embedding; labels of -100 do not count.
+
+    `mask`[batch, sequence]: 1 for a token, 0 for padding, as tokenizers give it.
+    """
 
     def __init__(self, vocabulary: int, width: int, heads: int, layers: int, length: int, dropout: float) -> None:
         super().__init__()
@@ -82,12 +99,15 @@ class Bert(nn.Module):
         self.head = nn.Linear(width, vocabulary)
         self.head.weight = self.words.weight
 
-    def forward(self, ids: torch.Tensor, segments: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, ids: torch.Tensor, segments: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> Result:
+        visible = None if mask is None else mask.bool()[:, None, None, :]
         places = torch.arange(ids.size(1), device=ids.device)
         x = self.drop(self.norm(self.words(ids) + self.segments(segments) + self.positions(places)))
         for layer in self.layers:
-            x = layer(x)
-        return F.cross_entropy(self.head(self.transform(x)).flatten(0, 1), labels.flatten())
+            x = layer(x, visible)
+        return self.result(self.head(self.transform(x)), labels)
 
 
 class PreNormLayer(nn.Module):
@@ -103,7 +123,7 @@ class PreNormLayer(nn.Module):
         return x + self.feedforward(self.norm2(x))
 
 
-class Gpt2(nn.Module):
+class Gpt2(LanguageModel):
     """Decoder with a tied head and no dropout."""
 
     def __init__(self, vocabulary: int, width: int, heads: int, layers: int, length: int) -> None:
@@ -113,11 +133,11 @@ class Gpt2(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
 
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> Result:
         x = self.tokens(ids) + self.positions(torch.arange(ids.size(1), device=ids.device))
         for layer in self.layers:
             x = layer(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
+        return self.result(self.head(self.norm(x)), labels)
 
 
 class RootMeanSquareNorm(nn.Module):
@@ -147,7 +167,7 @@ class LlamaLayer(nn.Module):
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
-class Llama(nn.Module):
+class Llama(LanguageModel):
     """Decoder with rotary positions, gated feed-forward and a head of its own."""
 
     cos: torch.Tensor
@@ -164,11 +184,11 @@ class Llama(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> Result:
         x = self.tokens(ids)
         for layer in self.layers:
             x = layer(x, (self.cos, self.sin))
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), labels.flatten())
+        return self.result(self.head(self.norm(x)), labels)
 
 
 class Vit(nn.Module):
@@ -245,6 +265,30 @@ def masked_text(batch: int, length: int, vocabulary: int) -> Batch:
     return ids, torch.randint(2, (batch, length)), torch.where(counted, labels, -100)
 
 
+def lengths(batch: int, length: int) -> torch.Tensor:
+    """Lengths of a batch that was padded to its longest text, of which 40 % is padding: full, then evenly down."""
+    shares = torch.linspace(1.0, 0.2, batch) if batch > 2 else torch.tensor([1.0, 0.2])[:batch]
+    return (shares * length).round().long()
+
+
+def padding_mask(batch: int, length: int) -> torch.Tensor:
+    return (torch.arange(length) < lengths(batch, length)[:, None]).long()
+
+
+def padded_masked_text(batch: int, length: int, vocabulary: int) -> Batch:
+    """masked_text with 40 % padding: 15 % of the tokens have labels; the mask comes last."""
+    ids, segments, labels = masked_text(batch, length, vocabulary)
+    mask = padding_mask(batch, length)
+    return ids * mask, segments, torch.where(mask.bool(), labels, -100), mask
+
+
+def padded_text(batch: int, length: int, vocabulary: int) -> Batch:
+    """text with 40 % padding at the right, whose labels do not count."""
+    ids, labels = text(batch, length, vocabulary)
+    mask = padding_mask(batch, length)
+    return ids * mask, torch.where(mask.bool(), labels, -100)
+
+
 def pictures(batch: int, size: int, classes: int) -> Batch:
     return torch.randn(batch, 3, size, size), torch.randint(classes, (batch,))
 
@@ -262,16 +306,21 @@ class Entry:
     batch: Callable[[], Batch]
     small_module: Callable[[], nn.Module]
     small_batch: Callable[[], Batch]
+    realistic_batch: Callable[[], Batch] | None = None
+    small_realistic_batch: Callable[[], Batch] | None = None
 
 
 def _entry(title: str, module: type[nn.Module], size: tuple, batch: Callable, shape: tuple, small: tuple) -> Entry:
     small_size, small_shape = small
+    realistic = {masked_text: padded_masked_text, text: padded_text}.get(batch)
     return Entry(
         title,
         lambda: module(*size),
         lambda: batch(*shape),
         lambda: module(*small_size),
         lambda: batch(*small_shape),
+        realistic and (lambda: realistic(*shape)),
+        realistic and (lambda: realistic(*small_shape)),
     )
 
 
@@ -303,15 +352,26 @@ MODELS: dict[str, Entry] = {
 }  # fmt: skip
 
 
-def build(name: str, *, small: bool = False) -> tuple[nn.Module, Batch]:
+def build(name: str, *, small: bool = False, realistic: bool = False, logits: bool = False) -> tuple[nn.Module, Batch]:
     """The model `name` in training mode and one batch for it, on the CPU in fp32; the same weights and data each time.
 
+    `realistic`: texts of different lengths, padded; `logits`: the model returns {"loss", "logits"}, as those of model
+    libraries do, instead of its loss.
+
     Raises:
-        KeyError: no such model.
+        KeyError: no such model, or it has no such form.
     """
     entry = MODELS[name]
+    if realistic and entry.realistic_batch is None:
+        raise KeyError(f"{name} has no realistic batches")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = (entry.small_module if small else entry.module)()
+        if logits:
+            if not isinstance(module, LanguageModel):
+                raise KeyError(f"{name} returns its loss alone")
+            module.with_logits = True
         torch.manual_seed(1)
+        if realistic:
+            return module.train(), (entry.small_realistic_batch if small else entry.realistic_batch)()
         return module.train(), (entry.small_batch if small else entry.batch)()

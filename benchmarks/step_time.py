@@ -10,6 +10,7 @@ Not here: the models (models.py), the timing of a step (worker.py).
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import select
@@ -27,7 +28,8 @@ import models
 
 from common import facts, table, write_json
 
-RUNNERS = ("ortmodule", "eager", "compile")
+RUNNERS = ("ortmodule", "eager", "compile", "ortmodule-loss")
+BATCHES = ("dense", "realistic")
 PARTS = ("fb", "fb_cpu", "forward", "backward", "optimizer")
 # glibc's malloc then keeps every page that it ever got, as a caching allocator does.
 PAGES_KEPT = {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30)}
@@ -40,7 +42,7 @@ class WorkerFailure(Exception):
 class Worker:
     """A worker process, with a folder for its caches and its messages that goes with it."""
 
-    def __init__(self, model: str, runner: str, args: argparse.Namespace) -> None:
+    def __init__(self, model: str, batches: str, runner: str, args: argparse.Namespace) -> None:
         self.limit = time.monotonic() + args.worker_seconds
         self.folder = Path(tempfile.mkdtemp(prefix="step_time_"))
         threads = str(args.threads)
@@ -53,12 +55,14 @@ class Worker:
             environment.update(PAGES_KEPT)
         command = [sys.executable, str(Path(__file__).with_name("worker.py")), "--model", model, "--runner", runner]
         command += ["--dtype", args.dtype, "--device", args.device, "--threads", threads, *(["--small"] * args.small)]
+        command += ["--batches", batches, *(["--logits"] * args.logits)]
         start = time.perf_counter()
         with open(self.folder / "messages", "w") as messages:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, text=True, env=environment
             )
-        self.row: dict[str, Any] = {"model": model, "runner": runner, "dtype": args.dtype}
+        self.row: dict[str, Any] = {"model": model + "*" * (batches == "realistic"), "runner": runner}
+        self.row.update(dtype=args.dtype, batches=batches, logits=args.logits)
         self.samples: dict[str, list[float]] = {part: [] for part in PARTS}
         try:
             self.row.update(self._answer())
@@ -130,12 +134,12 @@ def summary(samples: list[float]) -> dict[str, float]:
     return {"median": statistics.median(samples), "min": min(samples), "max": max(samples)}
 
 
-def measure(model: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row per runner for one model."""
+def measure(model: str, batches: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row per runner for one model and one kind of batches."""
     workers: list[Worker] = []
     try:
         for runner in args.runners:
-            workers.append(Worker(model, runner, args))
+            workers.append(Worker(model, batches, runner, args))
             attempt(workers[-1], "warm")
             workers[-1].row.update(attempt(workers[-1], "memory"))
         for turn in range(args.rounds):
@@ -235,7 +239,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     known = tuple(models.MODELS)
     parser.add_argument("--models", type=names(known), default=list(known), help=", ".join(known))
-    parser.add_argument("--runners", type=names(RUNNERS), default=list(RUNNERS), help=", ".join(RUNNERS))
+    parser.add_argument("--runners", type=names(RUNNERS), default=list(RUNNERS[:3]), help=", ".join(RUNNERS))
+    parser.add_argument(
+        "--batches", type=names(BATCHES), default=["dense"], help="dense, realistic: padded texts (marked model*)"
+    )
+    parser.add_argument("--logits", action="store_true", help="language models return their scores besides the loss")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16: autocast over fp32 weights")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
@@ -253,18 +261,22 @@ def main(argv: list[str] | None = None) -> int:
             "samples": args.samples,
             "pages_kept": args.pages_kept,
             "small": args.small,
+            "logits": args.logits,
         },
         "rows": [],
         "ratios": {},
     }
     print(", ".join(f"{k} {v}" for k, v in result["environment"].items() if v is not None), flush=True)
-    for model in args.models:
-        rows = measure(model, args)
+    for model, batches in itertools.product(args.models, args.batches):
+        if batches == "realistic" and models.MODELS[model].realistic_batch is None:
+            continue
+        rows = measure(model, batches, args)
         result["rows"] += rows
         result["ratios"] = ratios(result["rows"])
         if args.json:
             write_json(args.json, result)
-        print(f"\n{models.MODELS[model].title}{' (small)' * args.small}, {args.dtype}\n{text(rows)}", flush=True)
+        kind = f"{' (small)' * args.small}{', padded texts' * (batches == 'realistic')}, {args.dtype}"
+        print(f"\n{models.MODELS[model].title}{kind}\n{text(rows)}", flush=True)
     failed = [row for row in result["rows"] if "failed" in row and row["runner"] != "compile"]
     return 1 if failed else 0
 

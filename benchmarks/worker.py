@@ -66,7 +66,7 @@ def peak(device: str) -> float:
 
 def load_libraries(runner: str) -> None:
     """Loads what a runner needs, so that the memory of a step is the step's; the seconds count as the first step's."""
-    libraries = {"ortmodule": "ortmodule", "compile": "torch._inductor.compile_fx"}
+    libraries = {"ortmodule": "ortmodule", "ortmodule-loss": "ortmodule", "compile": "torch._inductor.compile_fx"}
     if runner in libraries:
         importlib.import_module(libraries[runner])
 
@@ -76,10 +76,10 @@ def wrap(runner: str, module: nn.Module) -> nn.Module:
         return module
     if runner == "compile":
         return torch.compile(module)  # type: ignore[return-value]
-    if runner == "ortmodule":
-        from ortmodule import ORTModule
+    if runner.startswith("ortmodule"):
+        from ortmodule import Options, ORTModule
 
-        return ORTModule(module)
+        return ORTModule(module, options=Options(outputs="loss" if runner == "ortmodule-loss" else "all"))
     raise ValueError(f"unknown runner {runner!r}")
 
 
@@ -89,7 +89,9 @@ class Steps:
     def __init__(self, args: argparse.Namespace) -> None:
         self.device, self.runner = args.device, args.runner
         self.sync: Callable[[], None] = torch.cuda.synchronize if self.device == "cuda" else lambda: None
-        module, batch = models.build(args.model, small=args.small)
+        module, batch = models.build(
+            args.model, small=args.small, realistic=args.batches == "realistic", logits=args.logits
+        )
         self.module, self.batch = module.to(self.device), tuple(x.to(self.device) for x in batch)
         self.bf16 = args.dtype == "bf16"
         self.parameters = list(self.module.parameters())
@@ -113,7 +115,8 @@ class Steps:
     def forward(self) -> torch.Tensor:
         assert self.wrapped is not None
         with self.autocast():
-            return self.wrapped(*self.batch)
+            result = self.wrapped(*self.batch)
+        return result["loss"] if isinstance(result, dict) else result
 
     def fb(self) -> torch.Tensor:
         self.drop_gradients()
@@ -128,7 +131,7 @@ class Steps:
         loss = float(self.fb().detach())
         self.sync()
         seconds = self.library_seconds + time.perf_counter() - start
-        if self.runner == "ortmodule":
+        if self.runner.startswith("ortmodule"):
             report = self.wrapped.report()  # type: ignore[operator]
             if report.fallback != "none":
                 raise RuntimeError(f"ORTModule fell back to eager ({report.fallback}): {report.fallback_reason}")
@@ -145,7 +148,7 @@ class Steps:
             seconds = time.perf_counter() - start
         self.repeats = max(1, int(SAMPLE_SECONDS / max(seconds, 1e-5)))
         self.drop_gradients()
-        if self.runner == "ortmodule":
+        if self.runner.startswith("ortmodule"):
             importlib.import_module("ortmodule").release_memory()  # counted as the step's, not as the module's
         trim()
         idle = used(self.device)
@@ -247,6 +250,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="fp32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batches", default="dense")
+    parser.add_argument("--logits", action="store_true")
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")

@@ -6,8 +6,8 @@ step that is missing: re-export, new session. Every transition has a reason that
 
 from __future__ import annotations
 
-from .info import PostExportProcessedModelInfo
+from .info import NoLossError, PostExportProcessedModelInfo
 from .manager import GraphTransitionManager
 from .signature import CallSignature
 
-__all__ = ["CallSignature", "GraphTransitionManager", "PostExportProcessedModelInfo"]
+__all__ = ["CallSignature", "GraphTransitionManager", "NoLossError", "PostExportProcessedModelInfo"]

@@ -14,9 +14,20 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..capture import Captured
-from ..errors import InternalError
+from ..errors import InternalError, InvalidArgumentError
 
-__all__ = ["PostExportProcessedModelInfo"]
+__all__ = ["NoLossError", "PostExportProcessedModelInfo"]
+
+_FLOATING = {
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+}
+
+
+class NoLossError(InvalidArgumentError):
+    """Options(outputs="loss") for a module that returns none; unlike a failed capture it is never worked around."""
 
 
 @dataclasses.dataclass
@@ -73,6 +84,28 @@ class PostExportProcessedModelInfo:
             captured.out_spec, captured,
         )  # fmt: skip
 
+    def loss_only(self) -> PostExportProcessedModelInfo:
+        """The same without tensors of the result that are no loss; `restore_outputs` gives None for them.
+
+        Raises:
+            NoLossError: no tensor of the result is a scalar of a floating type.
+        """
+        losses = {o.name for o in self.post_export_processed_model.graph.output if _is_floating_scalar(o)}
+        losses &= {ref.name for ref in self.captured.outputs if ref.kind == "tensor"}
+        if not losses:
+            raise NoLossError(
+                'Options(outputs="loss") needs a module that returns its loss, a 0-d floating tensor; this call '
+                'returns none (pass the labels, compute the loss in forward, or use outputs="all")'
+            )
+        sizes = {ref.name for ref in self.captured.outputs if ref.kind == "size"}
+        kept = losses | sizes | {output for output, _, _ in self.captured.mutations}
+        model = onnx.ModelProto()
+        model.CopyFrom(self.post_export_processed_model)
+        outputs = [o for o in model.graph.output if o.name in kept]
+        del model.graph.output[:]
+        model.graph.output.extend(outputs)
+        return dataclasses.replace(self, post_export_processed_model=model)
+
     def construct_inputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Graph inputs in order, from the call's flat leaves and the module's tensors."""
         accessor, buffers = self.data_accessor, self.buffer_for_ort_runs
@@ -92,7 +125,7 @@ class PostExportProcessedModelInfo:
         flat: list[Any] = []
         for ref in self.captured.outputs:
             if ref.kind == "tensor":
-                flat.append(by_name[ref.name])
+                flat.append(by_name.get(ref.name))  # None: not wanted
             elif ref.kind == "size":
                 flat.append(int(by_name[ref.name]))
             elif ref.kind == "constant":
@@ -104,3 +137,8 @@ class PostExportProcessedModelInfo:
             else:
                 raise InternalError(f"unknown output kind {ref.kind!r}")
         return pytree.tree_unflatten(flat, self.module_forward_output_schema)
+
+
+def _is_floating_scalar(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return tensor.elem_type in _FLOATING and tensor.HasField("shape") and not tensor.shape.dim

@@ -270,6 +270,8 @@ class GraphTransitionManager:
         key = (mode, wanted, device)
         transition = graph.sessions.get(key)
         if transition is None:
+            if wanted and self._options.outputs == "loss":
+                info = info.loss_only()
             session = self._build(info, mode, wanted, device, leaves)
             transition = graph.sessions[key] = Transition(info, session, mode)
         else:

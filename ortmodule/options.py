@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import enum
@@ -57,6 +58,7 @@ class LogLevel(enum.IntEnum):
 _CHOICES: dict[str, tuple[str, ...]] = {
     "dropout": ("fast", "torch"),
     "fallback": ("eager", "error"),
+    "outputs": ("all", "loss"),
     "matmul": ("auto", "aten", "onednn"),
 }
 
@@ -72,6 +74,11 @@ class Options:
         fallback: what happens when a module cannot be captured. "eager" (default): its largest sub-modules that can be
             captured run in the engine and the rest in PyTorch, with one warning that says why. "error": CaptureError.
             `ORTMODULE_FALLBACK_POLICY` (FALLBACK_DISABLE: "error") overrides it as well.
+        outputs: "all" (default): a call returns what the module returns. "loss": in a call that records gradients only
+            the scalar floating outputs are computed; every other tensor of the result is None, in the same structure.
+            What only they need is then not computed: logits need not exist whole, and rows that are padding or whose
+            label is ignored are left out. Calls without gradients (evaluation under `torch.no_grad()`) return
+            everything. A module without a scalar floating output raises InvalidArgumentError.
         matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
             each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
             `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
@@ -91,6 +98,7 @@ class Options:
 
     dropout: str = "fast"
     fallback: str = "eager"
+    outputs: str = "all"
     matmul: str = "auto"
     memory_budget: float | int | str | None = None
     cache_size: int = 32
@@ -111,6 +119,13 @@ class Options:
                 value = fallback_policy() or value
             object.__setattr__(self, name, _checked(name, value))
         _check_variables(known)
+
+
+def for_parts(options: Options) -> Options:
+    """The options of a sub-module that is run on its own: all its outputs are wanted, whatever the environment says."""
+    parts = copy.copy(options)
+    object.__setattr__(parts, "outputs", "all")
+    return parts
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -18,7 +18,7 @@ from torch import nn
 
 from . import _C
 from .errors import InvalidArgumentError, ORTModuleError
-from .graph_transition import GraphTransitionManager
+from .graph_transition import GraphTransitionManager, NoLossError
 from .options import DebugOptions, Options
 from .partial import PartialFallback
 from .report import Report
@@ -103,6 +103,8 @@ def _forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
         return self._run_parts(args, kwargs)
     try:
         transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
+    except NoLossError:
+        raise
     except (ORTModuleError, TypeError) as error:
         return self._fall_back(error, args, kwargs)
     return transition.run(leaves)

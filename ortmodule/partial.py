@@ -19,7 +19,7 @@ from torch import nn
 from .errors import ORTModuleError
 from .graph_transition import GraphTransitionManager
 from .graph_transition.signature import hook_tables
-from .options import DebugOptions, Options
+from .options import DebugOptions, Options, for_parts
 from .report import Export, SessionReport
 
 __all__ = ["PartialFallback"]
@@ -68,7 +68,7 @@ class _Part:
 
     def __init__(self, module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module]) -> None:
         self._module, self._options, self._debug, self._owner = module, options, debug, owner
-        self._manager = GraphTransitionManager(module, options, debug)
+        self._manager = GraphTransitionManager(module, for_parts(options), debug)
         self._inner: PartialFallback | None = None
         self._broken = False
         self._lock = threading.RLock()

@@ -13,5 +13,8 @@ std::unique_ptr<GraphTransformer> make_common_subexpression_elimination();
 std::unique_ptr<GraphTransformer> make_constant_folding();
 std::unique_ptr<GraphTransformer> make_decompose_attention();
 std::unique_ptr<GraphTransformer> make_counter_dropout();
+std::unique_ptr<GraphTransformer> make_label_compaction();
+std::unique_ptr<GraphTransformer> make_padding_removal();
+std::unique_ptr<GraphTransformer> make_fuse_vocabulary_loss();
 
 }  // namespace ortmodule

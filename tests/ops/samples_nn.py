@@ -501,6 +501,33 @@ def aten_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
+def linear_cross_entropy(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    b: torch.Tensor | None,
+    labels: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    chunk: int = 0,
+) -> torch.Tensor:
+    return F.cross_entropy(F.linear(x, w, b), labels.long(), weights, reduction=reduction, ignore_index=ignore_index)
+
+
+def linear_loss_cases(dtype: torch.dtype) -> list[Case]:
+    """One chunk, several, the last one shorter; a chunk of ignored rows."""
+    x, w, b = rand(7, 4, dtype=dtype), rand(9, 4, dtype=dtype), rand(9, dtype=dtype)
+    labels, some = ints(0, 8, 3, 3, 1, 5, 2), ints(2, 2, 3, 2, 1, 5, 2)
+    weights = rand(9, dtype=dtype, low=0.1, high=1.0)
+    return [
+        Case((x, w, b, labels)),
+        Case((x, w, None, labels), {"reduction": "sum", "chunk": 18}),
+        Case((x, w, b, some), {"ignore_index": 2, "chunk": 18}),
+        Case((x, w, b, labels, weights), {"ignore_index": 3, "chunk": 27}),
+        Case((x, w, b, some.int(), weights), {"ignore_index": 2, "reduction": "sum", "chunk": 1}),
+    ]
+
+
 ROWS = [
     Row("GroupedMatMul", grouped_matmul, grouped_matmul_cases, OWN),
     Row("Linear", lambda x, w, b=None: F.linear(x, w, b), linear_cases, OWN),
@@ -540,6 +567,7 @@ ROWS = [
     Row("Softmax", lambda x, axis=-1: torch.softmax(x, axis), softmax_cases),
     Row("LogSoftmax", lambda x, axis=-1: torch.log_softmax(x, axis), softmax_cases),
     Row("SoftmaxCrossEntropyLoss", cross_entropy, loss_cases, grads=(0,), no_forms=("size 70 as 0",)),
+    Row("LinearCrossEntropy", linear_cross_entropy, linear_loss_cases, OWN, grads=(0, 1, 2), bfloat16=False),
     Row("NegativeLogLikelihoodLoss", nll_loss, nll_cases, grads=(0,), no_forms=("size 70 as 0",)),
     Row("Attention", lambda q, k, v, mask=None, **a: attention(q, k, v, mask, **a), attention_cases, refuses=True),
     Row("AttentionDropout", attention, attention_dropout_cases, OWN, refuses=True),

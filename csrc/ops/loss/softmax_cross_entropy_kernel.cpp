@@ -18,8 +18,8 @@
 #include <cstring>
 
 #include "base/status.h"
-#include "ops/cpu_simd.h"
 #include "ops/kernel_registry.h"
+#include "ops/loss/loss_rows.h"
 #include "ops/loss/loss_support.h"
 
 namespace ortmodule {
@@ -54,57 +54,6 @@ void aten_backward(KernelContext& c, const LossOptions& options) {
   c.out(0, type == d.scalar_type() ? d : d.to(type));
 }
 
-ORTMODULE_SIMD float row_max(const float* x, int64_t n) {
-  float best = x[0];
-#pragma omp simd reduction(max : best)
-  for (int64_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
-  return best;
-}
-
-// Partial sums of a thousand terms go into a double: a vocabulary is too long for one float.
-ORTMODULE_SIMD double row_exp_sum(const float* x, float max, int64_t n) {
-  double total = 0;
-  for (int64_t tile = 0; tile < n; tile += 1024) {
-    const int64_t end = std::min(n, tile + 1024);
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = tile; i < end; ++i) sum += simd_exp(x[i] - max);
-    total += sum;
-  }
-  return total;
-}
-
-// out may be x.
-ORTMODULE_SIMD void row_log_prob(const float* x, float max, float log_sum, float* out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = x[i] - max - log_sum;
-}
-ORTMODULE_SIMD void row_scaled_softmax(const float* x, float max, float log_sum, float factor, float* out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = simd_exp(x[i] - max - log_sum) * factor;
-}
-
-struct Labels {
-  const int64_t* data;
-  const float* weight;  // null: 1 for every class
-  int64_t classes, ignore_index;
-
-  bool ignored(int64_t row) const { return data[row] == ignore_index; }
-  float weight_of(int64_t row) const { return weight ? weight[data[row]] : 1.0f; }
-  void check(int64_t rows) const {
-    for (int64_t r = 0; r < rows; ++r)
-      ORTMODULE_CHECK(ignored(r) || (data[r] >= 0 && data[r] < classes), kRuntime, "[SoftmaxCrossEntropyLoss] label ",
-                      data[r], " of row ", r, " is outside [0, ", classes, ")");
-  }
-  double total(int64_t rows) const {
-    double sum = 0;
-    for (int64_t r = 0; r < rows; ++r)
-      if (!ignored(r)) sum += weight_of(r);
-    return sum;
-  }
-};
-
-// Rows of the work split so that one task has a few tens of thousands of elements.
-int64_t row_grain(int64_t classes) { return std::max<int64_t>(1, 32768 / std::max<int64_t>(1, classes)); }
-
 bool float_matrix(const at::Tensor& scores, const at::Tensor& weight) {
   return scores.dim() == 2 && scores.scalar_type() == at::kFloat && scores.is_contiguous() && scores.numel() > 0 &&
          (!weight.defined() || weight.scalar_type() == at::kFloat);
@@ -120,7 +69,7 @@ void cpu_forward(KernelContext& c, const LossOptions& options) {
                   labels_tensor.numel(), " labels");
   const Labels labels{labels_tensor.const_data_ptr<int64_t>(),
                       weight.defined() ? weight.const_data_ptr<float>() : nullptr, classes, options.ignore_index};
-  labels.check(rows);
+  labels.check(rows, "SoftmaxCrossEntropyLoss");
 
   const at::Tensor stats = at::empty({2, rows}, scores.options());
   const at::Tensor losses = at::empty({rows}, scores.options());

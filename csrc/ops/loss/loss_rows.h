@@ -1,0 +1,66 @@
+// Softmax and cross entropy of one row of float scores on the CPU, and labels as kernels read them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "base/status.h"
+#include "ops/cpu_simd.h"
+
+namespace ortmodule {
+
+[[maybe_unused]] ORTMODULE_SIMD static float row_max(const float* x, int64_t n) {
+  float best = x[0];
+#pragma omp simd reduction(max : best)
+  for (int64_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+// Partial sums of a thousand terms go into a double: a vocabulary is too long for one float.
+[[maybe_unused]] ORTMODULE_SIMD static double row_exp_sum(const float* x, float max, int64_t n) {
+  double total = 0;
+  for (int64_t tile = 0; tile < n; tile += 1024) {
+    const int64_t end = std::min(n, tile + 1024);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = tile; i < end; ++i) sum += simd_exp(x[i] - max);
+    total += sum;
+  }
+  return total;
+}
+
+// out may be x.
+[[maybe_unused]] ORTMODULE_SIMD static void row_log_prob(const float* x, float max, float log_sum, float* out,
+                                                         int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i] - max - log_sum;
+}
+[[maybe_unused]] ORTMODULE_SIMD static void row_scaled_softmax(const float* x, float max, float log_sum, float factor,
+                                                               float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = simd_exp(x[i] - max - log_sum) * factor;
+}
+
+struct Labels {
+  const int64_t* data;
+  const float* weight;  // null: 1 for every class
+  int64_t classes, ignore_index;
+
+  bool ignored(int64_t row) const { return data[row] == ignore_index; }
+  float weight_of(int64_t row) const { return weight ? weight[data[row]] : 1.0f; }
+  void check(int64_t rows, const char* name) const {
+    for (int64_t r = 0; r < rows; ++r)
+      ORTMODULE_CHECK(ignored(r) || (data[r] >= 0 && data[r] < classes), kRuntime, "[", name, "] label ", data[r],
+                      " of row ", r, " is outside [0, ", classes, ")");
+  }
+  double total(int64_t rows) const {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; ++r)
+      if (!ignored(r)) sum += weight_of(r);
+    return sum;
+  }
+};
+
+// Rows of the work split so that one task has a few tens of thousands of elements.
+inline int64_t row_grain(int64_t classes) { return std::max<int64_t>(1, 32768 / std::max<int64_t>(1, classes)); }
+
+}  // namespace ortmodule
