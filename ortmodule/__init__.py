@@ -20,6 +20,7 @@ from .inference_session import InferenceSession  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
 from .report import Report  # noqa: E402
+from .training_graph import export_training_graph  # noqa: E402
 
 __all__ = [
     "CaptureError",
@@ -34,5 +35,6 @@ __all__ = [
     "Options",
     "Report",
     "UnsupportedError",
+    "export_training_graph",
     "release_memory",
 ]

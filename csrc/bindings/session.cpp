@@ -6,6 +6,7 @@
 #include "base/container_type.h"
 #include "base/status.h"
 #include "bindings/autograd_node.h"
+#include "compile/training_graph.h"
 #include "onnx/export.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
@@ -174,6 +175,21 @@ void register_session(py::module_& m) {
       .def("plan_text", &Session::plan_text);
 
   m.def("release_memory", &release_step_memory, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "training_graph",
+      [](const py::bytes& model, std::vector<std::string> xs, std::vector<std::string> losses,
+         std::vector<std::string> outputs) {
+        const auto text = static_cast<std::string_view>(model);
+        std::string bytes;
+        {
+          const py::gil_scoped_release release;
+          bytes = training_graph(text.data(), text.size(), {std::move(xs), std::move(losses), std::move(outputs)});
+        }
+        return py::bytes(bytes);
+      },
+      py::arg("model"), py::arg("xs"), py::arg("losses") = std::vector<std::string>{},
+      py::arg("outputs") = std::vector<std::string>{},
+      "The model with its gradients in standard ONNX operators, serialized.");
   m.def("operators", [] {
     py::list out;
     for (const OpRecord* record : Registry::instance().all()) {

@@ -115,7 +115,7 @@ def capture(
         leaves, in_spec = flatten_call(args, kwargs)
         exported = export_module(module, leaves, in_spec, dynamic)
         start = time.perf_counter()
-        assembly = _Assembly(module, exported, _leaf_names(module, args, kwargs))
+        assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
         captured = assembly.captured(leaves, in_spec, dynamic)
         captured.seconds["convert"] = time.perf_counter() - start
         return captured
@@ -288,7 +288,7 @@ def _first_names(module: torch.nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in every}
 
 
-def _leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """A readable name for each flat leaf of a call: the forward's argument name, then the path inside it."""
     try:
         given = [p for p in inspect.signature(module.forward).parameters.values()]
