@@ -9,6 +9,7 @@
 #include "compile/training_graph.h"
 #include "onnx/export.h"
 #include "ops/aten_support.h"
+#include "ops/custom/query.h"
 #include "ops/registry.h"
 #include "ops/sequence_value.h"
 #include "transforms/lower_portable.h"
@@ -190,9 +191,12 @@ void register_session(py::module_& m) {
       py::arg("model"), py::arg("xs"), py::arg("losses") = std::vector<std::string>{},
       py::arg("outputs") = std::vector<std::string>{},
       "The model with its gradients in standard ONNX operators, serialized.");
+  m.def("register_custom_ops_library", &load_custom_ops, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
+        "Loads a shared library of custom operators; their names.");
   m.def("operators", [] {
     py::list out;
     for (const OpRecord* record : Registry::instance().all()) {
+      if (is_custom_op(*record)) continue;
       py::dict row;
       row["domain"] = record->domain();
       row["name"] = record->name();

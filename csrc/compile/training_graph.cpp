@@ -20,7 +20,8 @@ namespace {
 NodeArg* named(const std::vector<NodeArg*>& values, const std::string& name, const char* what) {
   for (NodeArg* value : values)
     if (value->name() == name) {
-      ORTMODULE_CHECK_ARG(is_floating(value->type().dtype), "the ", what, " '", name, "' of type ",
+      const DType dtype = value->type().dtype;
+      ORTMODULE_CHECK_ARG(is_floating(dtype) || dtype == DType::kUndefined, "the ", what, " '", name, "' of type ",
                           value->type().text(), " cannot have a gradient");
       return value;
     }
