@@ -16,6 +16,8 @@ from .errors import (  # noqa: E402
     ORTModuleError,
     UnsupportedError,
 )
+from .capture.custom_node import register_operator_mapping  # noqa: E402
+from .extending import SessionOptions, include_dir, register_gradient  # noqa: E402
 from .inference_session import InferenceSession  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
@@ -34,7 +36,11 @@ __all__ = [
     "ORTModuleError",
     "Options",
     "Report",
+    "SessionOptions",
     "UnsupportedError",
     "export_training_graph",
+    "include_dir",
+    "register_gradient",
+    "register_operator_mapping",
     "release_memory",
 ]

@@ -64,6 +64,8 @@ class Options:
             convergence work); masks are stored.
         fallback: what happens when a module cannot be captured. "eager" (default): its largest sub-modules that can be
             captured run in the engine and the rest in PyTorch, with one warning that says why. "error": CaptureError.
+        custom_op_libraries: paths of shared libraries whose operators the module needs (see docs/extending.md); in the
+            environment separated by the path separator.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
 
     Raises:
@@ -73,6 +75,7 @@ class Options:
     dropout: str = "fast"
     fallback: str = "eager"
     cache_size: int = 32
+    custom_op_libraries: tuple[str, ...] = ()
 
     def __init__(self, **fields: Any) -> None:
         known = {f.name: f for f in dataclasses.fields(self)}
@@ -95,6 +98,11 @@ def _checked(name: str, value: Any) -> Any:
             hint = _nearest(str(value), _CHOICES[name])
             raise InvalidArgumentError(f"Options.{name} should be {choices}, got {value!r}{hint}")
         return value
+    if name == "custom_op_libraries":
+        paths = value.split(os.pathsep) if isinstance(value, str) else value
+        if not isinstance(paths, list | tuple) or not all(isinstance(p, str | os.PathLike) for p in paths):
+            raise InvalidArgumentError(f"Options.{name} should be a tuple of paths, got {value!r}")
+        return tuple(os.fspath(p) for p in paths if p)
     try:
         number = int(value)
     except (TypeError, ValueError) as error:

@@ -203,12 +203,18 @@ void register_gradient_formulas(py::module_& m) {
       .def("needs", &Formula::needs, py::arg("i"))
       .def("node", &Formula::emit, py::arg("op"), py::arg("inputs"), py::arg("domain") = "", py::arg("outputs") = 1)
       .def("constant", &Formula::constant, py::arg("data"), py::arg("like") = std::nullopt)
-      .def("sizes_of", [](const Formula& f, const FormulaValue& v) { return f.wrap(f.context().sizes_of(v.get())); })
-      .def("zeros_like",
-           [](const Formula& f, const FormulaValue& v) { return f.wrap(f.context().zeros_like(v.get())); })
-      .def("reduce_to", [](const Formula& f, const FormulaValue& v, const FormulaValue& like) {
-        return f.wrap(f.context().reduce_to(v.get(), like.get()));
-      });
+      .def(
+          "sizes_of", [](const Formula& f, const FormulaValue& v) { return f.wrap(f.context().sizes_of(v.get())); },
+          py::arg("value"))
+      .def(
+          "zeros_like", [](const Formula& f, const FormulaValue& v) { return f.wrap(f.context().zeros_like(v.get())); },
+          py::arg("value"))
+      .def(
+          "reduce_to",
+          [](const Formula& f, const FormulaValue& v, const FormulaValue& like) {
+            return f.wrap(f.context().reduce_to(v.get(), like.get()));
+          },
+          py::arg("value"), py::arg("like"));
   m.def(
       "register_gradient",
       [](const std::string& domain, const std::string& op, const py::function& formula, bool replace) {
@@ -227,6 +233,7 @@ void register_gradient_formulas(py::module_& m) {
         set_user_gradient(domain, op, call, replace);
       },
       py::arg("domain"), py::arg("op"), py::arg("formula"), py::arg("replace") = false);
+  m.def("remove_gradient", &remove_user_gradient, py::arg("domain"), py::arg("op"));
 }
 
 }  // namespace ortmodule

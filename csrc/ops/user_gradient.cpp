@@ -26,10 +26,20 @@ Formulas& formulas() {
   return table;
 }
 
+std::string qualified(const std::string& domain, const std::string& op) {
+  return (domain.empty() ? std::string() : domain + "::") + op;
+}
+
 }  // namespace
 
+void remove_user_gradient(const std::string& domain, const std::string& op) {
+  Formulas& table = formulas();
+  const std::unique_lock<std::shared_mutex> lock(table.mutex);
+  table.by_name.erase(qualified(domain, op));
+}
+
 void set_user_gradient(const std::string& domain, const std::string& op, GradFn formula, bool replace) {
-  const std::string name = (domain.empty() ? std::string() : domain + "::") + op;
+  const std::string name = qualified(domain, op);
   const OpRecord* record = Registry::instance().find(domain, op, INT64_MAX);
   const bool ours = domain.empty() || domain == kOwnDomain || domain == kAtenDomain || domain == "com.microsoft";
   if (!record && ours) {

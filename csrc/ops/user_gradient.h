@@ -14,6 +14,9 @@ namespace ortmodule {
 // given, and for a name that no operator has in a domain of the engine's own.
 void set_user_gradient(const std::string& domain, const std::string& op, GradFn formula, bool replace);
 
+// The record's own formula holds again; nothing happens where none was set.
+void remove_user_gradient(const std::string& domain, const std::string& op);
+
 // Null where none was set.
 const GradFn* user_gradient(const OpRecord& record);
 

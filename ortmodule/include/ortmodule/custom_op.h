@@ -1,14 +1,13 @@
-/* Operators of your own for ORTModule, in a shared library.
- *
- * A library defines OrtmoduleRegisterCustomOps (below), which returns a description of its operators: plain data and
- * function pointers. It is compiled with any C or C++ compiler, links nothing of ORTModule, and is loaded with
- * `SessionOptions.register_custom_ops_library(path)` or `Options(custom_op_libraries=(path,))`.
- *
- * Stability: this is ABI version 1. Fields are only ever added at the end of a structure, whose `struct_size` tells the
- * reader which ones are there; anything else would be a new ABI version, and is refused with a clear error.
- * Everything that a library returns must stay valid, and unchanged, for the life of the process.
- * Functions of a library may be called from several threads at once. A C++ exception may not leave them.
- */
+// Operators of your own for ORTModule, in a shared library.
+//
+// A library defines OrtmoduleRegisterCustomOps (below), which returns a description of its operators: plain data and
+// function pointers. It is compiled with any C or C++ compiler, links nothing of ORTModule, and is loaded with
+// `SessionOptions.register_custom_ops_library(path)` or `Options(custom_op_libraries=(path,))`.
+//
+// Stability: this is ABI version 1. Fields are only ever added at the end of a structure, whose `struct_size` tells the
+// reader which ones are there; anything else would be a new ABI version, and is refused with a clear error.
+// Everything that a library returns must stay valid, and unchanged, for the life of the process.
+// Functions of a library may be called from several threads at once. A C++ exception may not leave them.
 #ifndef ORTMODULE_CUSTOM_OP_H_
 #define ORTMODULE_CUSTOM_OP_H_
 
