@@ -155,9 +155,22 @@ def test_a_training_graph_keeps_it(library: str) -> None:
     assert {n.op_type for n in model.graph.node if n.domain == "com.example"} == {"ScaledSquare", "ScaledSquareGrad"}
 
 
-def test_an_operator_without_a_gradient_says_so(library: str) -> None:
+def test_an_operator_without_a_gradient_says_so_until_python_gives_one(library: str) -> None:
+    model = model_of("Threshold", value=0.25)
     with pytest.raises(UnsupportedError, match=r"com\.example::Threshold.*register_gradient.*node"):
-        _C.Session(model_of("Threshold"), "training", ["x"])
+        _C.Session(model, "training", ["x"])
+
+    @ortmodule.register_gradient("com.example", "Threshold")
+    def threshold(ctx: ortmodule.extending.GradientContext) -> object:
+        above = ctx.node("Greater", [ctx.I(0), ctx.attributes["value"]])
+        return ctx.node("Where", [above, ctx.GO(0), ctx.constant(0.0, like=ctx.GO(0))])
+
+    try:
+        x = torch.randn(4, 3, requires_grad=True)
+        _C.Session(model, "training", ["x"]).run([x])[0].sum().backward()
+        torch.testing.assert_close(x.grad, (x.detach() > 0.25).float())
+    finally:
+        _C.remove_gradient("com.example", "Threshold")
 
 
 def test_its_errors_arrive_with_their_text(library: str) -> None:

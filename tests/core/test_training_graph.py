@@ -39,8 +39,13 @@ def assert_gradients(module: nn.Module, outputs: dict[str, torch.Tensor]) -> Non
         assert error < LIMIT, f"{name}: {error}"
 
 
-@pytest.mark.parametrize("sizes", ["static", "dynamic"])
-@pytest.mark.parametrize("family", ["mlp", "resnet18", "bert", "gpt2", "llama", "vit", "t5", "mamba"])
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        *((family, sizes) for family in ("mlp", "resnet18", "bert", "gpt2") for sizes in ("static", "dynamic")),
+        *((family, "dynamic") for family in ("llama", "vit", "t5", "mamba")),
+    ],
+)
 def test_gradients_in_onnxruntime_are_autograds(family: str, sizes: str) -> None:
     """Dynamic graphs run another batch and another length than the example's."""
     sample = build(family)

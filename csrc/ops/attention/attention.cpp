@@ -221,6 +221,7 @@ NodeArg* sum_heads(BodyFormula& f, NodeArg* d, NodeArg* kv) {
 
 // Computes the probabilities again. Written-out mathematics: dS = P * (dP - sum(dP * P)).
 void attention_grad_body(BodyContext& c) {
+  if (c.in(7)) return;  // dropout by a counter: the standard has no operator that draws as it does
   BodyFormula f(c);
   NodeArg *query = c.in(1), *key = c.in(2), *value = c.in(3), *mask = c.in(6);
   const Probabilities p = attention_probabilities(c, query, key, value, mask);
