@@ -51,7 +51,11 @@ class LogLevel(enum.IntEnum):
         return {0: 10, 1: 15, 2: 20, 3: 30, 4: 40, 5: 50}[int(self)]
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {"dropout": ("fast", "torch"), "fallback": ("eager", "error")}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "dropout": ("fast", "torch"),
+    "fallback": ("eager", "error"),
+    "matmul": ("auto", "aten", "onednn"),
+}
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -66,6 +70,9 @@ class Options:
             captured run in the engine and the rest in PyTorch, with one warning that says why. "error": CaptureError.
         custom_op_libraries: paths of shared libraries whose operators the module needs (see docs/extending.md); in the
             environment separated by the path separator.
+        matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
+            each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
+            `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
 
     Raises:
@@ -74,6 +81,7 @@ class Options:
 
     dropout: str = "fast"
     fallback: str = "eager"
+    matmul: str = "auto"
     cache_size: int = 32
     custom_op_libraries: tuple[str, ...] = ()
 
