@@ -200,7 +200,10 @@ def _batches(
         channels = getattr(vision, "num_channels", 3)
         if getattr(config, "model_type", "") == "imagegpt":  # pixels are words there
             return [
-                {"input_ids": torch.randint(config.vocab_size - 1, (n, 64)), "labels": torch.arange(n) % config.num_labels}
+                {
+                    "input_ids": torch.randint(config.vocab_size - 1, (n, 64)),
+                    "labels": torch.arange(n) % config.num_labels,
+                }
                 for n in image_batches
             ]
         return [

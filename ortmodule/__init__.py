@@ -16,10 +16,13 @@ from .errors import (  # noqa: E402
     ORTModuleError,
     UnsupportedError,
 )
+from .capture.custom_node import register_operator_mapping  # noqa: E402
+from .extending import SessionOptions, include_dir, register_gradient  # noqa: E402
 from .inference_session import InferenceSession  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
 from .report import Report  # noqa: E402
+from .training_graph import export_training_graph  # noqa: E402
 
 __all__ = [
     "CaptureError",
@@ -33,6 +36,11 @@ __all__ = [
     "ORTModuleError",
     "Options",
     "Report",
+    "SessionOptions",
     "UnsupportedError",
+    "export_training_graph",
+    "include_dir",
+    "register_gradient",
+    "register_operator_mapping",
     "release_memory",
 ]

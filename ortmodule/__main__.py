@@ -1,13 +1,21 @@
-"""`python -m ortmodule`: prints the environment and the build, for bug reports."""
+"""`python -m ortmodule`: prints the environment and the build, for bug reports; with `--include-dir` the folder of headers."""
 
 from __future__ import annotations
 
+import argparse
+
 from .environment import environment
+from .extending import include_dir
 from .graph_transition.disk_cache import usage
 from .options import Options
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m ortmodule", description="The environment and the build.")
+    parser.add_argument("--include-dir", action="store_true", help="print the folder with ortmodule/custom_op.h")
+    if parser.parse_args().include_dir:
+        print(include_dir())
+        return
     facts = environment()
     options = Options()
     count, size = usage(options.cache_dir) if options.cache_dir else (0, 0)

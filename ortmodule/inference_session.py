@@ -17,6 +17,7 @@ import torch
 
 from . import _C
 from .errors import InvalidArgumentError, UnsupportedError
+from .extending import SessionOptions
 
 __all__ = ["InferenceSession", "NodeArg"]
 
@@ -57,6 +58,7 @@ class InferenceSession:
 
     Args:
         model: a path, the bytes of a ModelProto, or the ModelProto.
+        sess_options: what loads libraries of custom operators.
         device: where it runs, "cpu" or "cuda".
 
     Raises:
@@ -64,7 +66,15 @@ class InferenceSession:
         UnsupportedError: an operator, version or type that the engine does not have.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | bytes | onnx.ModelProto, *, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        sess_options: SessionOptions | None = None,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        if sess_options is not None and not isinstance(sess_options, SessionOptions):
+            raise InvalidArgumentError(f"sess_options should be SessionOptions, got {type(sess_options).__name__}")
         if isinstance(model, str | os.PathLike):
             proto = onnx.load(os.fspath(model))
         elif isinstance(model, onnx.ModelProto):

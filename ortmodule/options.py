@@ -79,6 +79,8 @@ class Options:
             What only they need is then not computed: logits need not exist whole, and rows that are padding or whose
             label is ignored are left out. Calls without gradients (evaluation under `torch.no_grad()`) return
             everything. A module without a scalar floating output raises InvalidArgumentError.
+        custom_op_libraries: paths of shared libraries whose operators the module needs (see docs/extending.md); in the
+            environment separated by the path separator.
         matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
             each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
             `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
@@ -104,6 +106,7 @@ class Options:
     cache_size: int = 32
     cache_dir: str = ""
     cache_dir_mib: int = 1024
+    custom_op_libraries: tuple[str, ...] = ()
 
     def __init__(self, **fields: Any) -> None:
         known = {f.name: f for f in dataclasses.fields(self)}
@@ -141,6 +144,11 @@ def _checked(name: str, value: Any) -> Any:
         if not isinstance(value, str | os.PathLike):
             raise InvalidArgumentError(f"Options.{name} should be the path of a folder, got {value!r}")
         return os.path.expanduser(os.fspath(value)) if value else ""
+    if name == "custom_op_libraries":
+        paths = value.split(os.pathsep) if isinstance(value, str) else value
+        if not isinstance(paths, list | tuple) or not all(isinstance(p, str | os.PathLike) for p in paths):
+            raise InvalidArgumentError(f"Options.{name} should be a tuple of paths, got {value!r}")
+        return tuple(os.fspath(p) for p in paths if p)
     try:
         number = int(value)
     except (TypeError, ValueError) as error:

@@ -18,6 +18,7 @@ from torch import nn
 
 from . import _C
 from .errors import InvalidArgumentError, ORTModuleError
+from .extending import load_libraries
 from .graph_transition import GraphTransitionManager, NoLossError
 from .options import DebugOptions, Options
 from .partial import PartialFallback
@@ -143,6 +144,7 @@ class ORTModule(nn.Module):
         self._share_tables()
         self._options = options or Options()
         self._debug_options = debug_options or DebugOptions()
+        load_libraries(self._options.custom_op_libraries)
         self._fallback_reasons: dict[Any, str] = {}
         self._partial: PartialFallback | None = None
         _LOGGER.setLevel(self._debug_options.log_level.logging_level)

@@ -8,8 +8,10 @@
 #include "base/container_type.h"
 #include "base/status.h"
 #include "bindings/autograd_node.h"
+#include "compile/training_graph.h"
 #include "onnx/export.h"
 #include "ops/aten_support.h"
+#include "ops/custom/query.h"
 #include "ops/matmul_provider.h"
 #include "ops/registry.h"
 #include "ops/sequence_value.h"
@@ -219,9 +221,27 @@ void register_session(py::module_& m) {
 
   m.def("matmul_choices", &matmul_choices);
   m.def("release_memory", &release_step_memory, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "training_graph",
+      [](const py::bytes& model, std::vector<std::string> xs, std::vector<std::string> losses,
+         std::vector<std::string> outputs) {
+        const auto text = static_cast<std::string_view>(model);
+        std::string bytes;
+        {
+          const py::gil_scoped_release release;
+          bytes = training_graph(text.data(), text.size(), {std::move(xs), std::move(losses), std::move(outputs)});
+        }
+        return py::bytes(bytes);
+      },
+      py::arg("model"), py::arg("xs"), py::arg("losses") = std::vector<std::string>{},
+      py::arg("outputs") = std::vector<std::string>{},
+      "The model with its gradients in standard ONNX operators, serialized.");
+  m.def("register_custom_ops_library", &load_custom_ops, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
+        "Loads a shared library of custom operators; their names.");
   m.def("operators", [] {
     py::list out;
     for (const OpRecord* record : Registry::instance().all()) {
+      if (is_custom_op(*record)) continue;
       py::dict row;
       row["domain"] = record->domain();
       row["name"] = record->name();

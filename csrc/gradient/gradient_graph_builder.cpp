@@ -9,6 +9,7 @@
 #include "ops/grad_context.h"
 #include "ops/registry.h"
 #include "ops/resolve.h"
+#include "ops/user_gradient.h"
 
 namespace ortmodule {
 namespace {
@@ -17,7 +18,11 @@ bool carries_gradient(const NodeArg* value) {
   return value && (is_floating(value->type().dtype) || value->type().dtype == DType::kUndefined);
 }
 
+// A formula that the user gave covers every floating input.
+bool differentiable_node(const Node& node) { return node.record()->differentiable() || user_gradient(*node.record()); }
+
 bool differentiable_input(const Node& node, size_t i) {
+  if (user_gradient(*node.record())) return carries_gradient(node.input(i));
   const FormalInput* formal = node.record()->formal_input(i);
   return formal && formal->gradient == FormalInput::Gradient::kDifferentiable && carries_gradient(node.input(i));
 }
@@ -64,7 +69,7 @@ class Builder {
   }
 
   void differentiate(Node& node) {
-    if (node.phase() != Phase::kForward || !node.record()->differentiable()) return;
+    if (node.phase() != Phase::kForward || !differentiable_node(node)) return;
     std::vector<NodeArg*> grad_outputs;
     bool any_output = false;
     for (const NodeArg* out : node.outputs()) {
@@ -81,7 +86,8 @@ class Builder {
     }
     if (!any_input) return;
     GradContext context(graph_, node, std::move(grad_outputs), std::move(needed));
-    node.record()->grad_fn()(context);
+    const GradFn* given = user_gradient(*node.record());
+    (given ? *given : node.record()->grad_fn())(context);
     for (size_t i = 0; i < node.inputs().size(); ++i)
       if (NodeArg* g = context.results()[i]) accumulate(node.input(i), g, *node.input(i));
   }
@@ -98,7 +104,7 @@ std::vector<char> differentiable_values(const Graph& graph, const std::vector<No
   std::vector<char> depends(graph.value_id_bound(), 0);
   for (const NodeArg* x : xs) depends[x->id()] = 1;
   graph.for_each([&](Node& node) {
-    if (!node.record()->differentiable()) return;
+    if (!differentiable_node(node)) return;
     for (size_t i = 0; i < node.inputs().size(); ++i) {
       if (!node.input(i) || !depends[node.input(i)->id()] || !differentiable_input(node, i)) continue;
       for (const NodeArg* out : node.outputs())
@@ -114,7 +120,7 @@ void refuse_gradients_through_containers(const Graph& graph, const std::vector<N
   std::vector<const Node*> origin(graph.value_id_bound(), nullptr);  // the node where the gradient is lost
   graph.for_each([&](Node& node) {
     const bool takes_containers = (node.record()->trait_bits() & kTakesContainers) != 0;
-    if (!takes_containers && !node.record()->differentiable()) return;
+    if (!takes_containers && !differentiable_node(node)) return;
     const Node* lost = nullptr;
     bool wanted = false;
     for (size_t i = 0; i < node.inputs().size(); ++i) {

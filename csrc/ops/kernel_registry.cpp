@@ -1,8 +1,10 @@
 #include "ops/kernel_registry.h"
 
 #include <algorithm>
+#include <shared_mutex>
 
 #include "ops/registry.h"
+#include "ops/registry_lock.h"
 
 namespace ortmodule {
 
@@ -25,6 +27,7 @@ KernelDef& KernelRegistry::add(const std::string& domain, const std::string& op,
 }
 
 const KernelDef* KernelRegistry::find(const Node& node, const std::string& device_type) const {
+  const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   // By the record's name: a file may hold a standard operator under our own domain.
   auto it = by_name_.find(node.record()->domain() + "::" + node.record()->name());
   if (it == by_name_.end()) return nullptr;

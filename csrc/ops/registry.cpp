@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 
 #include "base/status.h"
+#include "ops/registry_lock.h"
 
 namespace ortmodule {
 
@@ -144,6 +147,11 @@ void OpRecord::check_node(const Node& node) const {
   }
 }
 
+std::shared_mutex& registry_mutex() {
+  static std::shared_mutex mutex;
+  return mutex;
+}
+
 Registry& Registry::instance() {
   static Registry registry;
   return registry;
@@ -156,6 +164,8 @@ OpRecord& Registry::add(const std::string& domain, const std::string& name, int 
 }
 
 void Registry::check_once() const {
+  static std::mutex first_check;
+  const std::lock_guard<std::mutex> lock(first_check);
   if (checked_) return;
   for (const auto& record : records_) record->check_complete();
   for (const auto& [name, versions] : by_name_)
@@ -174,6 +184,7 @@ void Registry::check_once() const {
 }
 
 const OpRecord* Registry::find(const std::string& domain, const std::string& op, int64_t opset) const {
+  const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   check_once();
   auto it = by_name_.find(domain + "::" + op);
   if (it == by_name_.end() && domain == kOwnDomain) {
@@ -190,6 +201,7 @@ const OpRecord* Registry::find(const std::string& domain, const std::string& op,
 }
 
 const OlderForm* Registry::find_older(const std::string& op, int64_t opset) const {
+  const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   check_once();
   const auto it = older_by_name_.find(op);
   if (it == older_by_name_.end()) return nullptr;
@@ -199,6 +211,7 @@ const OlderForm* Registry::find_older(const std::string& op, int64_t opset) cons
 }
 
 std::string Registry::versions(const std::string& op) const {
+  const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   check_once();
   std::map<int64_t, std::string> ranges;
   if (const auto it = older_by_name_.find(op); it != older_by_name_.end())
@@ -214,6 +227,7 @@ std::string Registry::versions(const std::string& op) const {
 }
 
 std::vector<const OpRecord*> Registry::all() const {
+  const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   check_once();
   std::vector<const OpRecord*> out;
   for (const auto& record : records_) out.push_back(record.get());
@@ -223,6 +237,7 @@ std::vector<const OpRecord*> Registry::all() const {
 }
 
 std::string Registry::suggestion(const std::string& domain, const std::string& op) const {
+  const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   size_t best = 3;  // more than two edits apart is another word
   std::string name;
   for (const auto& record : records_) {

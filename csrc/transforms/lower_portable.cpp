@@ -1,5 +1,7 @@
 #include "transforms/lower_portable.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "ops/registry.h"
 #include "ops/resolve.h"
@@ -14,20 +16,33 @@ namespace {
 // Bodies may use operators with bodies, to this depth.
 constexpr int kMaxDepth = 8;
 
+// A standard operator with an output that its schema lacks, which something reads.
+bool shows_saved_output(const Node& node) {
+  if (!node.record()) return false;
+  const std::vector<FormalOutput>& formal = node.record()->outputs();
+  for (size_t i = 0; i < std::min(formal.size(), node.outputs().size()); ++i)
+    if (formal[i].saved && node.output(i) && !node.output(i)->uses().empty()) return true;
+  return false;
+}
+
 bool lower_node(Graph& graph, Node& node) {
-  if (node.domain() != kOwnDomain && node.domain() != kAtenDomain) return false;
+  const bool own = node.domain() == kOwnDomain || node.domain() == kAtenDomain;
+  if (!own && node.domain() == "com.microsoft") return expand_body(graph, node);
+  if (!own && !shows_saved_output(node)) return false;
   const std::string described = node.describe();
   const bool lowered =
-      node.domain() == kOwnDomain && (node.op() == "Sizes" ? lower_sizes(graph, node) : expand_body(graph, node));
+      node.domain() != kAtenDomain && (node.op() == "Sizes" ? lower_sizes(graph, node) : expand_body(graph, node));
   ORTMODULE_CHECK(lowered, kUnsupported, described,
                   " has no form in standard ONNX operators; a portable model cannot hold it");
   return true;
 }
 
+// From the back: a gradient operator's body may leave a saved output of the forward operator unread.
 void lower_nodes(Graph& graph) {
   for (int depth = 0; depth < kMaxDepth; ++depth) {
     bool changed = false;
-    graph.for_each([&](Node& node) { changed = lower_node(graph, node) || changed; });
+    const std::vector<Node*> nodes = graph.nodes();
+    for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) changed = lower_node(graph, **it) || changed;
     if (!changed) break;
   }
 }

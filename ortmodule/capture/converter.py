@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from ..errors import CaptureError
-from . import aten_node
+from . import aten_node, custom_node
 from .compat import recompute_region
 from .graph import GraphBuilder, Value
 from .ops import TRANSLATORS
@@ -232,6 +232,8 @@ class Converter:
     def _translate(self, target: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         name, overload = target._schema.name.removeprefix("aten::"), target._schema.overload_name
         translator = TRANSLATORS.get(f"{name}.{overload}" if overload else name)
+        if translator is None and target.namespace != "aten":
+            return custom_node.emit(self, target, args, kwargs)
         if translator is None or self._is_complex(args):
             return NotImplemented
         return translator(self, *args, **kwargs)

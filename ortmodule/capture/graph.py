@@ -199,6 +199,9 @@ def _set_attribute(proto: onnx.AttributeProto, name: str, value: Any) -> None:
     elif value and isinstance(value[0], str):
         proto.type = onnx.AttributeProto.STRINGS
         proto.strings.extend(v.encode() for v in value)
+    elif value and any(isinstance(v, float) for v in value):
+        proto.type = onnx.AttributeProto.FLOATS
+        proto.floats.extend(value)
     else:
         proto.type = onnx.AttributeProto.INTS
         proto.ints.extend(int(v) for v in value)

@@ -125,7 +125,12 @@ parity("B", "integer, bool and uint8 tensors", lambda m, i, b, u: (m.linear(m.ta
 parity("B", "no element", lambda m, x: m.linear(x), call(rand(0, 4)), call(rand(3, 4)), call(rand(0, 4)))
 parity("B", "a 0-d tensor", lambda m, x, s: m.linear(x) * s, call(x, torch.tensor(2.0)), call(x, torch.tensor(3.0)))
 parity("B", "half precision next to float", lambda m, x, h: m.linear(x) + h.float(), call(x, x.to(torch.bfloat16)))
-parity("B", "complex", lambda m, z: m.linear(torch.view_as_real(z).flatten(-2)), call(torch.randn(3, 2, dtype=torch.cfloat)))
+parity(
+    "B",
+    "complex",
+    lambda m, z: m.linear(torch.view_as_real(z).flatten(-2)),
+    call(torch.randn(3, 2, dtype=torch.cfloat)),
+)
 
 
 @behavior("B", "the same tensor for two arguments, then two tensors")

@@ -304,7 +304,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "repeated elements": (lambda x: (x.repeat_interleave(2, 1), x.flatten().repeat_interleave(3)), (r(3, 4),)),
     "differences": (lambda x, y: (x.diff(dim=0), y.diff(), x.diff(prepend=x[:, :1])), (r(3, 4), b(3, 4))),
     "roll along two axes": (lambda x: x.roll((-1, 5), (0, 1)).flip(1), (r(3, 4),)),
-    "log-sum-exp and norms": (lambda x: (x.logsumexp(1), torch.linalg.vector_norm(x, dim=1), x.log1p()), (r(3, 4).abs(),)),
+    "log-sum-exp and norms": (
+        lambda x: (x.logsumexp(1), torch.linalg.vector_norm(x, dim=1), x.log1p()),
+        (r(3, 4).abs(),),
+    ),
     "identity matrix and empty": (lambda x: x @ torch.eye(4, 3) + torch.empty_like(x[:, :3]).fill_(2), (r(3, 4),)),
     "interpolate": (
         lambda x: (F.interpolate(x, scale_factor=2.0), F.interpolate(x, scale_factor=2.0, mode="bilinear")),

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "ops/attention/form.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -169,15 +170,18 @@ NodeArg* cast(BodyContext& c, NodeArg* value, DType dtype) {
   return c.emit("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}});
 }
 
+struct Probabilities {
+  NodeArg *q, *k, *v;      // in the type that is computed in; k and v with one head per query head
+  NodeArg* root;           // of the scale, which multiplies q and k
+  NodeArg* probabilities;  // softmax of the masked scores
+  NodeArg* dead_rows;      // bool, null without a mask: rows whose keys are all masked
+};
+
 // A row whose keys are all masked gives zeros, as _safe_softmax does. Instead of a look at every score, the mask's -inf
 // becomes the lowest number (its exponential is zero all the same, and nothing becomes NaN), and the rows that are
 // masked whole are cut out of y, whose gradient is zero there by the same Where.
-void attention_body(BodyContext& c, NodeArg* ratio) {
+Probabilities attention_probabilities(BodyContext& c, NodeArg* q, NodeArg* k, NodeArg* v, NodeArg* mask) {
   Node& node = c.node();
-  ORTMODULE_CHECK(
-      ratio || plain_attention(node), kUnsupported, node.describe(),
-      " has no form in plain operators: it has inputs of rank 3, a cache, a softcap, a window or more outputs");
-  NodeArg *q = c.in(kQuery), *k = c.in(kKey), *v = c.in(kValue), *mask = c.in(kMask);
   const DType dtype = q->type().dtype;
   // ATen computes 16-bit inputs in float and rounds the result once.
   const DType compute = is_reduced_floating(dtype) ? DType::kFloat : dtype;
@@ -202,13 +206,50 @@ void attention_body(BodyContext& c, NodeArg* ratio) {
     dead_rows = c.emit("Equal", {largest, minus_infinity});
     scores = c.emit("Add", {scores, c.emit("Max", {mask, c.scalar(lowest(compute), mask)})});
   }
-  NodeArg* probabilities = c.emit("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  return {q, k, v, root, c.emit("Softmax", {scores}, {{"axis", int64_t{-1}}}), dead_rows};
+}
+
+void attention_body(BodyContext& c, NodeArg* ratio) {
+  Node& node = c.node();
+  ORTMODULE_CHECK(
+      ratio || plain_attention(node), kUnsupported, node.describe(),
+      " has no form in plain operators: it has inputs of rank 3, a cache, a softcap, a window or more outputs");
+  const Probabilities p = attention_probabilities(c, c.in(kQuery), c.in(kKey), c.in(kValue), c.in(kMask));
+  NodeArg* probabilities = p.probabilities;
   if (ratio)
     probabilities =
         c.emit("Dropout", {probabilities, ratio, node.graph().constant(TensorData::scalar(DType::kBool, 1))});
-  NodeArg* y = c.emit("MatMul", {probabilities, v});
-  if (dead_rows) y = c.emit("Where", {dead_rows, c.scalar(0, y), y});
-  c.out(0, cast(c, y, dtype));
+  NodeArg* y = c.emit("MatMul", {probabilities, p.v});
+  if (p.dead_rows) y = c.emit("Where", {p.dead_rows, c.scalar(0, y), y});
+  c.out(0, cast(c, y, c.in(kQuery)->type().dtype));
+}
+
+// Sums the query heads that one key head serves.
+NodeArg* sum_heads(BodyFormula& f, NodeArg* d, NodeArg* kv) {
+  const auto &have = d->type().shape, &want = kv->type().shape;
+  if (have && want && (*have)[1] == (*want)[1]) return d;
+  NodeArg* grouped = f.reshape(d, f.concat({f.c.ints({0}), f.shape(kv, 1, 2), f.c.ints({-1}), f.shape(d, 2)}));
+  return f.sum(grouped, {2}, false);
+}
+
+// Computes the probabilities again. Written-out mathematics: dS = P * (dP - sum(dP * P)).
+void attention_grad_body(BodyContext& c) {
+  if (c.in(7)) return;  // dropout by a counter: the standard has no operator that draws as it does
+  BodyFormula f(c);
+  NodeArg *query = c.in(1), *key = c.in(2), *value = c.in(3), *mask = c.in(6);
+  const Probabilities p = attention_probabilities(c, query, key, value, mask);
+  NodeArg* dy = f.cast(c.in(0), p.q->type().dtype);
+  if (p.dead_rows) dy = f.where(p.dead_rows, c.scalar(0, dy), dy);
+  const auto out = [&](size_t i, NodeArg* d, NodeArg* like) { c.out(i, f.cast(d, like->type().dtype)); };
+  if (c.wants(2)) out(2, sum_heads(f, f.matmul(f.matrix_transpose(p.probabilities), dy), value), value);
+  NodeArg* dp = f.matmul(dy, f.matrix_transpose(p.v));
+  NodeArg* ds = f.mul(p.probabilities, f.sub(dp, f.sum(f.mul(dp, p.probabilities), {-1})));
+  if (c.wants(3) && mask && mask->type().dtype != DType::kBool) out(3, f.sum_to(ds, mask), mask);
+  NodeArg* scale = f.mul(p.root, p.root);
+  if (c.node().get_float("scale", 1.0) < 0) scale = f.unary("Neg", scale);
+  NodeArg* scaled = f.mul(ds, scale);
+  if (c.wants(0)) out(0, f.matmul(scaled, p.k), query);
+  if (c.wants(1)) out(1, sum_heads(f, f.matmul(f.matrix_transpose(scaled), p.q), key), key);
 }
 
 }  // namespace
@@ -261,7 +302,8 @@ ORTMODULE_OP("ai.ortmodule", AttentionGrad, 1)
     .attr("is_causal", AttrKind::kInt)
     .attr("scale", AttrKind::kFloat)
     .infer(infer_attention_grad)
-    .not_differentiable();
+    .not_differentiable()
+    .body(attention_grad_body);
 
 // As Attention, with dropout of `ratio` on the probabilities.
 ORTMODULE_OP("ai.ortmodule", AttentionDropout, 1)

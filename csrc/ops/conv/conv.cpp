@@ -3,6 +3,7 @@
 #include "ops/conv/window.h"
 
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/recompute.h"
@@ -92,6 +93,88 @@ void conv_attributes(OpRecord& op) {
 
 namespace {
 
+// -- bodies of the gradients
+// -------------------------------------------------------------------------------------------
+
+// Pads that do not depend on sizes; false for auto_pad SAME with unknown sizes.
+bool resolve_pads(ConvAttributes& a, const NodeArg* x, const NodeArg* w) {
+  const size_t rank = a.strides.size();
+  if (a.auto_pad == "VALID") a.pads.assign(2 * rank, 0);
+  if (!a.same()) return true;
+  for (size_t i = 0; i < rank; ++i) {
+    const Dim &size = (*x->type().shape)[i + 2], &kernel = (*w->type().shape)[i + 2];
+    if (!size.is_known() || !kernel.is_known()) return false;
+    const int64_t out = (size.value() + a.strides[i] - 1) / a.strides[i];
+    a.set_total_pad(i, (out - 1) * a.strides[i] + a.extent(i, kernel.value()) - size.value());
+  }
+  return true;
+}
+
+// The transposed convolution without pads reaches from the left pad to the last window's end; `like` says the size.
+NodeArg* input_gradient(BodyFormula& f, NodeArg* dy, NodeArg* w, NodeArg* like, const ConvAttributes& a) {
+  BodyContext& c = f.c;
+  NodeArg* full =
+      c.emit("ConvTranspose", {dy, w}, {{"strides", a.strides}, {"dilations", a.dilations}, {"group", a.group}});
+  const auto rank = static_cast<int64_t>(a.strides.size());
+  const std::vector<int64_t> begins(a.pads.begin(), a.pads.begin() + rank);
+  std::vector<int64_t> cut{0, 0};
+  for (int64_t p : begins) cut.push_back(-p);
+  NodeArg* reach = f.sub(f.shape(full, 2), c.ints(begins));
+  return c.emit("Pad", {full, f.concat({c.ints(cut), c.ints({0, 0}), f.sub(f.shape(like, 2), reach)})});
+}
+
+// A convolution of the wide tensor with the narrow one as its kernel, the batch as channels, strides and dilations in
+// each other's place: [M, C / group, k...] for wide [N, C, ...] and narrow [N, M, ...].
+NodeArg* weight_gradient(BodyFormula& f, NodeArg* wide, NodeArg* narrow, NodeArg* w, const ConvAttributes& a) {
+  BodyContext& c = f.c;
+  const auto rank = static_cast<int64_t>(a.strides.size());
+  std::vector<int64_t> swap{1, 0};
+  for (int64_t i = 0; i < rank; ++i) swap.push_back(i + 2);
+  NodeArg* x = f.transpose(wide, swap);
+  if (a.group > 1) {  // [N, G Cg, ...] -> [Cg, G N, ...]
+    NodeArg* apart = f.reshape(wide, f.concat({c.ints({0, a.group, -1}), f.shape(wide, 2)}));
+    std::vector<int64_t> perm{2, 1, 0};
+    for (int64_t i = 0; i < rank; ++i) perm.push_back(i + 3);
+    x = f.reshape(f.transpose(apart, perm), f.concat({f.shape(w, 1, 2), c.ints({-1}), f.shape(wide, 2)}));
+  }
+  NodeArg* product = c.emit("Conv", {x, f.transpose(narrow, swap)},
+                            {{"strides", a.dilations}, {"dilations", a.strides}, {"pads", a.pads}, {"group", a.group}});
+  std::vector<int64_t> starts(static_cast<size_t>(rank), 0), axes;
+  for (int64_t i = 0; i < rank; ++i) axes.push_back(i + 2);
+  NodeArg* cut = c.emit("Slice", {product, c.ints(starts), f.shape(w, 2), c.ints(axes)});
+  return f.transpose(cut, swap);
+}
+
+void bias_gradient(BodyFormula& f) {
+  std::vector<int64_t> axes{0};
+  for (int64_t i = 2; i < f.rank(f.c.in(0)); ++i) axes.push_back(i);
+  if (f.c.wants(2)) f.c.out(2, f.sum(f.c.in(0), axes, false));
+}
+
+void conv_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg *dy = c.in(0), *x = c.in(1), *w = c.in(2);
+  ConvAttributes a(c.node(), static_cast<size_t>(f.rank(x)) - 2);
+  if (!resolve_pads(a, x, w)) return;
+  if (c.wants(0)) c.out(0, input_gradient(f, dy, w, x, a));
+  if (c.wants(1)) c.out(1, weight_gradient(f, x, dy, w, a));
+  bias_gradient(f);
+}
+
+// The roles of dY and X are changed. The sizes that output_shape and auto_pad SAME imply are left out.
+void conv_transpose_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg *dy = c.in(0), *x = c.in(1), *w = c.in(2);
+  ConvAttributes a(c.node(), static_cast<size_t>(f.rank(x)) - 2);
+  if (a.same() || !a.output_shape.empty()) return;
+  resolve_pads(a, x, w);
+  if (c.wants(0))
+    c.out(0, c.emit("Conv", {dy, w},
+                    {{"strides", a.strides}, {"dilations", a.dilations}, {"pads", a.pads}, {"group", a.group}}));
+  if (c.wants(1)) c.out(1, weight_gradient(f, dy, x, w, a));
+  bias_gradient(f);
+}
+
 template <const char* const& op>
 void gradient(GradContext& c) {
   const auto grads = c.emit_some(op, {c.GO(0), c.I(0), c.I(1)}, {c.needs(0), c.needs(1), c.needs(2)},
@@ -135,11 +218,12 @@ ORTMODULE_OP("", ConvTranspose, 1)
     .infer(infer_conv_transpose)
     .grad({"X", "W", "B"}, gradient<kConvTransposeGrad>);
 
-ORTMODULE_OP("ai.ortmodule", ConvGrad, 1).apply(conv_grad_like);
+ORTMODULE_OP("ai.ortmodule", ConvGrad, 1).apply(conv_grad_like).body(conv_grad_body);
 
 ORTMODULE_OP("ai.ortmodule", ConvTransposeGrad, 1)
     .apply(conv_grad_like)
     .attr("output_padding", AttrKind::kInts)
-    .attr("output_shape", AttrKind::kInts);
+    .attr("output_shape", AttrKind::kInts)
+    .body(conv_transpose_grad_body);
 
 }  // namespace ortmodule

@@ -4,6 +4,7 @@
 // bit parity. ai.ortmodule::PhiloxDropout is what training runs by default: the mask is a function of (seed, element
 // index), so that backward recomputes it and nothing of the tensor's size is stored.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/recompute.h"
@@ -47,6 +48,14 @@ std::optional<RecomputeForm> stored_mask(const Node& node) {
 void philox_body(BodyContext& c) {
   NodeArg* training = c.node().graph().constant(TensorData::scalar(DType::kBool, 1));
   c.out(0, c.emit("Dropout", {c.in(0), c.in(1), training}));
+}
+
+// Outside training nothing was scaled and the mask is true everywhere.
+void dropout_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* ratio = c.in(2) ? f.cast(c.in(2), c.in(0)->type().dtype) : c.scalar(0.5, c.in(0));
+  NodeArg* scaled = f.keep(c.in(1), f.div(c.in(0), f.from(1, ratio)));
+  c.out(0, c.in(3) ? f.where(c.in(3), scaled, c.in(0)) : c.emit("Identity", {c.in(0)}));
 }
 
 // A mask of the data's type came with opsets before 10; before 7 the attribute is_test chose, and training was meant
@@ -95,7 +104,8 @@ ORTMODULE_OP("ai.ortmodule", DropoutGrad, 1)
     .output("dx")
     .infer(infer_same)
     .traits(kElementwise)
-    .not_differentiable();
+    .not_differentiable()
+    .body(dropout_grad_body);
 
 // y = x * kept / (1 - ratio); state is int64[2] in host memory: the seed and the counter's upper half.
 ORTMODULE_OP("ai.ortmodule", PhiloxDropout, 1)

@@ -1,5 +1,6 @@
 // Smooth activations: Gelu, Silu, QuickGelu, Mish, Tanh, Sigmoid, Softplus, with one gradient operator each, because
 // ATen has a backward kernel that reads memory once. Tanh and Sigmoid save their output, the others their input.
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -14,6 +15,49 @@ void unary_grad(OpRecord& r) {
   r.input("dY").input("saved").output("dX").infer(infer_same).traits(kElementwise).not_differentiable();
 }
 
+// A body that is dy times a function of the saved tensor.
+template <NodeArg* (*factor)(BodyFormula&, NodeArg*)>
+void times_factor(BodyContext& c) {
+  BodyFormula f(c);
+  c.out(0, f.mul(c.in(0), factor(f, c.in(1))));
+}
+
+constexpr double kRootOf2OverPi = 0.7978845608028654, kTanhCubic = 0.044715;
+
+// Phi(x) + x phi(x), or the derivative of x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
+NodeArg* gelu_factor(BodyFormula& f, NodeArg* x) {
+  if (f.c.node().get_string("approximate", "none") == "tanh") {
+    NodeArg* square = f.mul(x, x);
+    NodeArg* u = f.mul(f.mul(x, f.add(f.mul(square, kTanhCubic), 1)), kRootOf2OverPi);
+    NodeArg* t = f.unary("Tanh", u);
+    NodeArg* du = f.mul(f.add(f.mul(square, 3 * kTanhCubic), 1), kRootOf2OverPi);
+    return f.mul(f.add(f.add(t, 1), f.mul(x, f.mul(f.from(1, f.mul(t, t)), du))), 0.5);
+  }
+  NodeArg* cdf = f.mul(f.add(f.unary("Erf", f.mul(x, 0.7071067811865476)), 1), 0.5);
+  NodeArg* pdf = f.mul(f.unary("Exp", f.mul(f.mul(x, x), -0.5)), 0.3989422804014327);
+  return f.add(cdf, f.mul(x, pdf));
+}
+
+// The derivative of x sigmoid(alpha x).
+NodeArg* scaled_sigmoid_factor(BodyFormula& f, NodeArg* x, double alpha) {
+  NodeArg* s = f.sigmoid(f.mul(x, alpha));
+  return f.mul(s, f.add(f.mul(f.mul(x, alpha), f.from(1, s)), 1));
+}
+NodeArg* silu_factor(BodyFormula& f, NodeArg* x) { return scaled_sigmoid_factor(f, x, 1); }
+NodeArg* quick_gelu_factor(BodyFormula& f, NodeArg* x) {
+  return scaled_sigmoid_factor(f, x, f.c.node().get_float("alpha", 1.702));
+}
+// With t = tanh(softplus(x)): t + x (1 - t^2) sigmoid(x).
+NodeArg* mish_factor(BodyFormula& f, NodeArg* x) {
+  NodeArg* t = f.unary("Tanh", f.unary("Softplus", x));
+  return f.add(t, f.mul(x, f.mul(f.from(1, f.mul(t, t)), f.sigmoid(x))));
+}
+NodeArg* tanh_factor(BodyFormula& f, NodeArg* y) { return f.from(1, f.mul(y, y)); }
+NodeArg* sigmoid_factor(BodyFormula& f, NodeArg* y) { return f.mul(y, f.from(1, y)); }
+NodeArg* softplus_factor(BodyFormula& f, NodeArg* x) {
+  return f.where(f.greater(x, 20), f.c.scalar(1, x), f.sigmoid(x));
+}
+
 Attributes copied(const Node& node, const char* name) {
   const AttributeValue* value = node.find_attribute(name);
   return value ? Attributes{{name, *value}} : Attributes{};
@@ -22,13 +66,16 @@ Attributes copied(const Node& node, const char* name) {
 ORTMODULE_OP("", Gelu, 20).apply(unary).attr("approximate", AttrKind::kString).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::GeluGrad", {c.GO(0), c.I(0)}, copied(c.node(), "approximate")));
 });
-ORTMODULE_OP("ai.ortmodule", GeluGrad, 1).apply(unary_grad).attr("approximate", AttrKind::kString);
+ORTMODULE_OP("ai.ortmodule", GeluGrad, 1)
+    .apply(unary_grad)
+    .attr("approximate", AttrKind::kString)
+    .body(times_factor<gelu_factor>);
 
 ORTMODULE_OP("ai.ortmodule", Silu, 1)
     .apply(unary)
     .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::SiluGrad", {c.GO(0), c.I(0)})); })
     .body([](BodyContext& c) { c.out(0, c.emit("Mul", {c.in(0), c.emit("Sigmoid", {c.in(0)})})); });
-ORTMODULE_OP("ai.ortmodule", SiluGrad, 1).apply(unary_grad);
+ORTMODULE_OP("ai.ortmodule", SiluGrad, 1).apply(unary_grad).body(times_factor<silu_factor>);
 
 // x sigmoid(alpha x); alpha is 1.702 unless given.
 ORTMODULE_OP("com.microsoft", QuickGelu, 1)
@@ -42,28 +89,31 @@ ORTMODULE_OP("com.microsoft", QuickGelu, 1)
       NodeArg* scaled = c.emit("Mul", {c.in(0), c.scalar(c.node().get_float("alpha", 1.702), c.in(0))});
       c.out(0, c.emit("Mul", {c.in(0), c.emit("Sigmoid", {scaled})}));
     });
-ORTMODULE_OP("ai.ortmodule", QuickGeluGrad, 1).apply(unary_grad).attr("alpha", AttrKind::kFloat);
+ORTMODULE_OP("ai.ortmodule", QuickGeluGrad, 1)
+    .apply(unary_grad)
+    .attr("alpha", AttrKind::kFloat)
+    .body(times_factor<quick_gelu_factor>);
 
 ORTMODULE_OP("", Mish, 18).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::MishGrad", {c.GO(0), c.I(0)}));
 });
-ORTMODULE_OP("ai.ortmodule", MishGrad, 1).apply(unary_grad);
+ORTMODULE_OP("ai.ortmodule", MishGrad, 1).apply(unary_grad).body(times_factor<mish_factor>);
 
 ORTMODULE_OP("", Tanh, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::TanhGrad", {c.GO(0), c.O(0)}));
 });
-ORTMODULE_OP("ai.ortmodule", TanhGrad, 1).apply(unary_grad);
+ORTMODULE_OP("ai.ortmodule", TanhGrad, 1).apply(unary_grad).body(times_factor<tanh_factor>);
 
 ORTMODULE_OP("", Sigmoid, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::SigmoidGrad", {c.GO(0), c.O(0)}));
 });
-ORTMODULE_OP("ai.ortmodule", SigmoidGrad, 1).apply(unary_grad);
+ORTMODULE_OP("ai.ortmodule", SigmoidGrad, 1).apply(unary_grad).body(times_factor<sigmoid_factor>);
 
 // log(1 + exp(x)); x itself above 20, as in PyTorch.
 ORTMODULE_OP("", Softplus, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::SoftplusGrad", {c.GO(0), c.I(0)}));
 });
-ORTMODULE_OP("ai.ortmodule", SoftplusGrad, 1).apply(unary_grad);
+ORTMODULE_OP("ai.ortmodule", SoftplusGrad, 1).apply(unary_grad).body(times_factor<softplus_factor>);
 
 }  // namespace
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 //
 // HardTanh exists beside Clip because PyTorch's gradients differ on the bounds: hardtanh and relu6 pass nothing there,
 // clamp passes dy.
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -17,10 +18,48 @@ void unary_grad(OpRecord& r) {
   r.input("dY").input("saved").output("dX").infer(infer_same).traits(kElementwise).not_differentiable();
 }
 
+// Bodies of the gradients: dy, a multiple of it, or nothing, by where the saved tensor lies.
+void relu_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  c.out(0, f.keep(f.greater(c.in(1), 0), c.in(0)));
+}
+void leaky_relu_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  c.out(0, f.where(f.greater(c.in(1), 0), c.in(0), f.mul(c.in(0), c.node().get_float("alpha", 0.01))));
+}
+void elu_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* below = f.mul(f.unary("Exp", c.in(1)), c.node().get_float("alpha", 1));
+  c.out(0, f.where(f.greater(c.in(1), 0), c.in(0), f.mul(c.in(0), below)));
+}
+void hard_sigmoid_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* inside = f.both(f.greater(c.in(1), 0), f.less(c.in(1), 1));
+  c.out(0, f.keep(inside, f.mul(c.in(0), c.node().get_float("alpha", 0.2))));
+}
+void hard_swish_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* between = f.mul(c.in(0), f.add(f.mul(c.in(1), 1.0 / 3), 0.5));
+  c.out(0, f.keep(f.greater(c.in(1), -3), f.where(f.less(c.in(1), 3), between, c.in(0))));
+}
+void hard_tanh_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* inside =
+      f.both(f.greater(c.in(1), c.node().get_float("min_val", -1)), f.less(c.in(1), c.node().get_float("max_val", 1)));
+  c.out(0, f.keep(inside, c.in(0)));
+}
+void clip_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* dx = c.in(0);
+  if (c.in(2)) dx = f.keep(c.emit("GreaterOrEqual", {c.in(1), c.in(2)}), dx);
+  if (c.in(3)) dx = f.keep(c.emit("LessOrEqual", {c.in(1), c.in(3)}), dx);
+  c.out(0, dx == c.in(0) ? c.emit("Identity", {dx}) : dx);
+}
+
 ORTMODULE_OP("", Relu, 1).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::ReluGrad", {c.GO(0), c.O(0)}));
 });
-ORTMODULE_OP("ai.ortmodule", ReluGrad, 1).apply(unary_grad).traits(kCheap);
+ORTMODULE_OP("ai.ortmodule", ReluGrad, 1).apply(unary_grad).traits(kCheap).body(relu_grad_body);
 
 ORTMODULE_OP("", LeakyRelu, 1)
     .apply(unary)
@@ -29,12 +68,16 @@ ORTMODULE_OP("", LeakyRelu, 1)
     .grad({"X"}, [](GradContext& c) {
       c.GI(0, c.emit("ai.ortmodule::LeakyReluGrad", {c.GO(0), c.I(0)}, {{"alpha", c.node().get_float("alpha", 0.01)}}));
     });
-ORTMODULE_OP("ai.ortmodule", LeakyReluGrad, 1).apply(unary_grad).traits(kCheap).attr("alpha", AttrKind::kFloat);
+ORTMODULE_OP("ai.ortmodule", LeakyReluGrad, 1)
+    .apply(unary_grad)
+    .traits(kCheap)
+    .attr("alpha", AttrKind::kFloat)
+    .body(leaky_relu_grad_body);
 
 ORTMODULE_OP("", Elu, 1).apply(unary).attr("alpha", AttrKind::kFloat).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::EluGrad", {c.GO(0), c.I(0)}, {{"alpha", c.node().get_float("alpha", 1)}}));
 });
-ORTMODULE_OP("ai.ortmodule", EluGrad, 1).apply(unary_grad).attr("alpha", AttrKind::kFloat);
+ORTMODULE_OP("ai.ortmodule", EluGrad, 1).apply(unary_grad).attr("alpha", AttrKind::kFloat).body(elu_grad_body);
 
 // clamp(alpha x + beta, 0, 1)
 ORTMODULE_OP("", HardSigmoid, 1)
@@ -46,12 +89,16 @@ ORTMODULE_OP("", HardSigmoid, 1)
       c.GI(0,
            c.emit("ai.ortmodule::HardSigmoidGrad", {c.GO(0), c.O(0)}, {{"alpha", c.node().get_float("alpha", 0.2)}}));
     });
-ORTMODULE_OP("ai.ortmodule", HardSigmoidGrad, 1).apply(unary_grad).traits(kCheap).attr("alpha", AttrKind::kFloat);
+ORTMODULE_OP("ai.ortmodule", HardSigmoidGrad, 1)
+    .apply(unary_grad)
+    .traits(kCheap)
+    .attr("alpha", AttrKind::kFloat)
+    .body(hard_sigmoid_grad_body);
 
 ORTMODULE_OP("", HardSwish, 14).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::HardSwishGrad", {c.GO(0), c.I(0)}));
 });
-ORTMODULE_OP("ai.ortmodule", HardSwishGrad, 1).apply(unary_grad).traits(kCheap);
+ORTMODULE_OP("ai.ortmodule", HardSwishGrad, 1).apply(unary_grad).traits(kCheap).body(hard_swish_grad_body);
 
 Attributes bounds(const Node& node) {
   return {{"min_val", node.get_float("min_val", -1)}, {"max_val", node.get_float("max_val", 1)}};
@@ -72,7 +119,8 @@ ORTMODULE_OP("ai.ortmodule", HardTanhGrad, 1)
     .apply(unary_grad)
     .traits(kCheap)
     .attr("min_val", AttrKind::kFloat)
-    .attr("max_val", AttrKind::kFloat);
+    .attr("max_val", AttrKind::kFloat)
+    .body(hard_tanh_grad_body);
 
 // The gradient of a bound: dy where it is the bound that was taken, summed.
 NodeArg* clip_bound_grad(GradContext& c, size_t bound, const char* beyond) {
@@ -113,7 +161,8 @@ ORTMODULE_OP("ai.ortmodule", ClipGrad, 1)
     .output("dX")
     .infer(infer_same)
     .traits(kElementwise | kCheap)
-    .not_differentiable();
+    .not_differentiable()
+    .body(clip_grad_body);
 
 }  // namespace
 }  // namespace ortmodule

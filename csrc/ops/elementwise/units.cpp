@@ -1,4 +1,5 @@
 // Further activation units: Celu, Selu, Softsign, ThresholdedRelu, Shrink, PRelu, Swish, SwiGLU.
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -39,7 +40,14 @@ ORTMODULE_OP("ai.ortmodule", ScaledEluGrad, 1)
     .attr("input_scale", AttrKind::kFloat)
     .infer(infer_same)
     .traits(kElementwise)
-    .not_differentiable();
+    .not_differentiable()
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      const double alpha = c.node().get_float("alpha", 1), scale = c.node().get_float("scale", 1),
+                   input_scale = c.node().get_float("input_scale", 1);
+      NodeArg* below = f.mul(f.unary("Exp", f.mul(c.in(1), input_scale)), alpha * scale * input_scale);
+      c.out(0, f.mul(c.in(0), f.where(f.greater(c.in(1), 0), c.scalar(scale, c.in(1)), below)));
+    });
 
 // x / (1 + |x|), with the derivative 1 / (1 + |x|)^2
 ORTMODULE_OP("", Softsign, 1).apply(unary).grad({"X"}, [](GradContext& c) {

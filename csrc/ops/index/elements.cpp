@@ -1,5 +1,6 @@
 // Element-wise access by position along one axis: GatherElements, ScatterElements, TopK, OneHot.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/index/scatter_gradient.h"
 #include "ops/infer_context.h"
@@ -44,6 +45,10 @@ ORTMODULE_OP("ai.ortmodule", GatherElementsGrad, 1)
             dims         ? std::optional<Shape>(*dims)
             : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
                          : std::nullopt);
+    })
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      c.out(0, f.scatter_add(c.in(2), c.in(1), c.in(0), c.node().get_int("axis", 0)));
     });
 
 // Without a reduction positions should be distinct: which of two writes stays is not defined.

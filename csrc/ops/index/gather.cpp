@@ -1,5 +1,6 @@
 // Gather (whole slices by a list of positions, or one slice by a 0-d position) and Embedding, with their gradients.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -37,6 +38,22 @@ void infer_gather(InferContext& c) {
   c.known(0, std::move(picked));
 }
 
+// dY summed by position along `axis` into zeros of `sizes`; positions may be negative.
+NodeArg* scatter_rows(BodyFormula& f, NodeArg* dy, NodeArg* positions, NodeArg* sizes, int64_t axis) {
+  BodyContext& c = f.c;
+  const int64_t rank = f.rank(c.node().output(0));
+  axis = axis < 0 ? axis + rank : axis;
+  NodeArg *before = f.part(sizes, 0, axis), *after = f.part(sizes, axis + 1, rank);
+  positions = f.reshape(f.cast(positions, DType::kInt64), {-1});
+  NodeArg* wrapped = f.add(positions, f.part(sizes, axis, axis + 1));
+  positions = f.where(c.emit("Less", {positions, c.scalar_int(0)}), wrapped, positions);
+  NodeArg* shape = f.concat({before, f.shape(positions), after});
+  std::vector<int64_t> column(static_cast<size_t>(rank - axis), 1);
+  column[0] = -1;
+  NodeArg* indices = c.emit("Expand", {f.reshape(positions, column), shape});
+  return f.scatter_add(sizes, indices, c.emit("Reshape", {dy, shape}, {{"allowzero", int64_t{1}}}), axis);
+}
+
 // kView: a constant 0-d position selects, and that is a view.
 ORTMODULE_OP("", Gather, 1)
     .input("data")
@@ -58,7 +75,11 @@ ORTMODULE_OP("ai.ortmodule", GatherGrad, 1)
     .output("dX")
     .attr("axis", AttrKind::kInt)
     .not_differentiable()
-    .infer([](InferContext& c) { infer_from_sizes(c, 2); });
+    .infer([](InferContext& c) { infer_from_sizes(c, 2); })
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      c.out(0, scatter_rows(f, c.in(0), c.in(1), c.in(2), c.node().get_int("axis", 0)));
+    });
 
 // Rows of `weight` [V, D] by `ids` (any shape); the row padding_idx receives no gradient.
 ORTMODULE_OP("ai.ortmodule", Embedding, 1)
@@ -91,7 +112,16 @@ ORTMODULE_OP("ai.ortmodule", EmbeddingGrad, 1)
     .output("dW")
     .attr("padding_idx", AttrKind::kInt)
     .not_differentiable()
-    .infer([](InferContext& c) { infer_from_sizes(c, 2); });
+    .infer([](InferContext& c) { infer_from_sizes(c, 2); })
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      NodeArg *dy = c.in(0), *ids = f.cast(c.in(1), DType::kInt64);
+      if (const int64_t padding = c.node().get_int("padding_idx", -1); padding >= 0) {
+        NodeArg* padded = f.unsqueeze(c.emit("Equal", {ids, c.scalar_int(padding)}), {-1});
+        dy = f.where(padded, c.scalar(0, dy), dy);
+      }
+      c.out(0, scatter_rows(f, dy, ids, c.in(2), 0));
+    });
 
 }  // namespace
 }  // namespace ortmodule

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/index/scatter_gradient.h"
 #include "ops/infer_context.h"
@@ -53,7 +54,14 @@ ORTMODULE_OP("ai.ortmodule", GatherNDGrad, 1)
     .output("dX")
     .attr("batch_dims", AttrKind::kInt)
     .not_differentiable()
-    .infer([](InferContext& c) { infer_sizes_at(c, 2); });
+    .infer([](InferContext& c) { infer_sizes_at(c, 2); })
+    .body([](BodyContext& c) {
+      if (c.node().get_int("batch_dims", 0) != 0) return;  // ScatterND has no batch
+      BodyFormula f(c);
+      NodeArg* zeros = f.filled(c.in(2), 0, c.in(0)->type().dtype);
+      NodeArg* indices = f.cast(c.in(1), DType::kInt64);
+      c.out(0, c.emit("ScatterND", {zeros, indices, c.in(0)}, {{"reduction", std::string("add")}}));
+    });
 
 ORTMODULE_OP("", ScatterND, 11)
     .input("data")
@@ -168,7 +176,14 @@ ORTMODULE_OP("ai.ortmodule", IndexGrad, 1)
     .output("dX")
     .required_attr("dims", AttrKind::kInts)
     .not_differentiable()
-    .infer([](InferContext& c) { infer_sizes_at(c, 1); });
+    .infer([](InferContext& c) { infer_sizes_at(c, 1); })
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      std::vector<NodeArg*> inputs{f.filled(c.in(1), 0, c.in(0)->type().dtype), c.in(0)};
+      for (size_t i = 2; i < c.node().inputs().size(); ++i) inputs.push_back(c.in(i));
+      c.out(0, c.emit("ai.ortmodule::IndexPut", inputs,
+                      {{"dims", c.node().get_ints("dims")}, {"accumulate", int64_t{1}}}));
+    });
 
 // x with `values` (broadcast) written or, with accumulate, added where Index(x, indices...) reads.
 ORTMODULE_OP("ai.ortmodule", IndexPut, 1)

@@ -142,7 +142,7 @@ ORTMODULE_OP("", Unique, 11)
     .infer([](InferContext& c) {
       const Dim count = c.fresh_dim();
       std::optional<Shape> out;
-      std::optional<Shape> along = Shape{c.fresh_dim()};
+      std::optional<Shape> along = Shape{c.fresh_shape(2)[1]};
       if (!c.node().find_attribute("axis")) {
         out = Shape{count};
         if (c.shape(0)) along = Shape{product(*c.shape(0), 0, c.shape(0)->size())};

@@ -1,5 +1,6 @@
 // Gemm: y = alpha * A' @ B' + beta * C, where A' and B' are A and B, transposed when transA and transB say so.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/recompute.h"
@@ -58,6 +59,15 @@ double gemm_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(inner);
 }
 
+void gemm_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  const bool ta = c.node().get_int("transA", 0) != 0, tb = c.node().get_int("transB", 0) != 0;
+  NodeArg* dy = f.mul(c.in(0), c.node().get_float("alpha", 1.0));
+  const auto t = [&](NodeArg* x, bool transposed) { return transposed ? f.transpose(x, {1, 0}) : x; };
+  if (c.wants(0)) c.out(0, t(f.matmul(dy, t(c.in(2), !tb)), ta));
+  if (c.wants(1)) c.out(1, t(f.matmul(t(c.in(1), !ta), dy), tb));
+}
+
 }  // namespace
 
 // A[M, K], B[K, N], C broadcast to [M, N] -> Y[M, N]
@@ -86,6 +96,7 @@ ORTMODULE_OP("ai.ortmodule", GemmGrad, 1)
     .attr("transA", AttrKind::kInt)
     .attr("transB", AttrKind::kInt)
     .infer(infer_gemm_grad)
-    .not_differentiable();
+    .not_differentiable()
+    .body(gemm_grad_body);
 
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 // One operator rather than Transpose + MatMul + Add, because the library's product takes the transposed weight and the
 // bias in one call, and because the gradient is then one node that flattens by views only.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/recompute.h"
@@ -62,6 +63,17 @@ double linear_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(node.input(0)->type().shape->back());
 }
 
+void linear_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg *dy = c.in(0), *x = c.in(1), *w = c.in(2);
+  const auto rows = [&](NodeArg* t) {
+    return f.rank(t) == 2 ? t : f.reshape(t, f.concat({c.ints({-1}), f.shape(t, -1)}));
+  };
+  if (c.wants(0)) c.out(0, f.matmul(dy, w));
+  if (c.wants(1)) c.out(1, f.matmul(f.transpose(rows(dy), {1, 0}), rows(x)));
+  if (c.wants(2)) c.out(2, f.sum(rows(dy), {0}, false));
+}
+
 }  // namespace
 
 // x[..., in], w[out, in], b[out] -> y[..., out]
@@ -85,6 +97,7 @@ ORTMODULE_OP("ai.ortmodule", LinearGrad, 1)
     .output("dw", Presence::kOptional)
     .output("db", Presence::kOptional)
     .infer(infer_linear_grad)
-    .not_differentiable();
+    .not_differentiable()
+    .body(linear_grad_body);
 
 }  // namespace ortmodule

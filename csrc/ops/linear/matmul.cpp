@@ -2,6 +2,7 @@
 #include "ops/linear/matmul_shape.h"
 
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/recompute.h"
 #include "ops/registry.h"
@@ -41,6 +42,29 @@ double matmul_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(node.input(0)->type().shape->back());
 }
 
+// The rank of operand i, which is there or has its sizes there.
+int64_t operand_rank(BodyFormula& f, size_t i) {
+  if (NodeArg* operand = f.c.in(1 + i)) return f.rank(operand);
+  return f.rank(f.c.node().output(i));
+}
+
+void matmul_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  const int64_t ranks[] = {operand_rank(f, 0), operand_rank(f, 1)};
+  NodeArg* dy = c.in(0);
+  if (ranks[1] == 1) dy = f.unsqueeze(dy, {-1});
+  if (ranks[0] == 1) dy = f.unsqueeze(dy, {-2});
+  for (size_t i = 0; i < 2; ++i) {
+    if (!c.wants(i)) continue;
+    NodeArg* other = c.in(2 - i);
+    if (f.rank(other) == 1) other = f.unsqueeze(other, {i == 0 ? int64_t{1} : int64_t{0}});
+    other = f.matrix_transpose(other);
+    NodeArg* d = i == 0 ? f.matmul(dy, other) : f.matmul(other, dy);
+    if (ranks[i] == 1) d = f.squeeze(d, {i == 0 ? int64_t{-2} : int64_t{-1}});
+    c.out(i, c.in(1 + i) ? f.sum_to(d, c.in(1 + i)) : f.sum_to_sizes(d, c.in(3 + i)));
+  }
+}
+
 }  // namespace
 
 // A[..., M, K], B[..., K, N] -> Y[..., M, N]
@@ -57,6 +81,7 @@ ORTMODULE_OP("ai.ortmodule", MatMulGrad, 1)
     .output("dA", Presence::kOptional)
     .output("dB", Presence::kOptional)
     .infer(infer_matmul_grad)
-    .not_differentiable();
+    .not_differentiable()
+    .body(matmul_grad_body);
 
 }  // namespace ortmodule

@@ -7,6 +7,7 @@
 // eager has three. max and log_sum stay two numbers, because their sum would lose the digits of a small log_sum
 // beside a large max.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -74,6 +75,56 @@ void nll_gradient(GradContext& c) {
                  loss_attributes(c.node())));
 }
 
+// What the bodies of both gradients share. All have a dimension of 1 for the classes.
+struct LabelBody {
+  NodeArg* hit;     // bool [N, C, d...]: this class is the label
+  NodeArg* factor;  // d(loss) / d(-log_prob[label]), zero where the label is ignored
+};
+
+LabelBody label_body(BodyFormula& f, NodeArg* dy, NodeArg* labels, NodeArg* weights, NodeArg* class_count) {
+  BodyContext& c = f.c;
+  const int64_t rank = f.rank(labels);
+  const std::string reduction = c.node().get_string("reduction", "mean");
+  labels = f.unsqueeze(f.cast(labels, DType::kInt64), {1});
+  NodeArg* valid = nullptr;
+  if (c.node().find_attribute("ignore_index")) {
+    NodeArg* ignored = c.emit("Equal", {labels, c.scalar_int(c.node().get_int("ignore_index", 0))});
+    valid = f.unary("Not", ignored);
+    labels = f.where(valid, labels, c.scalar_int(0));
+  }
+  std::vector<int64_t> column(static_cast<size_t>(rank), 1);
+  column[0] = -1;
+  NodeArg* hit = c.emit("Equal", {labels, f.reshape(f.range(class_count), column)});
+  NodeArg* weight = nullptr;
+  if (weights) weight = c.emit("Gather", {f.cast(weights, dy->type().dtype), labels});
+  if (valid) weight = weight ? f.keep(valid, weight) : f.cast(valid, dy->type().dtype);
+  if (reduction == "none") dy = f.unsqueeze(dy, {1});
+  if (reduction == "mean") {
+    NodeArg* total = weight ? c.emit("ReduceSum", {weight}, {{"keepdims", int64_t{0}}})
+                            : f.cast(f.unary("Size", labels), dy->type().dtype);
+    dy = f.div(dy, total);
+  }
+  if (!weight) return {hit, dy};
+  // Exactly zero for an ignored label, also when all are.
+  return {hit, valid ? f.keep(valid, f.mul(weight, dy)) : f.mul(weight, dy)};
+}
+
+void cross_entropy_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* scores = c.in(1);
+  const DType type = is_reduced_floating(scores->type().dtype) ? DType::kFloat : scores->type().dtype;
+  const LabelBody l = label_body(f, f.cast(c.in(0), type), c.in(2), c.in(4), f.shape(scores, 1, 2));
+  NodeArg* p = c.emit("Softmax", {f.cast(scores, type)}, {{"axis", int64_t{1}}});
+  NodeArg* off = f.mul(p, l.factor);
+  c.out(0, f.cast(f.where(l.hit, f.sub(off, l.factor), off), scores->type().dtype));
+}
+
+void nll_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  const LabelBody l = label_body(f, c.in(0), c.in(1), c.in(2), f.part(c.in(3), 1, 2));
+  c.out(0, f.keep(l.hit, f.unary("Neg", l.factor)));
+}
+
 void loss_attrs(OpRecord& op) { op.attr("ignore_index", AttrKind::kInt).attr("reduction", AttrKind::kString); }
 
 }  // namespace
@@ -100,7 +151,8 @@ ORTMODULE_OP("ai.ortmodule", SoftmaxCrossEntropyLossGrad, 1)
     .output("d_scores")
     .apply(loss_attrs)
     .infer([](InferContext& c) { c.same_as(0, 1); })
-    .not_differentiable();
+    .not_differentiable()
+    .body(cross_entropy_grad_body);
 
 // input[N, C, d...] holds log-probabilities; the rest is as above.
 ORTMODULE_OP("", NegativeLogLikelihoodLoss, 12)
@@ -125,6 +177,7 @@ ORTMODULE_OP("ai.ortmodule", NegativeLogLikelihoodLossGrad, 1)
     .output("d_input")
     .apply(loss_attrs)
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(3)); })
-    .not_differentiable();
+    .not_differentiable()
+    .body(nll_grad_body);
 
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 // The standard's training form averages running_var over the biased variance and inverts momentum, so a graph that
 // must end up with PyTorch's buffers cannot use it: BatchNormTraining has torch.nn.BatchNorm's meaning.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/recompute.h"
@@ -68,6 +69,66 @@ void infer_batch_norm_training(InferContext& c) {
   infer_saved(c, 3);
 }
 
+// [N, C, rest]
+NodeArg* by_channel(BodyFormula& f, NodeArg* x) { return f.reshape(x, {0, 0, -1}); }
+
+// Statistics [C] as what broadcasts to [N, C, rest].
+NodeArg* column(BodyFormula& f, NodeArg* x, DType type) { return f.unsqueeze(f.cast(x, type), {1}); }
+
+NodeArg* reciprocal_deviation(BodyFormula& f, NodeArg* variance) {
+  NodeArg* shifted = f.add(variance, f.c.node().get_float("epsilon", 1e-5));
+  return f.unary("Reciprocal", f.unary("Sqrt", shifted));
+}
+
+DType stats_type(const NodeArg* x) { return is_reduced_floating(x->type().dtype) ? DType::kFloat : x->type().dtype; }
+
+// Both forms with the batch's own statistics; "reserve" has no meaning outside cuDNN. ai.ortmodule's form weighs the
+// new statistics with momentum and takes the unbiased variance, the standard's weighs the old and takes the biased.
+void own_statistics_body(BodyContext& c) {
+  const bool standard = c.node().domain().empty();
+  if (standard && !c.node().get_int("training_mode", 0)) return;
+  BodyFormula f(c);
+  const DType type = stats_type(c.in(0));
+  NodeArg* x = f.cast(by_channel(f, c.in(0)), type);
+  NodeArg* mean = f.mean(x, {0, 2});
+  NodeArg* centered = f.sub(x, mean);
+  NodeArg* variance = f.mean(f.mul(centered, centered), {0, 2});
+  NodeArg* rstd = reciprocal_deviation(f, variance);
+  NodeArg* y = f.add(f.mul(f.mul(centered, rstd), column(f, c.in(1), type)), column(f, c.in(2), type));
+  c.out(0, f.cast(f.reshape_like(y, c.in(0)), c.in(0)->type().dtype));
+  const double momentum = c.node().get_float("momentum", standard ? 0.9 : 0.1),
+               fresh = standard ? 1 - momentum : momentum;
+  const auto blend = [&](size_t running, NodeArg* batch) {
+    NodeArg* old = c.in(running);
+    NodeArg* now = f.cast(f.squeeze(batch, {0, 2}), old->type().dtype);
+    return f.add(f.mul(old, 1 - fresh), f.mul(now, fresh));
+  };
+  if (c.wants(1)) c.out(1, blend(3, mean));
+  if (c.wants(2)) {
+    NodeArg* count = f.cast(f.div(f.unary("Size", x), f.unary("Size", mean)), type);
+    c.out(2, blend(4, standard ? variance : f.div(f.mul(variance, count), f.add(count, -1))));
+  }
+  if (c.wants(3)) c.out(3, f.squeeze(mean, {0, 2}));
+  if (c.wants(4)) c.out(4, f.squeeze(rstd, {0, 2}));
+}
+
+// `own`: the statistics are the batch's, and depend on x.
+void batch_norm_grad_body(BodyContext& c, bool own) {
+  BodyFormula f(c);
+  const DType type = stats_type(c.in(1)), of_scale = c.in(2)->type().dtype;
+  NodeArg *dy = f.cast(by_channel(f, c.in(0)), type), *x = f.cast(by_channel(f, c.in(1)), type);
+  NodeArg* rstd = column(f, c.in(4), type);
+  if (!own) rstd = reciprocal_deviation(f, rstd);
+  NodeArg* xhat = f.mul(f.sub(x, column(f, c.in(3), type)), rstd);
+  NodeArg* g = f.mul(dy, column(f, c.in(2), type));
+  if (c.wants(0)) {
+    NodeArg* dx = own ? normalization_dx(f, g, xhat, rstd, {0, 2}, true) : f.mul(g, rstd);
+    c.out(0, f.cast(f.reshape_like(dx, c.in(1)), c.in(1)->type().dtype));
+  }
+  if (c.wants(1)) c.out(1, f.cast(f.sum(f.mul(dy, xhat), {0, 2}, false), of_scale));
+  if (c.wants(2)) c.out(2, f.cast(f.sum(dy, {0, 2}, false), of_scale));
+}
+
 // Before opset 14 the extra outputs, and before 7 the attribute is_test, said whether this is training.
 void upgrade_batch_norm(UpgradeContext& c) {
   const bool spatial = c.take_int("spatial").value_or(1) != 0;
@@ -124,6 +185,7 @@ ORTMODULE_OP("", BatchNormalization, 14)
     .attr("momentum", AttrKind::kFloat)
     .attr("training_mode", AttrKind::kInt)
     .infer(infer_batch_norm)
+    .body(own_statistics_body)
     .grad({"X", "scale", "B"}, batch_norm_gradient)
     .no_grad({"input_mean", "input_var"});
 
@@ -133,7 +195,8 @@ ORTMODULE_OP("ai.ortmodule", BatchNormalizationGrad, 1)
     .input("scale")
     .input("mean")
     .input("var")
-    .apply(grad_outputs);
+    .apply(grad_outputs)
+    .body([](BodyContext& c) { batch_norm_grad_body(c, false); });
 
 // new = (1 - momentum) * running + momentum * batch, with the unbiased variance. "reserve" is cuDNN's workspace.
 ORTMODULE_OP("ai.ortmodule", BatchNormTraining, 1)
@@ -151,6 +214,7 @@ ORTMODULE_OP("ai.ortmodule", BatchNormTraining, 1)
     .attr("epsilon", AttrKind::kFloat)
     .attr("momentum", AttrKind::kFloat)
     .infer(infer_batch_norm_training)
+    .body(own_statistics_body)
     .grad({"x", "scale", "bias"}, own_statistics_gradient)
     .no_grad({"running_mean", "running_var"});
 
@@ -175,6 +239,7 @@ ORTMODULE_OP("ai.ortmodule", BatchNormTrainingGrad, 1)
     .input("mean")
     .input("invstd")
     .input("reserve")
-    .apply(grad_outputs);
+    .apply(grad_outputs)
+    .body([](BodyContext& c) { batch_norm_grad_body(c, true); });
 
 }  // namespace ortmodule

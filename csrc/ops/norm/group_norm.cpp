@@ -2,6 +2,7 @@
 //
 // InstanceNormalization is the case of one channel per group and shares kernels and gradient; num_groups = 0 means it.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -39,10 +40,6 @@ void group_norm_gradient(GradContext& c) {
   for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
 }
 
-void group_norm_like(OpRecord& op) {
-  op.output("Y").saved("mean").saved("rstd").attr("epsilon", AttrKind::kFloat).infer(infer_group_norm);
-}
-
 // One scale and bias per group once: each is repeated for the channels of its group.
 void upgrade_group_norm(UpgradeContext& c) {
   const auto repeated = [&](NodeArg* per_group, NodeArg* sizes) {
@@ -54,6 +51,57 @@ void upgrade_group_norm(UpgradeContext& c) {
       c.emit("Concat", {c.ints({1}), c.emit("Div", {channels, c.emit("Shape", {c.I(1)})})}, {{"axis", int64_t{0}}});
   NodeArg *scale = repeated(c.I(1), sizes), *bias = repeated(c.I(2), sizes);
   c.rewrite({c.I(0), scale, bias});
+}
+
+// [N, groups, rest], with 0 groups for one per channel.
+NodeArg* in_groups(BodyFormula& f, NodeArg* x) { return f.reshape(x, {0, f.c.node().get_int("num_groups", 0), -1}); }
+
+// x * scale + bias with one number per channel; bias may be null.
+NodeArg* per_channel(BodyFormula& f, NodeArg* x, NodeArg* scale, NodeArg* bias) {
+  NodeArg* y = f.mul(f.reshape(x, {0, 0, -1}), f.unsqueeze(scale, {1}));
+  return f.reshape_like(bias ? f.add(y, f.unsqueeze(bias, {1})) : y, x);
+}
+
+// For a portable graph whose backward reads the statistics, outputs that the standard's operators lack.
+void group_norm_body(BodyContext& c) {
+  BodyFormula f(c);
+  const DType type = is_reduced_floating(c.in(0)->type().dtype) ? DType::kFloat : c.in(0)->type().dtype;
+  NodeArg* x = in_groups(f, f.cast(c.in(0), type));
+  NodeArg* mean = f.mean(x, {2});
+  NodeArg* centered = f.sub(x, mean);
+  NodeArg* variance = f.mean(f.mul(centered, centered), {2});
+  NodeArg* rstd = f.unary("Reciprocal", f.unary("Sqrt", f.add(variance, c.node().get_float("epsilon", 1e-5))));
+  NodeArg* xhat = f.reshape_like(f.mul(centered, rstd), c.in(0));
+  c.out(0, f.cast(per_channel(f, xhat, f.cast(c.in(1), type), f.cast(c.in(2), type)), c.in(0)->type().dtype));
+  if (c.wants(1)) c.out(1, f.squeeze(mean, {2}));
+  if (c.wants(2)) c.out(2, f.squeeze(rstd, {2}));
+}
+
+void group_norm_like(OpRecord& op) {
+  op.output("Y")
+      .saved("mean")
+      .saved("rstd")
+      .attr("epsilon", AttrKind::kFloat)
+      .infer(infer_group_norm)
+      .body(group_norm_body);
+}
+
+void group_norm_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  const DType type = c.in(2)->type().dtype, result = c.in(1)->type().dtype, of_scale = c.in(4)->type().dtype;
+  NodeArg *dy = f.cast(c.in(0), type), *scale = f.cast(c.in(4), type);
+  NodeArg *mean = f.unsqueeze(c.in(2), {2}), *rstd = f.unsqueeze(c.in(3), {2});
+  NodeArg* xhat = f.mul(f.sub(in_groups(f, f.cast(c.in(1), type)), mean), rstd);
+  if (c.wants(0)) {
+    NodeArg* g = in_groups(f, per_channel(f, dy, scale, nullptr));
+    c.out(0, f.cast(f.reshape_like(normalization_dx(f, g, xhat, rstd, {2}, true), c.in(1)), result));
+  }
+  NodeArg* rows = f.reshape(dy, {0, 0, -1});
+  if (c.wants(1)) {
+    NodeArg* product = f.mul(rows, f.reshape(f.reshape_like(xhat, c.in(1)), {0, 0, -1}));
+    c.out(1, f.cast(f.sum(product, {0, 2}, false), of_scale));
+  }
+  if (c.wants(2)) c.out(2, f.cast(f.sum(rows, {0, 2}, false), of_scale));
 }
 
 }  // namespace
@@ -91,6 +139,7 @@ ORTMODULE_OP("ai.ortmodule", GroupNormalizationGrad, 1)
       c.same_as(1, 4);
       c.same_as(2, 4);
     })
-    .not_differentiable();
+    .not_differentiable()
+    .body(group_norm_grad_body);
 
 }  // namespace ortmodule

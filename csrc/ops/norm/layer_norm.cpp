@@ -2,6 +2,7 @@
 //
 // The standard's optional outputs Mean and InvStdDev are what backward needs, so nothing else is saved.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -60,6 +61,20 @@ void layer_norm_gradient(GradContext& c) {
   }
 }
 
+void layer_norm_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  const DType type = c.in(2)->type().dtype, result = c.in(1)->type().dtype;
+  std::vector<int64_t> axes;
+  for (int64_t axis = c.node().get_int("axis", -1), end = axis < 0 ? 0 : f.rank(c.in(1)); axis < end; ++axis)
+    axes.push_back(axis);
+  NodeArg* dy = f.cast(c.in(0), type);
+  NodeArg* xhat = f.mul(f.sub(f.cast(c.in(1), type), c.in(2)), c.in(3));
+  NodeArg* g = f.mul(dy, f.cast(c.in(4), type));
+  if (c.wants(0)) c.out(0, f.cast(normalization_dx(f, g, xhat, c.in(3), axes, true), result));
+  if (c.wants(1)) c.out(1, f.cast(f.sum_to(f.mul(dy, xhat), c.in(4)), c.in(4)->type().dtype));
+  if (c.wants(2)) c.out(2, f.cast(f.sum_to(dy, c.in(4)), c.in(4)->type().dtype));
+}
+
 void infer_layer_norm_grad(InferContext& c) {
   c.same_as(0, 1);
   c.same_as(1, 4);
@@ -92,6 +107,7 @@ ORTMODULE_OP("ai.ortmodule", LayerNormalizationGrad, 1)
     .output("dB", Presence::kOptional)
     .attr("axis", AttrKind::kInt)
     .infer(infer_layer_norm_grad)
-    .not_differentiable();
+    .not_differentiable()
+    .body(layer_norm_grad_body);
 
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 //
 // Backward keeps the reciprocal root mean square of each row beside x and scale.
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -30,6 +31,37 @@ void rms_norm_gradient(GradContext& c) {
   c.GI(1, grads[1]);
 }
 
+std::vector<int64_t> normalized_axes(BodyFormula& f, const NodeArg* x) {
+  std::vector<int64_t> axes;
+  for (int64_t axis = f.c.node().get_int("axis", -1), end = axis < 0 ? 0 : f.rank(x); axis < end; ++axis)
+    axes.push_back(axis);
+  return axes;
+}
+
+// For a portable graph whose backward reads rstd, an output that the standard's operator lacks.
+void rms_norm_body(BodyContext& c) {
+  BodyFormula f(c);
+  const DType type = is_reduced_floating(c.in(0)->type().dtype) ? DType::kFloat : c.in(0)->type().dtype;
+  NodeArg* x = f.cast(c.in(0), type);
+  NodeArg* square = f.mean(f.mul(x, x), normalized_axes(f, x));
+  NodeArg* rstd = f.unary("Reciprocal", f.unary("Sqrt", f.add(square, c.node().get_float("epsilon", 1e-5))));
+  c.out(0, f.mul(f.cast(f.mul(x, rstd), c.in(0)->type().dtype), c.in(1)));
+  if (c.wants(1)) c.out(1, rstd);
+}
+
+void rms_norm_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  const DType type = c.in(2)->type().dtype;
+  NodeArg* dy = f.cast(c.in(0), type);
+  NodeArg* xhat = f.mul(f.cast(c.in(1), type), c.in(2));
+  NodeArg* g = f.mul(dy, f.cast(c.in(3), type));
+  if (c.wants(0)) {
+    NodeArg* dx = normalization_dx(f, g, xhat, c.in(2), normalized_axes(f, c.in(1)), false);
+    c.out(0, f.cast(dx, c.in(1)->type().dtype));
+  }
+  if (c.wants(1)) c.out(1, f.cast(f.sum_to(f.mul(dy, xhat), c.in(3)), c.in(3)->type().dtype));
+}
+
 }  // namespace
 
 ORTMODULE_OP("", RMSNormalization, 23)
@@ -41,7 +73,8 @@ ORTMODULE_OP("", RMSNormalization, 23)
     .attr("epsilon", AttrKind::kFloat)
     .attr("stash_type", AttrKind::kInt)
     .infer(infer_rms_norm)
-    .grad({"X", "scale"}, rms_norm_gradient);
+    .grad({"X", "scale"}, rms_norm_gradient)
+    .body(rms_norm_body);
 
 ORTMODULE_OP("ai.ortmodule", RMSNormalizationGrad, 1)
     .input("dY")
@@ -55,6 +88,7 @@ ORTMODULE_OP("ai.ortmodule", RMSNormalizationGrad, 1)
       c.same_as(0, 1);
       c.same_as(1, 3);
     })
-    .not_differentiable();
+    .not_differentiable()
+    .body(rms_norm_grad_body);
 
 }  // namespace ortmodule

@@ -31,7 +31,7 @@ void infer_lp_pool(InferContext& c) {
       const Dim span = size + Dim(a.pads[i] + a.pads[i + a.rank()] - a.extent(i));
       out.push_back(plain      ? Dim::floor_div(span, Dim(a.strides[i])) + Dim(1)
                     : a.same() ? Dim::floor_div(size + Dim(a.strides[i] - 1), Dim(a.strides[i]))
-                               : c.fresh_dim());
+                               : c.fresh_shape(i + 1)[i]);
       continue;
     }
     const int64_t span = size.value() + a.pads[i] + a.pads[i + a.rank()] - a.extent(i);
@@ -93,8 +93,9 @@ ORTMODULE_OP("", MaxUnpool, 9)
         if (x->size() < 3 || !a.fits(x->size() - 2))
           c.error(str("X ", shape_text(*x), " does not fit the attributes: kernel_shape has ", a.rank(), " numbers"));
         out = Shape{(*x)[0], (*x)[1]};
+        const Shape unknown = c.fresh_shape(a.rank());
         for (size_t i = 0; i < a.rank(); ++i)
-          out->push_back(c.has(2) ? c.fresh_dim()
+          out->push_back(c.has(2) ? unknown[i]
                                   : ((*x)[i + 2] - Dim(1)) * Dim(a.strides[i]) +
                                         Dim(a.kernel[i] - a.pads[i] - a.pads[i + a.rank()]));
       }

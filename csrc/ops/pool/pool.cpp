@@ -5,6 +5,7 @@
 #include "ops/pool/window.h"
 
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -76,6 +77,67 @@ void pool_attributes(OpRecord& op) {
       .attr("strides", AttrKind::kInts);
 }
 
+// The standard's Indices count over the whole of X; within a plane they are what is left over.
+void max_pool_body(BodyContext& c) {
+  if (c.node().get_int("storage_order", 0) != 0) return;
+  BodyFormula f(c);
+  const auto outputs = c.emit_n("MaxPool", {c.in(0)}, 2, c.node().attributes());
+  c.out(0, outputs[0]);
+  if (c.wants(1)) c.out(1, outputs[1]);
+  if (!c.wants(2)) return;
+  NodeArg* plane = c.emit("ReduceProd", {f.shape(c.in(0), 2)}, {{"keepdims", int64_t{0}}});
+  c.out(2, c.emit("Mod", {outputs[1], plane}));
+}
+
+void max_pool_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* plane = c.emit("ReduceProd", {f.part(c.in(2), 2, INT64_MAX)}, {{"keepdims", int64_t{1}}});
+  NodeArg* flat = f.concat({f.part(c.in(2), 0, 2), plane});
+  NodeArg* dx = f.scatter_add(flat, f.reshape(c.in(1), {0, 0, -1}), f.reshape(c.in(0), {0, 0, -1}), 2);
+  c.out(0, f.reshape(dx, c.in(2)));
+}
+
+// Each window's dY over its number of elements goes to all of them: a transposed convolution with ones, plane by
+// plane, whose result begins at the left pad.
+void average_pool_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  PoolAttributes a(c.node());
+  if (a.ceil || a.same()) return;  // the last window's size and the pads depend on sizes
+  const DType type = c.in(0)->type().dtype;
+  const auto rank = static_cast<int64_t>(a.rank());
+  NodeArg* spatial = f.part(c.in(1), 2, INT64_MAX);
+  std::vector<int64_t> kernel_sizes{1, 1};
+  kernel_sizes.insert(kernel_sizes.end(), a.kernel.begin(), a.kernel.end());
+  NodeArg* ones = f.filled(c.ints(kernel_sizes), 1, type);
+  const Attributes window{{"strides", a.strides}, {"dilations", a.dilations}};
+
+  NodeArg* planes = f.reshape(c.in(0), f.concat({c.ints({-1, 1}), f.shape(c.in(0), 2)}));
+  if (c.node().get_int("count_include_pad", 0)) {
+    double count = 1;
+    for (int64_t k : a.kernel) count *= static_cast<double>(k);
+    planes = f.mul(planes, 1 / count);
+  } else {
+    Attributes padded = window;
+    padded["pads"] = a.pads;
+    planes = f.div(planes, c.emit("Conv", {f.filled(f.concat({c.ints({1, 1}), spatial}), 1, type), ones}, padded));
+  }
+  NodeArg* full = c.emit("ConvTranspose", {planes, ones}, window);
+  const std::vector<int64_t> begins(a.pads.begin(), a.pads.begin() + rank);
+  // What the windows did not reach at the end is zero; what they reached beyond is pad.
+  NodeArg* reach = f.sub(f.shape(full, 2), c.ints(begins));
+  std::vector<int64_t> cut{0, 0};
+  for (int64_t p : begins) cut.push_back(-p);
+  NodeArg* pads = f.concat({c.ints(cut), c.ints({0, 0}), f.sub(spatial, reach)});
+  c.out(0, f.reshape(c.emit("Pad", {full, pads}), c.in(1)));
+}
+
+// Equal maxima share the gradient.
+void global_max_pool_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* hits = f.cast(c.emit("Equal", {c.in(1), c.in(2)}), c.in(0)->type().dtype);
+  c.out(0, f.mul(hits, f.div(c.in(0), f.sum_to(hits, c.in(2)))));
+}
+
 }  // namespace
 
 // Indices are flat over the whole of X: planes in row-major (storage_order 0) or column-major order.
@@ -87,6 +149,7 @@ ORTMODULE_OP("", MaxPool, 1)
     .apply(pool_attributes)
     .attr("storage_order", AttrKind::kInt)
     .infer(infer_max_pool)
+    .body(max_pool_body)
     .grad({"X"}, max_pool_gradient);
 
 ORTMODULE_OP("ai.ortmodule", MaxPoolGrad, 1)
@@ -97,7 +160,8 @@ ORTMODULE_OP("ai.ortmodule", MaxPoolGrad, 1)
     .apply(pool_attributes)
     .attr("storage_order", AttrKind::kInt)
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(2)); })
-    .not_differentiable();
+    .not_differentiable()
+    .body(max_pool_grad_body);
 
 ORTMODULE_OP("", AveragePool, 1)
     .input("X")
@@ -114,7 +178,8 @@ ORTMODULE_OP("ai.ortmodule", AveragePoolGrad, 1)
     .apply(pool_attributes)
     .attr("count_include_pad", AttrKind::kInt)
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(1)); })
-    .not_differentiable();
+    .not_differentiable()
+    .body(average_pool_grad_body);
 
 // The gradient is dY over the number of elements, spread by a view.
 ORTMODULE_OP("", GlobalAveragePool, 1)
@@ -131,7 +196,12 @@ ORTMODULE_OP("ai.ortmodule", GlobalAveragePoolGrad, 1)
     .host_input("x_sizes")
     .output("dX")
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(1)); })
-    .not_differentiable();
+    .not_differentiable()
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      NodeArg* count = c.emit("ReduceProd", {f.part(c.in(1), 2, INT64_MAX)}, {{"keepdims", int64_t{0}}});
+      c.out(0, c.emit("Expand", {f.div(c.in(0), f.cast(count, c.in(0)->type().dtype)), c.in(1)}));
+    });
 
 ORTMODULE_OP("", GlobalMaxPool, 1)
     .input("X")
@@ -147,6 +217,7 @@ ORTMODULE_OP("ai.ortmodule", GlobalMaxPoolGrad, 1)
     .input("Y")
     .output("dX")
     .infer([](InferContext& c) { c.same_as(0, 1); })
-    .not_differentiable();
+    .not_differentiable()
+    .body(global_max_pool_grad_body);
 
 }  // namespace ortmodule

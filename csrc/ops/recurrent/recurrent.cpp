@@ -33,7 +33,8 @@ void infer_recurrent(InferContext& c) {
   }
   if (x && w && (*x)[2].is_known() && (*w)[2].is_known() && (*x)[2] != (*w)[2])
     c.error(str("X has ", (*x)[2].text(), " features, W is for ", (*w)[2].text()));
-  const Dim seq = x ? (*x)[batch_first ? 1 : 0] : c.fresh_dim(), batch = x ? (*x)[batch_first ? 0 : 1] : c.fresh_dim();
+  const Shape unknown = c.fresh_shape(3);  // the first is `hidden`'s
+  const Dim seq = x ? (*x)[batch_first ? 1 : 0] : unknown[1], batch = x ? (*x)[batch_first ? 0 : 1] : unknown[2];
   const Shape state = batch_first ? Shape{batch, directions, hidden} : Shape{directions, batch, hidden};
   c.out(0, c.dtype(0), batch_first ? Shape{batch, seq, directions, hidden} : Shape{seq, directions, batch, hidden});
   c.out(1, c.dtype(0), state);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -107,7 +108,12 @@ ORTMODULE_OP("ai.ortmodule", ReduceExtremeGrad, 1)
     .input("Y")
     .output("dX")
     .infer(infer_like_second)
-    .not_differentiable();
+    .not_differentiable()
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      NodeArg* hits = f.cast(c.emit("Equal", {c.in(1), c.in(2)}), c.in(0)->type().dtype);
+      c.out(0, f.mul(hits, f.div(c.in(0), f.sum_to(hits, c.in(2)))));
+    });
 
 ORTMODULE_OP("", ReduceProd, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::ReduceProdGrad", {restore_axes(c, c.GO(0)), c.I(0), c.I(1)},
@@ -170,11 +176,25 @@ ORTMODULE_OP("ai.ortmodule", ReduceSumTo, 1)
       ORTMODULE_CHECK(from.shape && to.shape && from.shape->size() >= to.shape->size(), kUnsupported,
                       "ReduceSumTo has no form in plain ONNX without known ranks (", c.node().describe(), ")");
       const size_t extra = from.shape->size() - to.shape->size();
-      std::vector<int64_t> axes;
-      for (size_t i = 0; i < from.shape->size(); ++i)
-        if (i < extra || (*from.shape)[i] != (*to.shape)[i - extra]) axes.push_back(static_cast<int64_t>(i));
-      NodeArg* summed = c.emit("ReduceSum", {c.in(0), c.ints(axes)},
-                               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}});
+      std::vector<int64_t> known;
+      bool all_known = true;
+      for (size_t i = 0; i < from.shape->size(); ++i) {
+        const bool equal = i >= extra && (*from.shape)[i] == (*to.shape)[i - extra];
+        const bool one = i >= extra && (*to.shape)[i - extra].is_known() && (*to.shape)[i - extra].value() == 1;
+        if (i < extra || (one && !equal)) known.push_back(static_cast<int64_t>(i));
+        all_known = all_known && (i < extra || equal || one);
+      }
+      NodeArg* axes = c.ints(known);
+      if (!all_known) {  // an axis is summed where its size is 1, which the run will tell
+        BodyFormula f(c);
+        NodeArg* ones = c.emit("NonZero", {c.emit("Equal", {c.in(1), c.ints({1})})});
+        std::vector<int64_t> leading;
+        for (size_t i = 0; i < extra; ++i) leading.push_back(static_cast<int64_t>(i));
+        NodeArg* found = f.add(f.reshape(ones, {-1}), c.ints({static_cast<int64_t>(extra)}));
+        axes = leading.empty() ? found : f.concat({c.ints(leading), found});
+      }
+      NodeArg* summed =
+          c.emit("ReduceSum", {c.in(0), axes}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}});
       c.out(0, c.emit("Reshape", {summed, c.in(1)}, {{"allowzero", int64_t{1}}}));
     });
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -94,7 +95,16 @@ ORTMODULE_OP("ai.ortmodule", TileGrad, 1)
         shape = c.fresh_shape(c.shape(0)->size());
       c.out(0, c.dtype(0), std::move(shape));
     })
-    .not_differentiable();
+    .not_differentiable()
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      NodeArg* repeats = f.div(f.shape(c.in(0)), c.in(1));
+      NodeArg* pairs = f.concat({f.unsqueeze(repeats, {1}), f.unsqueeze(c.in(1), {1})}, 1);  // r0 s0 r1 s1 ...
+      std::vector<int64_t> copies;
+      for (int64_t i = 0; i < f.rank(c.in(0)); ++i) copies.push_back(2 * i);
+      NodeArg* apart = c.emit("Reshape", {c.in(0), f.reshape(pairs, {-1})}, {{"allowzero", int64_t{1}}});
+      c.out(0, copies.empty() ? c.emit("Identity", {c.in(0)}) : f.sum(apart, copies, false));
+    });
 
 int64_t block(InferContext& c) {
   const int64_t b = c.attr_int("blocksize", 0);
@@ -135,7 +145,20 @@ ORTMODULE_OP("ai.ortmodule", DepthToSpaceGrad, 1)
     .required_attr("blocksize", AttrKind::kInt)
     .attr("mode", AttrKind::kString)
     .infer(infer_space_to_depth)
-    .not_differentiable();
+    .not_differentiable()
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      const int64_t b = c.node().get_int("blocksize", 1);
+      if (c.node().get_string("mode", "DCR") == "DCR")
+        return c.out(0, c.emit("SpaceToDepth", {c.in(0)}, {{"blocksize", b}}));
+      // [N, C, h, b, w, b] -> [N, C b b, h, w]
+      const auto along = [&](int64_t axis) { return f.div(f.shape(c.in(0), axis, axis + 1), c.ints({b})); };
+      NodeArg* head = f.shape(c.in(0), 0, 2);
+      NodeArg* blocks = f.reshape(c.in(0), f.concat({head, along(2), c.ints({b}), along(3), c.ints({b})}));
+      NodeArg* channels = f.mul(f.shape(c.in(0), 1, 2), c.ints({b * b}));
+      c.out(0, f.reshape(f.transpose(blocks, {0, 1, 3, 5, 2, 4}),
+                         f.concat({f.shape(c.in(0), 0, 1), channels, along(2), along(3)})));
+    });
 
 ORTMODULE_OP("", SpaceToDepth, 1)
     .input("input")

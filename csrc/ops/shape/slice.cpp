@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -81,6 +82,37 @@ void infer_slice(InferContext& c) {
   }
 }
 
+// One axis after the other, the last first: zeros with dY in the rows that a slice of 0, 1, ... names.
+void slice_grad_body(BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg *dx = c.in(0), *sizes = c.in(1);
+  const int64_t rank = f.rank(c.node().output(0));
+  const TensorData* given = c.in(4) ? c.in(4)->constant() : nullptr;
+  std::vector<int64_t> axes;
+  if (given) axes = given->to_ints();
+  if (!c.in(4) && f.rank(c.in(2)) == 1 && (*c.in(2)->type().shape)[0].is_known())
+    for (int64_t i = 0; i < (*c.in(2)->type().shape)[0].value(); ++i) axes.push_back(i);
+  else if (!given)
+    return;  // which axes are cut is known at run time only
+  const auto element = [&](size_t input, size_t k) {
+    const auto at = static_cast<int64_t>(k);
+    return f.cast(axes.size() == 1 ? c.in(input) : f.part(f.cast(c.in(input), DType::kInt64), at, at + 1),
+                  DType::kInt64);
+  };
+  for (size_t k = axes.size(); k-- > 0;) {
+    const int64_t axis = axes[k] < 0 ? axes[k] + rank : axes[k];
+    NodeArg* size = f.part(sizes, axis, axis + 1);
+    NodeArg* rows = c.emit(
+        "Slice", {f.range(size), element(2, k), element(3, k), c.ints({0}), c.in(5) ? element(5, k) : c.ints({1})});
+    std::vector<int64_t> column(static_cast<size_t>(rank - axis), 1);
+    column[0] = -1;
+    NodeArg* indices = c.emit("Expand", {f.reshape(rows, column), f.shape(dx)});
+    NodeArg* target = f.concat({f.shape(dx, 0, axis), size, f.shape(dx, axis + 1)});
+    dx = c.emit("ScatterElements", {f.filled(target, 0, dx->type().dtype), indices, dx}, {{"axis", axis}});
+  }
+  c.out(0, dx == c.in(0) ? c.emit("Identity", {dx}) : dx);
+}
+
 ORTMODULE_OP("", Slice, 10)
     .older(1, 9,
            [](UpgradeContext& c) {
@@ -116,7 +148,8 @@ ORTMODULE_OP("ai.ortmodule", SliceGrad, 1)
             dims         ? std::optional<Shape>(*dims)
             : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
                          : std::nullopt);
-    });
+    })
+    .body(slice_grad_body);
 
 // x with src in place of x[starts:ends:steps] along `axis`; starts, ends and steps hold one element each.
 ORTMODULE_OP("ai.ortmodule", SliceScatter, 1)

@@ -1,4 +1,5 @@
 // Softmax and LogSoftmax over one axis. Both gradients read the output alone.
+#include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -37,9 +38,17 @@ ORTMODULE_OP("", LogSoftmax, 13)
     });
 
 // dx = y * (dy - sum(dy * y))
-ORTMODULE_OP("ai.ortmodule", SoftmaxGrad, 1).apply(softmax_grad_like);
+ORTMODULE_OP("ai.ortmodule", SoftmaxGrad, 1).apply(softmax_grad_like).body([](BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* sum = f.sum(f.mul(c.in(0), c.in(1)), {c.node().get_int("axis", -1)});
+  c.out(0, f.mul(c.in(1), f.sub(c.in(0), sum)));
+});
 
 // dx = dy - exp(y) * sum(dy)
-ORTMODULE_OP("ai.ortmodule", LogSoftmaxGrad, 1).apply(softmax_grad_like);
+ORTMODULE_OP("ai.ortmodule", LogSoftmaxGrad, 1).apply(softmax_grad_like).body([](BodyContext& c) {
+  BodyFormula f(c);
+  NodeArg* sum = f.sum(c.in(0), {c.node().get_int("axis", -1)});
+  c.out(0, f.sub(c.in(0), f.mul(f.unary("Exp", c.in(1)), sum)));
+});
 
 }  // namespace ortmodule

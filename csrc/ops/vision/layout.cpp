@@ -73,7 +73,8 @@ ORTMODULE_OP("", CenterCropPad, 18)
       if (axes.empty())
         for (size_t i = 0; i < out.size(); ++i) axes.push_back(static_cast<int64_t>(i));
       if (dims && dims->size() != axes.size()) c.error(str("expected ", axes.size(), " sizes, got ", dims->size()));
-      for (size_t k = 0; k < axes.size(); ++k) out[c.axis(axes[k], out.size())] = dims ? (*dims)[k] : c.fresh_dim();
+      const Shape unknown = c.fresh_shape(axes.size());
+      for (size_t k = 0; k < axes.size(); ++k) out[c.axis(axes[k], out.size())] = dims ? (*dims)[k] : unknown[k];
       c.out(0, c.dtype(0), std::move(out));
     })
     .grad({"input_data"}, [](GradContext& c) { c.GI(0, c.emit("CenterCropPad", {c.GO(0), c.sizes_of(c.I(0))})); });

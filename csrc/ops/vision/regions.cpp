@@ -13,7 +13,8 @@ namespace {
 void infer_pooled(InferContext& c, int64_t height, int64_t width) {
   const Shape *x = c.shape_of_rank(0, 4), *rois = c.shape_of_rank(1, 2);
   if (height <= 0 || width <= 0) c.error(str("an output of ", height, " x ", width));
-  c.out(0, c.dtype(0), Shape{rois ? (*rois)[0] : c.fresh_dim(), x ? (*x)[1] : c.fresh_dim(), Dim(height), Dim(width)});
+  const Shape unknown = c.fresh_shape(2);
+  c.out(0, c.dtype(0), Shape{rois ? (*rois)[0] : unknown[0], x ? (*x)[1] : unknown[1], Dim(height), Dim(width)});
 }
 
 }  // namespace

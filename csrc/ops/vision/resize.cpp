@@ -14,7 +14,7 @@ namespace ortmodule {
 namespace {
 
 // The size of an axis under a scale, also where the axis is a symbol and the scale a power of two.
-Dim scaled(InferContext& c, const Dim& dim, double scale) {
+Dim scaled(const Dim& dim, double scale, const Dim& unknown) {
   if (dim.is_known()) return Dim(resized(dim.value(), scale));
   if (scale == 1) return dim;
   int exponent = 0;
@@ -22,18 +22,19 @@ Dim scaled(InferContext& c, const Dim& dim, double scale) {
     if (exponent >= 1) return dim * Dim(int64_t{1} << (exponent - 1));
     return Dim::floor_div(dim, Dim(int64_t{1} << (1 - exponent)));
   }
-  return c.fresh_dim();
+  return unknown;
 }
 
 const TensorData* filled(const TensorData* data) { return data && data->elements() > 0 ? data : nullptr; }
 
 void infer_scaled(InferContext& c, const ResizeAttributes& a, const std::vector<double>& scales) {
   Shape out = *c.shape(0);
+  const Shape unknown = c.fresh_shape(out.size());
   const std::vector<size_t> axes = a.axes_of(out.size());
   if (axes.size() != scales.size()) c.error(str("expected ", axes.size(), " scales, got ", scales.size()));
   for (size_t k = 0; k < axes.size(); ++k) {
     if (!(scales[k] > 0 && scales[k] < 1e9)) c.error(str("a scale of ", scales[k]));
-    out[axes[k]] = scaled(c, out[axes[k]], scales[k]);
+    out[axes[k]] = scaled(out[axes[k]], scales[k], unknown[axes[k]]);
   }
   c.out(0, c.dtype(0), std::move(out));
 }
@@ -42,7 +43,8 @@ void infer_unknown(InferContext& c, const ResizeAttributes& a) {
   std::optional<Shape> out;
   if (c.shape(0)) {
     out = *c.shape(0);
-    for (size_t axis : a.axes_of(out->size())) (*out)[axis] = c.fresh_dim();
+    const Shape unknown = c.fresh_shape(out->size());
+    for (size_t axis : a.axes_of(out->size())) (*out)[axis] = unknown[axis];
   }
   c.out(0, c.dtype(0), std::move(out));
 }
