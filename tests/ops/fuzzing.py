@@ -166,7 +166,10 @@ def run(number: int) -> str | None:
     if flowing:
         try:
             torch.autograd.grad(
-                flowing, [v for v in values if v.requires_grad], [torch.ones_like(y) for y in flowing], allow_unused=True
+                flowing,
+                [v for v in values if v.requires_grad],
+                [torch.ones_like(y) for y in flowing],
+                allow_unused=True,
             )
         except Exception:  # autograd raises its own; it must only not crash
             pass

@@ -19,7 +19,9 @@ def cast_like_cases(dtype: torch.dtype) -> list[Case]:
     x = rand(2, 3, dtype=dtype, low=-4, high=4)
     wide = torch.float64 if dtype != torch.float64 else torch.float32
     kinds = (dtype, wide, torch.bfloat16, torch.int32, torch.bool)
-    return [Case((x, torch.zeros(2).to(k)), smooth=k == dtype) for k in kinds] + [Case((rand(3, dtype=torch.int32), x), smooth=False)]
+    return [Case((x, torch.zeros(2).to(k)), smooth=k == dtype) for k in kinds] + [
+        Case((rand(3, dtype=torch.int32), x), smooth=False)
+    ]
 
 
 BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.bfloat16: torch.int16}
