@@ -1,6 +1,10 @@
 #include "bindings/errors.h"
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/Exceptions.h>
+
+#include <new>
+#include <stdexcept>
 
 #include "base/status.h"
 
@@ -23,6 +27,12 @@ const char* python_class(ErrorCode code) {
   }
 }
 
+// What libraries throw: users still catch one type.
+void set_error(const char* what) {
+  const auto type = pybind11::module_::import("ortmodule.errors").attr("ORTModuleError");
+  PyErr_SetString(type.ptr(), what);
+}
+
 }  // namespace
 
 void register_errors(pybind11::module_&) {
@@ -38,6 +48,16 @@ void register_errors(pybind11::module_&) {
       PyErr_SetObject(type.ptr(), message.ptr());
     } catch (python_error& e) {  // raised by Python code that an operator called
       e.restore();
+    } catch (const pybind11::builtin_exception&) {
+      throw;  // pybind11 knows which Python error it stands for
+    } catch (const c10::Error& e) {
+      set_error(e.what_without_backtrace());
+    } catch (const std::runtime_error& e) {
+      set_error(e.what());
+    } catch (const std::logic_error& e) {
+      set_error(e.what());
+    } catch (const std::bad_alloc& e) {
+      set_error(e.what());
     }
   });
 }

@@ -6,6 +6,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <new>
+#include <stdexcept>
 
 #include "base/status.h"
 #include "ops/aten_support.h"
@@ -74,14 +76,29 @@ void Executor::load_constants(Frame& frame) const {
   for (const auto& [slot, tensor] : constants_) frame.slots[slot] = tensor;
 }
 
+namespace {
+
+[[noreturn]] void fail_in(const Node& node, const char* what) {
+  fail(ErrorCode::kRuntime, "[", node.op(), "] ", what, " (", node.describe(), ")");
+}
+
+}  // namespace
+
 void Executor::run_step(const Prepared& prepared, KernelContext& context, CpuAllocationServer* allocations) const {
   try {
     const CpuAllocationScope scope(allocations);
     context.set_step(prepared.view);
     prepared.kernel(context);
+  } catch (const Error&) {
+    throw;
   } catch (const c10::Error& e) {
-    fail(ErrorCode::kRuntime, "[", prepared.step->node->op(), "] ", e.what_without_backtrace(), " (",
-         prepared.step->node->describe(), ")");
+    fail_in(*prepared.step->node, e.what_without_backtrace());
+  } catch (const std::runtime_error& e) {  // not all that ATen throws is its own
+    fail_in(*prepared.step->node, e.what());
+  } catch (const std::logic_error& e) {
+    fail_in(*prepared.step->node, e.what());
+  } catch (const std::bad_alloc& e) {
+    fail_in(*prepared.step->node, e.what());
   }
 }
 

@@ -7,13 +7,28 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 
+#include <algorithm>
+
+#include "base/status.h"
 #include "ops/conv/conv_pads.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 
 namespace ortmodule {
 
+namespace {
+
+// The type rule says the same where it knows the ranks.
+void check_fits(const ConvAttributes& a, const at::Tensor& x, const at::Tensor& w) {
+  ORTMODULE_CHECK(x.dim() >= 3 && w.dim() == x.dim() && a.fits(static_cast<size_t>(x.dim() - 2)), kRuntime,
+                  "[Conv] X of shape ", x.sizes(), ", W of shape ", w.sizes(),
+                  " and the attributes do not fit: all should have the same number of spatial axes");
+}
+
+}  // namespace
+
 ConvAttributes conv_attributes(const ConvAttributes& declared, const at::Tensor& x, const at::Tensor& w) {
+  check_fits(declared, x, w);
   ConvAttributes a = declared;
   if (a.auto_pad == "VALID") a.pads.assign(a.pads.size(), 0);
   if (!a.same()) return a;
@@ -39,6 +54,7 @@ namespace {
 size_t spatial_rank(const at::Tensor& x) { return static_cast<size_t>(x.dim() - 2); }
 
 ConvAttributes transpose_attributes(const ConvAttributes& declared, const at::Tensor& x, const at::Tensor& w) {
+  check_fits(declared, x, w);
   ConvAttributes a = declared;
   if (a.auto_pad == "VALID") a.pads.assign(a.pads.size(), 0);
   if (!a.same() && a.output_shape.empty()) return a;
@@ -60,12 +76,13 @@ std::vector<int64_t> zeros(size_t n) { return std::vector<int64_t>(n, 0); }
 template <void (*kernel)(KernelContext&, const ConvAttributes&)>
 Kernel make(const Node& node) {
   const auto& shape = node.input(node.op().ends_with("Grad") ? 2 : 1)->type().shape;
-  const size_t rank = shape ? shape->size() - 2 : node.get_ints("kernel_shape", {1, 1}).size();
+  const size_t rank = shape ? std::max<size_t>(shape->size(), 2) - 2 : node.get_ints("kernel_shape", {1, 1}).size();
   return [a = ConvAttributes(node, rank)](KernelContext& c) { kernel(c, a); };
 }
 
 void conv(KernelContext& c, const ConvAttributes& declared) {
   const at::Tensor &x = c.in(0), &w = c.in(1), bias = c.in_or_undefined(2);
+  check_fits(declared, x, w);
   const size_t rank = spatial_rank(x);
   const auto run = [&](const at::Tensor& input, c10::IntArrayRef padding, const ConvAttributes& a) {
     c.out(0, at::convolution(input, w, bias, a.strides, padding, a.dilations, false, zeros(rank), a.group));

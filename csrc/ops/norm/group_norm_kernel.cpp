@@ -29,7 +29,8 @@ Kernel make_group_norm(const Node& node) {
   return [groups, epsilon](KernelContext& c) {
     const at::Tensor x = dense(c.in(0));
     const Extent e(x, groups);
-    auto [y, mean, rstd] = at::native_group_norm(x, c.in(1).contiguous(), c.in(2).contiguous(), e.batch, e.channels, e.inner, e.groups, epsilon);
+    auto [y, mean, rstd] = at::native_group_norm(x, c.in(1).contiguous(), c.in(2).contiguous(), e.batch, e.channels,
+                                                 e.inner, e.groups, epsilon);
     c.out(0, std::move(y));
     const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     if (c.wants(1)) c.out(1, to_type(mean, type));

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>
 
+#include "base/status.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 
@@ -20,6 +21,8 @@ struct Response {
 
   // Sums over the window of `before` channels in front of each channel and the rest behind.
   at::Tensor window_sum(const at::Tensor& t, int64_t before) const {
+    ORTMODULE_CHECK(t.dim() >= 2 && size >= 1, kRuntime, "[LRN] X should be [N, C, ...] and size positive, got ",
+                    t.sizes(), " and ", size);
     std::vector<int64_t> pads(static_cast<size_t>(2 * t.dim() - 2), 0);
     pads[pads.size() - 2] = before;
     pads[pads.size() - 1] = size - 1 - before;

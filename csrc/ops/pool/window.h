@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "graph/graph.h"
 
 namespace ortmodule {
@@ -26,6 +27,9 @@ struct PoolAttributes {
     if (strides.empty()) strides.assign(rank, 1);
     if (dilations.empty()) dilations.assign(rank, 1);
     if (pads.empty() || auto_pad == "VALID") pads.assign(2 * rank, 0);
+    ORTMODULE_CHECK_GRAPH(fits(rank), "[", node.op(), "] kernel_shape has ", rank,
+                          " numbers; strides, dilations and pads should fit it and be positive (", node.describe(),
+                          ")");
   }
 
   size_t rank() const { return kernel.size(); }
