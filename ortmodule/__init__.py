@@ -19,6 +19,7 @@ from .errors import (  # noqa: E402
 from .inference_session import InferenceSession  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
+from .profiler import NodeTime, Profile, profile  # noqa: E402
 from .report import Report  # noqa: E402
 
 __all__ = [
@@ -29,10 +30,13 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidGraphError",
     "LogLevel",
+    "NodeTime",
     "ORTModule",
     "ORTModuleError",
     "Options",
+    "Profile",
     "Report",
     "UnsupportedError",
+    "profile",
     "release_memory",
 ]

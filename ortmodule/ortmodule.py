@@ -141,6 +141,11 @@ class ORTModule(nn.Module):
             fallback_reason=reason,
         )
 
+    def _sessions(self) -> Iterator[_C.Session]:
+        yield from (t.session for t in self._manager.transitions())
+        if self._fallback_reasons:
+            yield from self._parts.sessions()
+
     # -- the wrapped module's surface -------------------------------------------------------------------------------
 
     @property
