@@ -21,6 +21,7 @@ from .extending import SessionOptions, include_dir, register_gradient  # noqa: E
 from .inference_session import InferenceSession  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
+from .profiler import NodeTime, Profile, profile  # noqa: E402
 from .report import Report  # noqa: E402
 from .training_graph import export_training_graph  # noqa: E402
 
@@ -32,9 +33,11 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidGraphError",
     "LogLevel",
+    "NodeTime",
     "ORTModule",
     "ORTModuleError",
     "Options",
+    "Profile",
     "Report",
     "SessionOptions",
     "UnsupportedError",
@@ -42,5 +45,6 @@ __all__ = [
     "include_dir",
     "register_gradient",
     "register_operator_mapping",
+    "profile",
     "release_memory",
 ]

@@ -205,6 +205,11 @@ class ORTModule(nn.Module):
             matmul_choices=tuple(_C.matmul_choices().splitlines()),
         )
 
+    def _sessions(self) -> Iterator[_C.Session]:
+        yield from (t.session for t in self._manager.transitions())
+        if self._fallback_reasons:
+            yield from self._parts.sessions()
+
     # -- the wrapped module's surface -------------------------------------------------------------------------------
 
     @property

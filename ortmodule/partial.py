@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from . import _C
 from .errors import ORTModuleError
 from .graph_transition import GraphTransitionManager
 from .graph_transition.signature import hook_tables
@@ -57,6 +58,10 @@ class PartialFallback:
     def session_reports(self) -> Iterator[SessionReport]:
         for part in self._parts:
             yield from part.session_reports()
+
+    def sessions(self) -> Iterator[_C.Session]:
+        for part in self._parts:
+            yield from part.sessions()
 
     def exports(self) -> Iterator[Export]:
         for part in self._parts:
@@ -122,6 +127,11 @@ class _Part:
         yield from (t.report() for t in self._manager.transitions())
         if self._inner is not None:
             yield from self._inner.session_reports()
+
+    def sessions(self) -> Iterator[_C.Session]:
+        yield from (t.session for t in self._manager.transitions())
+        if self._inner is not None:
+            yield from self._inner.sessions()
 
     def exports(self) -> Iterator[Export]:
         yield from self._manager.exports

@@ -196,6 +196,18 @@ std::string Session::plan_text() const {
   return text;
 }
 
+py::list Session::take_times() const {
+  py::list out;
+  for (const StepTime& time : compiled_.agent->take_times()) {
+    const Node& node = *time.step->node;
+    const bool fallback = node.domain() == kAtenDomain;
+    out.append(py::make_tuple(node.phase() == Phase::kForward ? "forward" : "backward",
+                              fallback ? node.get_string("operator", node.op()) : node.op(), node.name(), time.calls,
+                              time.seconds));
+  }
+  return out;
+}
+
 void register_session(py::module_& m) {
   py::class_<Session, std::shared_ptr<Session>>(m, "Session",
                                                 "A model compiled for one set of trainable inputs and one mode.")
@@ -217,7 +229,8 @@ void register_session(py::module_& m) {
              return names;
            })
       .def("stage_model", &Session::stage_model, py::arg("stage"), py::arg("portable") = false)
-      .def("plan_text", &Session::plan_text);
+      .def("plan_text", &Session::plan_text)
+      .def("take_times", &Session::take_times);
 
   m.def("matmul_choices", &matmul_choices);
   m.def("release_memory", &release_step_memory, py::call_guard<py::gil_scoped_release>());
@@ -238,6 +251,7 @@ void register_session(py::module_& m) {
       "The model with its gradients in standard ONNX operators, serialized.");
   m.def("register_custom_ops_library", &load_custom_ops, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
         "Loads a shared library of custom operators; their names.");
+  m.def("profile", &Executor::profile, py::arg("on"));
   m.def("operators", [] {
     py::list out;
     for (const OpRecord* record : Registry::instance().all()) {

@@ -30,6 +30,8 @@ class Session {
   // The graph of a stage as a serialized ModelProto; `portable` in operators that any ONNX runtime has.
   pybind11::bytes stage_model(const std::string& name, bool portable) const;
   std::string plan_text() const;
+  // (phase, operator, node, calls, seconds) of each step that ran while profiled, since the last time.
+  pybind11::list take_times() const;
   const CompiledModel& compiled() const { return compiled_; }
   const std::vector<DType>& input_types() const { return input_types_; }
 

@@ -7,6 +7,10 @@
 
 #include "ops/cpu_simd.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace ortmodule {
 namespace {
 
@@ -57,33 +61,63 @@ const Level& level() {
   return best;
 }
 
-template <int width>
-ORTMODULE_INLINE void transpose_panel(float* panel, const float* rows, int64_t step, int64_t size) {
+// to[p * width + i] = from[i * step + p] for p < size, i < count.
+ORTMODULE_INLINE void transpose_any(const float* from, int64_t step, float* to, int64_t width, int64_t size,
+                                    int64_t count) {
   for (int64_t p = 0; p < size; ++p)
-    for (int j = 0; j < width; ++j) panel[p * width + j] = rows[j * step + p];
+    for (int64_t i = 0; i < count; ++i) to[p * width + i] = from[i * step + p];
 }
+
+#if defined(__x86_64__)
+// The same for 8 rows, in blocks of 8 x 8: pairs, then quadruples, then halves change places.
+__attribute__((target("avx2"))) void transpose_eight(const float* from, int64_t step, float* to, int64_t width,
+                                                     int64_t size) {
+  int64_t p = 0;
+  for (; p + 8 <= size; p += 8) {
+    __m256 rows[8], pairs[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) rows[i] = _mm256_loadu_ps(from + i * step + p);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+      rows[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+      rows[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+      rows[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+      rows[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      _mm256_storeu_ps(to + (p + i) * width, _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x20));
+      _mm256_storeu_ps(to + (p + i + 4) * width, _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x31));
+    }
+  }
+  for (; p < size; ++p)
+    for (int64_t i = 0; i < 8; ++i) to[p * width + i] = from[i * step + p];
+}
+#endif
 
 }  // namespace
 
 int64_t panel_width() { return level().width; }
 
-ORTMODULE_SIMD void pack_columns(float* panels, int64_t first, const float* rows, int64_t step, int64_t count,
-                                 int64_t size) {
+void pack_columns(float* panels, int64_t first, const float* rows, int64_t step, int64_t count, int64_t size) {
   const int64_t width = panel_width();
   for (int64_t j = 0; j < count; j += width) {
     float* panel = panels + (first + j) * size;
     const float* from = rows + j * step;
     const int64_t filled = std::min(width, count - j);
-    if (filled == 8 && width == 8) {
-      transpose_panel<8>(panel, from, step, size);
-    } else if (filled == 16 && width == 16) {
-      transpose_panel<16>(panel, from, step, size);
-    } else if (filled == 32) {
-      transpose_panel<32>(panel, from, step, size);
-    } else {
-      for (int64_t p = 0; p < size; ++p)
-        for (int64_t i = 0; i < width; ++i) panel[p * width + i] = i < filled ? from[i * step + p] : 0.0f;
-    }
+    int64_t done = 0;
+#if defined(__x86_64__)
+    if (width >= 16)  // a level with AVX2
+      for (; done + 8 <= filled; done += 8) transpose_eight(from + done * step, step, panel + done, width, size);
+#endif
+    transpose_any(from + done * step, step, panel + done, width, size, filled - done);
+    if (filled < width)
+      for (int64_t p = 0; p < size; ++p) std::fill(panel + p * width + filled, panel + (p + 1) * width, 0.0f);
   }
 }
 

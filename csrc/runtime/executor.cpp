@@ -6,6 +6,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <new>
 #include <stdexcept>
 
@@ -27,7 +29,43 @@ bool stays_on_host(const NodeArg& value) {
   return true;
 }
 
+std::atomic<int> profilers{0};
+
+// Times the steps of one run; what an unprofiled run costs is one comparison per step.
+class StepClock {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit StepClock(size_t steps) : on_(profilers.load(std::memory_order_relaxed) > 0) {
+    if (on_) seconds_.reserve(steps);
+  }
+  bool on() const { return on_; }
+  void start() {
+    if (on_) begin_ = Clock::now();
+  }
+  void stop() {
+    if (on_) seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin_).count());
+  }
+  const std::vector<double>& seconds() const { return seconds_; }
+
+ private:
+  bool on_;
+  Clock::time_point begin_{};
+  std::vector<double> seconds_;
+};
+
 }  // namespace
+
+void Executor::profile(bool on) { profilers += on ? 1 : -1; }
+
+std::vector<StepTime> Executor::take_times() const {
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  std::vector<StepTime> out;
+  for (size_t i = 0; i < times_.size(); ++i)
+    if (times_[i].first > 0) out.push_back({steps_[i].step, times_[i].first, times_[i].second});
+  times_.clear();
+  return out;
+}
 
 Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(plan)), device_(device) {
   const std::string device_type = c10::DeviceTypeName(device_.type(), true);
@@ -115,10 +153,13 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     (*sink)(index, again ? frame.slots[slot] : std::move(frame.slots[slot]));
   };
   const std::shared_ptr<StepMemory::Run> memory = frame.memory ? frame.memory->run() : nullptr;
+  StepClock clock(steps_.size());
   for (size_t i = begin; i < std::min(end, steps_.size()); ++i) {
     const Prepared& prepared = steps_[i];
     if (memory) memory->step();
+    clock.start();
     run_step(prepared, context, memory.get());
+    clock.stop();
     if (observer) (*observer)(*prepared.step, frame);
     for (int slot : prepared.step->release) frame.slots[slot].reset();
     if (sink)
@@ -126,6 +167,13 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   }
   if (sink && end >= steps_.size())
     for (size_t index : emit_at_end_) emit(index);
+  if (!clock.on()) return;
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  times_.resize(steps_.size());
+  for (size_t i = 0; i < clock.seconds().size(); ++i) {
+    ++times_[begin + i].first;
+    times_[begin + i].second += clock.seconds()[i];
+  }
 }
 
 }  // namespace ortmodule

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "ops/kernel_context.h"
@@ -28,8 +29,19 @@ using StepObserver = std::function<void(const Step& step, const Frame& frame)>;
 // Receives output `index` of the plan as soon as nothing later in the plan reads it.
 using OutputSink = std::function<void(size_t index, at::Tensor value)>;
 
+// What a step took, summed over the runs since it was last asked. Where kernels are queued (a GPU) it is the time to
+// queue them.
+struct StepTime {
+  const Step* step;
+  int64_t calls;
+  double seconds;
+};
+
 class Executor {
  public:
+  // While the count of those who asked is above zero, every executor of the process times its steps.
+  static void profile(bool on);
+
   // Finds every kernel; throws kUnsupported naming the node that has none. The plan's graph must outlive it.
   Executor(ExecutionPlan plan, c10::Device device);
 
@@ -44,6 +56,8 @@ class Executor {
   const std::vector<size_t>& ready_after() const { return ready_after_; }
 
   const ExecutionPlan& plan() const { return plan_; }
+  // The steps that ran while profiled; forgets them.
+  std::vector<StepTime> take_times() const;
 
  private:
   struct Prepared {
@@ -60,6 +74,8 @@ class Executor {
   std::vector<size_t> emit_at_end_;
   std::vector<size_t> ready_after_;
   std::vector<std::pair<int, at::Tensor>> constants_;
+  mutable std::mutex times_mutex_;
+  mutable std::vector<std::pair<int64_t, double>> times_;  // per step: calls, seconds
 };
 
 }  // namespace ortmodule

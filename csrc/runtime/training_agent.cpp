@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/status.h"
 #include "plan/gradient_segments.h"
@@ -94,6 +95,17 @@ std::shared_ptr<BackwardProgram> TrainingAgent::program_for(const std::vector<at
     if (!it->second) it->second = program_.full_backward;
   }
   return it->second;
+}
+
+std::vector<StepTime> TrainingAgent::take_times() {
+  std::vector<StepTime> out = program_.forward->take_times();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::set<const BackwardProgram*> seen;  // several kinds of calls may share a program
+  for (const auto& [dys, program] : variants_) {
+    if (!program || !seen.insert(program.get()).second) continue;
+    for (const StepTime& time : program->executor->take_times()) out.push_back(time);
+  }
+  return out;
 }
 
 void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph,

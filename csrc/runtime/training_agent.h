@@ -96,6 +96,8 @@ class TrainingAgent {
   int64_t saved_bytes() const { return saved_bytes_; }
   // The kept memory of the session's runs; null where the device's allocator keeps its own (every GPU's does).
   const StepMemory* memory() const { return memory_.get(); }
+  // Of forward, then of every variant of backward (see Executor::take_times).
+  std::vector<StepTime> take_times();
 
  private:
   std::shared_ptr<BackwardProgram> program_for(const std::vector<at::Tensor>& dys);

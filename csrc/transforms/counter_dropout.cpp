@@ -39,8 +39,9 @@ class CounterAttentionRule : public RewriteRule {
   const char* name() const override { return "counter_attention"; }
   std::vector<std::string> ops() const override { return {"ai.ortmodule::AttentionDropout"}; }
 
-  bool match(const Node&, const TransformContext& context) const override {
-    return context.training && context.options.dropout == "fast";
+  // A graph output keeps its name and its node.
+  bool match(const Node& node, const TransformContext& context) const override {
+    return context.training && context.options.dropout == "fast" && !node.output(0)->is_graph_output();
   }
 
   void rewrite(Graph& graph, Node& node, const TransformContext&) const override {

@@ -33,5 +33,22 @@ TEST(CounterDropout, DoesNothingOtherwise) {
   EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", inference), 0u);
 }
 
+TEST(CounterDropout, KeepsAttentionWithDropoutWholeInTraining) {
+  const char* text = R"(graph g(q: float[b, 2, s, 8], k: float[b, 2, s, 8], v: float[b, 2, s, 8]) -> (y)
+    opset "" 23
+    const %r: double[] = [0.1]
+    %a = ai.ortmodule::AttentionDropout(%q, %k, %v, _, %r) {is_causal=1}
+    %y = Relu(%a))";
+  TransformContext fast{.training = true};
+  fast.options.dropout = "fast";
+  auto g = resolved(text);
+  run_pass(make_counter_dropout(), *g, fast);
+  EXPECT_EQ(count(*g, "ai.ortmodule::PhiloxAttention"), 1u);
+  EXPECT_EQ(g->find("y")->producer()->input(0)->producer()->get_int("is_causal", 0), 1);
+  EXPECT_EQ(run_pass(make_decompose_attention(), *g, fast), 0u);
+  auto exact = resolved(text);
+  EXPECT_EQ(run_pass(make_counter_dropout(), *exact, {.training = true}), 0u);
+}
+
 }  // namespace
 }  // namespace ortmodule

@@ -162,7 +162,9 @@ at::Tensor flash_mask(const KernelContext& c, size_t i, const at::Tensor& k) {
 
 void tiled_attention(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2), mask = flash_mask(c, 3, k);
-  if (!flash_supports(q, k, v, mask)) return attention(c, options);
+  // A single query makes no tile: transposing the keys would cost more than the products.
+  const bool single = q.size(2) == 1 && !mask.defined();
+  if (single || !flash_supports(q, k, v, mask)) return attention(c, options);
   FlashResult result = flash_forward(flash_inputs(q, k, v, mask, options));
   c.out(0, std::move(result.y));
   c.out(4, std::move(result.lse));
