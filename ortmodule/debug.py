@@ -25,6 +25,7 @@ from .capture.compat import user_line_of
 from .capture.export import flatten_call
 from .errors import InvalidArgumentError
 from .graph_transition.info import PostExportProcessedModelInfo
+from .options import Options
 from .ortmodule import ORTModule
 
 __all__ = ["Comparison", "Difference", "compare"]
@@ -147,7 +148,8 @@ def compare(
     trace = captured.trace
     assert trace is not None
     judge = _Judge(rtol, atol)
-    run = _Run(module, captured, args, kwargs, loss)
+    options = model._options if type(model) is ORTModule else Options()
+    run = _Run(module, captured, args, kwargs, loss, options)
     expected, expected_gradients = run.module()
     reference = run.program()
     values, result, gradients = run.engine()
@@ -222,8 +224,9 @@ class _Run:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         loss: Callable[[Any], torch.Tensor] | None,
+        options: Options,
     ) -> None:
-        self._module, self._captured, self._loss = module, captured, loss
+        self._module, self._captured, self._loss, self._options = module, captured, loss, options
         self._leaves, self._spec = flatten_call(args, kwargs)
         self._state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
@@ -267,7 +270,7 @@ class _Run:
             info.post_export_processed_model.SerializeToString(),
             "training" if wanted else "inference",
             wanted,
-            {"device": device, "dropout": "torch"},
+            {"device": device, "dropout": "torch", "matmul": self._options.matmul},
         )
         values: dict[str, torch.Tensor] = {}
 

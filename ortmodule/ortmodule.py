@@ -363,3 +363,9 @@ def _check_order(module: nn.Module) -> None:
             raise InvalidArgumentError(
                 f"ORTModule goes inside {name}: write {name}(ORTModule(model)), not ORTModule({name}(model))"
             )
+    if any(base.__module__.startswith(("lightning.", "pytorch_lightning.")) for base in type(module).__mro__):
+        warnings.warn(
+            "Lightning calls the training_step of a LightningModule, not its forward: wrap the network that it holds, "
+            "self.net = ORTModule(net), to train that in ORTModule's engine",
+            stacklevel=3,
+        )

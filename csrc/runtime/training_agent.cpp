@@ -29,7 +29,8 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
     segments_ = gradient_segments(program_.full_backward->executor->ready_after(), program_.x_bytes);
 }
 
-std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state) {
+std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs,
+                                               std::shared_ptr<RunState>* state) {
   const MatmulScope matmul(program_.matmul);
   const std::shared_ptr<const StepObserver> observer = this->observer();
   auto run = std::make_shared<RunState>();

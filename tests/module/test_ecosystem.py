@@ -128,3 +128,9 @@ def test_a_result_may_be_an_object_that_keeps_tensors() -> None:
         (result["y"].mean() + result["cache"].total()).backward()
     assert_same_gradients(model, eager)
     assert exports(model) == 1
+
+
+def test_a_wrapped_lightning_module_is_told_to_wrap_its_network() -> None:
+    base = type("LightningModule", (nn.Linear,), {"__module__": "lightning.pytorch.core.module"})
+    with pytest.warns(UserWarning, match="wrap the network that it holds"):
+        pair(type("Mine", (base,), {})(2, 2))
