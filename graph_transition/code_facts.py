@@ -31,6 +31,7 @@ __all__ = [
     "code_digest",
     "file_origin",
     "functions_in",
+    "global_names",
     "globals_read",
     "is_patch",
     "names_in",
@@ -139,7 +140,13 @@ def _code_facts(code: types.CodeType) -> tuple[types.CodeType, tuple[str, ...], 
     return found
 
 
+def global_names(code: types.CodeType) -> tuple[str, ...]:
+    """The names that a function looks up among globals and builtins."""
+    return _code_facts(code)[1]
+
+
 def names_in(code: types.CodeType) -> tuple[str, ...]:
+    """Every name, and every string that looks like one, in a function."""
     return _code_facts(code)[3]
 
 

@@ -16,6 +16,7 @@ functions put into torch's classes from outside are followed.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import contextvars
 import enum
@@ -40,6 +41,7 @@ from .code_facts import (
     code_digest,
     file_origin,
     functions_in,
+    global_names,
     globals_read,
     is_patch,
     names_in,
@@ -52,8 +54,9 @@ __all__ = ["Fingerprint", "tensor_facts"]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.Size,
           torch.layout, torch.memory_format, range)  # fmt: skip
 # Objects that hold nothing a forward computes with.
-_SILENT = (logging.Logger, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()), threading.local,
-           weakref.ref, contextvars.ContextVar)  # fmt: skip
+_SILENT = (logging.Logger, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()))
+_DYNAMIC = {"eval", "exec", "globals", "__import__", "open", "input"}
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 _REPR_MODULES = {"torch", "torch._C", "decimal", "fractions", "datetime", "uuid"}
 _RANDOM = {"random", "numpy.random", "secrets"}
 # State of nn.Module that is described elsewhere, or that no forward reads.
@@ -80,7 +83,7 @@ class Fingerprint:
     def __init__(self, module: torch.nn.Module) -> None:
         self._tree = {id(m): name for name, m in module.named_modules(remove_duplicate=True)}
         self._module = module
-        self._names: set[str] = set()  # every name in reached code
+        self._names: set[str] = {"forward"}  # every name in reached code, and what torch calls by itself
         self._numbers: dict[int, int] = {}
         self._entities: list[Any] = []  # functions, classes, objects; their number is their place
         self._entries: list[Any] = []
@@ -193,8 +196,14 @@ class Fingerprint:
             raise Unkeyable(f"{where} is a tensor that is neither parameter nor buffer")
         if issubclass(kind, list | tuple | dict | set | frozenset | types.MappingProxyType):
             return self._container(value, where, depth + 1)
-        if issubclass(kind, _SILENT) or kind.__module__ == "weakref":
+        if issubclass(kind, _SILENT):
             return ("silent", kind.__qualname__)
+        if issubclass(kind, weakref.ref):
+            return ("weakref", self._describe(value(), where, depth + 1))
+        if issubclass(kind, contextvars.ContextVar):
+            return ("context", value.name, self._describe(value.get(None), where, depth + 1))
+        if issubclass(kind, threading.local):
+            return ("local", self._describe(dict(value.__dict__), where, depth + 1))
         if issubclass(kind, types.ModuleType):
             if value.__name__ in _RANDOM:
                 raise Unkeyable(f"{where} refers to the module '{value.__name__}'")
@@ -214,7 +223,7 @@ class Fingerprint:
             return ("operator", str(value))
         known = isinstance(getattr(value, "__dict__", None), dict) or bool(_slots(kind))
         outside = kind.__module__ in _REPR_MODULES or kind.__module__.partition(".")[0] in sys.stdlib_module_names
-        if not known or (outside and kind.__module__ != "__main__" and kind is not types.SimpleNamespace):
+        if not known or (outside and kind.__module__ != "__main__" and kind not in _NAMESPACES):
             raise Unkeyable(f"{where} holds a value of type {kind.__module__}.{kind.__qualname__}")
         return self._reference(value)
 
@@ -280,6 +289,10 @@ class Fingerprint:
         names = list(names_in(code))
         self._names.update(names)
         defaults = self._describe((function.__defaults__, function.__kwdefaults__), f"a default of {label}")
+        if not self._lenient:
+            dynamic = _DYNAMIC.intersection(global_names(code)).difference(function.__globals__)
+            if dynamic:
+                raise Unkeyable(f"{label} calls {', '.join(sorted(dynamic))}")
         reached = [(n, self._global(v, names, f"{n} in {label}")) for n, v in globals_read(function)]
         return (label, code_digest(code), defaults, closure, reached)
 

@@ -5,6 +5,8 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <unordered_map>
+
 #include "bindings/call_pattern.h"
 #include "bindings/session.h"
 
@@ -13,10 +15,39 @@ namespace py = pybind11;
 namespace ortmodule {
 namespace {
 
+// Note [Versions of dicts]
+// Everything a module holds lies in dicts, and CPython up to 3.12 counts a dict's changes. While a dict's version is
+// what it was when its entries were last compared, they are the same objects. A value that counts by what it holds
+// (a list) may change all the same, and is compared on every call. From 3.13 on a change of an attribute does not
+// always reach the version of the instance's dict, and every entry is compared on every call.
+constexpr uint64_t kNoVersion = 0;
+
+#if PY_VERSION_HEX < 0x030D0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+uint64_t version_of(PyObject* dict) { return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag; }
+#pragma GCC diagnostic pop
+#else
+uint64_t version_of(PyObject*) { return kNoVersion; }
+#endif
+
+// Whether a value is what it is for as long as it is the same object.
+bool immutable(PyObject* value) {
+  return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
+         PyUnicode_CheckExact(value);
+}
+
 // A named entry of a dict that must stay as it was; `holder` is the dict, or an object to ask by getattr. Without a
 // key: a dict whose length must stay (a module's hooks).
 struct Watch {
   py::object holder, key, expected;
+
+  // Whether the entry holds for as long as its dict does not change.
+  bool by_version() const {
+    if (!PyDict_CheckExact(holder.ptr())) return false;
+    if (key.is_none() || immutable(expected.ptr())) return true;
+    return PyDict_GetItemWithError(holder.ptr(), key.ptr()) == expected.ptr();
+  }
 
   bool holds() const {
     PyObject* now = nullptr;
@@ -40,12 +71,42 @@ struct Watch {
   }
 };
 
+// The entries of one dict that need a look only when the dict changed.
+struct WatchedDict {
+  py::object dict;
+  uint64_t version = kNoVersion;
+  std::vector<Watch> watches;
+
+  bool holds() {
+    const uint64_t now = version_of(dict.ptr());
+    if (now != kNoVersion && now == version) return true;
+    for (const Watch& watch : watches)
+      if (!(watch.by_version() && watch.holds())) return false;
+    version = now;
+    return true;
+  }
+};
+
 // Where a graph input comes from: a leaf of the call, a tensor of the module, or a constant.
 struct Source {
   long leaf = -1;
   py::object holder, key;  // a module's _parameters or _buffers
   at::Tensor constant;
   std::vector<TensorPattern> expected;  // one for the module's tensors
+  uint64_t version = kNoVersion;        // of `holder` when `found` was looked up
+  py::object found;
+
+  // The module's tensor, looked up again only when its dict changed; null when there is none. The Python object is
+  // kept, not the tensor in it: torch.utils.swap_tensors exchanges that.
+  const at::Tensor* read() {
+    const uint64_t now = version_of(holder.ptr());
+    if (now == kNoVersion || now != version) {
+      found = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(holder.ptr(), key.ptr()));
+      if (!found || !THPVariable_Check(found.ptr())) found = {};
+      version = now;
+    }
+    return found ? &THPVariable_Unpack(found.ptr()) : nullptr;
+  }
 };
 
 class FastCall {
@@ -65,42 +126,25 @@ class FastCall {
         grad_mode_(at::GradMode::is_enabled()),
         inference_mode_(c10::InferenceMode::is_enabled()) {
     for (const py::handle item : sources) sources_.push_back(read_source(item));
+    std::unordered_map<PyObject*, size_t> place;
     for (const py::handle item : watches) {
       const auto triple = py::reinterpret_borrow<py::tuple>(item);
-      watches_.push_back({triple[0], triple[1], triple[2]});
+      Watch watch{triple[0], triple[1], triple[2]};
+      if (!watch.by_version()) {
+        always_.push_back(std::move(watch));
+        continue;
+      }
+      const auto [it, fresh] = place.try_emplace(watch.holder.ptr(), dicts_.size());
+      if (fresh) dicts_.push_back({watch.holder, kNoVersion, {}});
+      dicts_[it->second].watches.push_back(std::move(watch));
     }
     for (const auto type : {at::kCPU, at::kCUDA}) autocast_.push_back(autocast_state(type));
   }
 
   // The result, or NotImplemented when anything differs.
   py::object call(const py::tuple& args, const py::dict& kwargs) {
-    if (at::GradMode::is_enabled() != grad_mode_ || c10::InferenceMode::is_enabled() != inference_mode_) return miss();
-    if (autocast_state(at::kCPU) != autocast_[0] || autocast_state(at::kCUDA) != autocast_[1]) return miss();
-    std::vector<at::Tensor> leaves;
-    leaves.reserve(args_.leaf_count() + kwargs_.leaf_count());
-    if (!args_.match(args.ptr(), leaves) || !kwargs_.match(kwargs.ptr(), leaves)) return miss();
-    for (const Watch& watch : watches_)
-      if (!watch.holds()) return miss();
-    std::vector<at::Tensor> inputs;
-    inputs.reserve(sources_.size());
-    for (const Source& source : sources_) {
-      if (source.leaf >= 0) {
-        inputs.push_back(leaves[source.leaf]);
-      } else if (source.constant.defined()) {
-        inputs.push_back(source.constant);
-      } else {
-        PyObject* tensor = PyDict_GetItemWithError(source.holder.ptr(), source.key.ptr());
-        if (!tensor || !THPVariable_Check(tensor)) return miss();
-        inputs.push_back(THPVariable_Unpack(tensor));
-        if (!source.expected[0].matches(inputs.back())) return miss();
-      }
-    }
-    if (!guard_.is_none()) {
-      py::list tensors;
-      for (const at::Tensor& leaf : leaves)
-        if (leaf.defined()) tensors.append(leaf);
-      if (!guard_(tensors).is_none()) return miss();
-    }
+    std::vector<at::Tensor> leaves, inputs;
+    if (!check(args, kwargs, leaves, inputs)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
     ++runs_;
     std::vector<at::Tensor> outputs = session_->run(inputs);
     if (restore_.is_none()) return py::cast(std::move(outputs[0]));
@@ -109,10 +153,45 @@ class FastCall {
     return restore_(std::move(outputs), given);
   }
 
+  bool matches(const py::tuple& args, const py::dict& kwargs) {
+    std::vector<at::Tensor> leaves, inputs;
+    return check(args, kwargs, leaves, inputs);
+  }
+
   int64_t runs() const { return runs_; }
 
  private:
-  static py::object miss() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
+  // Whether the call is like the one this was made for; its leaves and the graph's inputs, if so.
+  bool check(const py::tuple& args, const py::dict& kwargs, std::vector<at::Tensor>& leaves,
+             std::vector<at::Tensor>& inputs) {
+    if (at::GradMode::is_enabled() != grad_mode_ || c10::InferenceMode::is_enabled() != inference_mode_) return false;
+    if (autocast_state(at::kCPU) != autocast_[0] || autocast_state(at::kCUDA) != autocast_[1]) return false;
+    leaves.reserve(args_.leaf_count() + kwargs_.leaf_count());
+    if (!args_.match(args.ptr(), leaves) || !kwargs_.match(kwargs.ptr(), leaves)) return false;
+    for (const Watch& watch : always_)
+      if (!watch.holds()) return false;
+    for (WatchedDict& dict : dicts_)
+      if (!dict.holds()) return false;
+    inputs.reserve(sources_.size());
+    for (Source& source : sources_) {
+      if (source.leaf >= 0) {
+        inputs.push_back(leaves[source.leaf]);
+      } else if (source.constant.defined()) {
+        inputs.push_back(source.constant);
+      } else {
+        const at::Tensor* tensor = source.read();
+        if (!tensor || !source.expected[0].matches(*tensor)) return false;
+        inputs.push_back(*tensor);
+      }
+    }
+    if (!guard_.is_none()) {
+      py::list tensors;
+      for (const at::Tensor& leaf : leaves)
+        if (leaf.defined()) tensors.append(leaf);
+      if (!guard_(tensors).is_none()) return false;
+    }
+    return true;
+  }
 
   static std::vector<std::pair<size_t, size_t>> shifted(const std::vector<std::pair<size_t, size_t>>& dynamic,
                                                         size_t by) {
@@ -149,7 +228,8 @@ class FastCall {
   bool grad_mode_, inference_mode_;
   std::vector<std::pair<bool, at::ScalarType>> autocast_;
   std::vector<Source> sources_;
-  std::vector<Watch> watches_;
+  std::vector<Watch> always_;
+  std::vector<WatchedDict> dicts_;
   int64_t runs_ = 0;
 };
 
@@ -164,6 +244,7 @@ void register_fast_call(py::module_& m) {
            py::arg("watches"), py::arg("guard"), py::arg("restore"))
       .def("call", &FastCall::call, py::arg("args"), py::arg("kwargs"),
            "The module's result, or NotImplemented when the call differs in anything that matters.")
+      .def("matches", &FastCall::matches, py::arg("args"), py::arg("kwargs"), "Whether `call` would run.")
       .def_property_readonly("runs", &FastCall::runs);
 }
 

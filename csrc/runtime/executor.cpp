@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
+#include "runtime/kernel_clock.h"
 #include "runtime/subgraph_runner.h"
 
 namespace ortmodule {
@@ -126,7 +127,10 @@ void Executor::run_step(const Prepared& prepared, KernelContext& context, CpuAll
   try {
     const CpuAllocationScope scope(allocations);
     context.set_step(prepared.view);
-    prepared.kernel(context);
+    if (KernelClock* clock = KernelClock::running())
+      clock->time([&] { prepared.kernel(context); });
+    else
+      prepared.kernel(context);
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& e) {

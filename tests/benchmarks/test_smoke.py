@@ -63,3 +63,22 @@ def test_gpu_check_runs_its_operator_part(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     part = json.loads(out.read_text())["operators"]
     assert part["state"] == "complete" and part["units"] == part["of"] and not part["failed"]
+
+
+def test_cold_start_compares_starts_with_and_without_the_cache(tmp_path: Path) -> None:
+    out = tmp_path / "starts.json"
+    arguments = "--models gpt2 --runners ortmodule,ortmodule|warm --small --batch 1 --length 8 --threads 1 --json"
+    done = run("cold_start.py", *(a.replace("|", " ") for a in arguments.split()), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    cold, warm = json.loads(out.read_text())["rows"]
+    assert cold["export"] == ["first call"] and warm["export"] == ["first call, from the disk cache"]
+    assert cold["loss"] == warm["loss"]
+
+
+def test_overhead_takes_the_kernels_off(tmp_path: Path) -> None:
+    out = tmp_path / "overhead.json"
+    arguments = "--models wide --parameters 6 --rounds 2 --repeats 3 --no-compile --json"
+    done = run("overhead.py", *arguments.split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["calls"] > 0 and row["kernels"] > 0 and row["checks"] > 0 and row["eager"] > 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import functools
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,32 @@ def test_closures_count_by_what_they_hold() -> None:
         key(closure(open(__file__)))
 
 
+ACTIVATION = """
+import torch
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+"""
+
+
+def test_a_module_class_that_forward_instantiates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(source: str) -> nn.Module:
+        double = load("activation_of_test", source, monkeypatch).Double
+        return Lambda(lambda m, x: double()(m.linear(x)))
+
+    assert key(make(ACTIVATION)) == key(make(ACTIVATION)) != key(make(ACTIVATION.replace("* 2", "* 3")))
+
+
+def test_what_a_weak_reference_or_a_namespace_leads_to_counts() -> None:
+    def make(holder: Any) -> nn.Module:
+        return Lambda(lambda m, x: m.linear(x) * (holder() if isinstance(holder, weakref.ref) else holder).scale)
+
+    for kind in (Node, lambda scale: argparse.Namespace(scale=scale)):
+        two, again, three = (kind(scale) for scale in (2.0, 2.0, 3.0))
+        assert key(make(two)) == key(make(again)) != key(make(three))
+        assert key(make(weakref.ref(two))) == key(make(weakref.ref(again))) != key(make(weakref.ref(three)))
+
+
 @dataclasses.dataclass
 class Node:
     scale: float
@@ -267,6 +295,8 @@ UNKEYABLE: dict[str, Callable[[], nn.Module]] = {
     "Python's random numbers": lambda: Lambda(lambda m, x: m.linear(x) * random.random()),
     "a module that is no sub-module": lambda: with_attribute([nn.Linear(4, 4)]),
     "a generator": lambda: with_attribute(i for i in range(3)),
+    "code that is made while it runs": lambda: Lambda(lambda m, x: eval("m.linear(x)", {"m": m, "x": x})),
+    "a file": lambda: Lambda(lambda m, x: m.linear(x) * len(open("scale").read())),
     "a script module": lambda: nn.Sequential(torch.jit.trace(nn.Linear(4, 4), torch.ones(2, 4))),
 }
 

@@ -1,0 +1,137 @@
+"""What a training step costs beyond its kernels: a model of 200 small parameters and 4 inputs.
+
+    python benchmarks/overhead.py --json out.json
+
+`step` is forward and backward; `kernels` is the time inside the engine's kernels during such a step, measured with a
+clock around each; `overhead` is the difference: checks of the call, binding, the walk over the plan, autograd, gradient
+writes, memory. `checks` is the time to find out that a call is like the last one. Eager and torch.compile run the same
+step in the same process, in turns. `fastest` is the fastest round of each: on a busy machine medians measure what else
+runs there. Not here: models of a real size (step_time.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from common import facts, table, write_json
+
+
+class Net(nn.Module):
+    """100 layers of 8 features: 200 parameters."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers))
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        x = a + b + c + d
+        for layer in self.layers:
+            x = layer(x)
+        return x.sum()
+
+
+class Wide(nn.Module):
+    """200 parameters and three operators: nearly nothing but overhead."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__()
+        self.rows = nn.ParameterList(nn.Parameter(torch.randn(8)) for _ in range(parameters))
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        return (torch.stack(list(self.rows)) * (a + b + c + d).sum(0)).sum()
+
+
+MODELS = {"deep": lambda n: Net(n // 2), "wide": Wide}
+
+
+def per_call(run: Callable[[], Any], repeats: int) -> float:
+    """Microseconds of one call."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats * 1e6
+
+
+def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    from ortmodule import _C, ORTModule
+
+    inputs = [torch.randn(4, 8) for _ in range(4)]
+    torch.manual_seed(0)
+    modules = {"eager": MODELS[name](args.parameters)}
+    if args.compile:
+        modules["compile"] = torch.compile(MODELS[name](args.parameters))
+    ours = ORTModule(MODELS[name](args.parameters))
+
+    def step_of(module: nn.Module) -> Callable[[], None]:
+        def step() -> None:
+            module.zero_grad()
+            module(*inputs).backward()
+
+        return step
+
+    steps = {runner: step_of(module) for runner, module in (("ortmodule", ours), *modules.items())}
+    failed = {}
+    for runner, step in list(steps.items()):
+        try:
+            for _ in range(5):
+                step()
+        except Exception as error:
+            failed[runner] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            del steps[runner]
+    if "ortmodule" in failed or ours.report().fallback != "none":
+        raise SystemExit(f"the model did not run in the engine: {failed or ours.report().fallback_reason}")
+    (fast,) = ours._manager.fast_calls[:1]
+    call = (tuple(inputs), {})
+
+    samples: dict[str, list[float]] = {}
+    for _ in range(args.rounds):
+        clearing = per_call(ours.zero_grad, args.repeats)  # no part of a step
+        round_ = {runner: per_call(step, args.repeats) - clearing for runner, step in steps.items()}
+        seconds, kernels = _C.kernel_seconds(lambda: per_call(steps["ortmodule"], args.repeats))
+        round_["kernels"] = seconds / args.repeats * 1e6
+        round_["overhead"] = round_["ortmodule"] - round_["kernels"]
+        round_["checks"] = per_call(lambda: fast.matches(*call), args.repeats)
+        for key, value in round_.items():
+            samples.setdefault(key, []).append(value)
+    row: dict[str, Any] = {key: statistics.median(values) for key, values in samples.items()}
+    row["fastest"] = {key: min(values) for key, values in samples.items() if key != "overhead"}
+    row["fastest"]["overhead"] = row["fastest"]["ortmodule"] - row["fastest"]["kernels"]
+    return {"model": name, "calls": kernels // args.repeats, **row, "failed": failed}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=lambda s: s.split(","), default=list(MODELS), help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--parameters", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--json", metavar="OUT")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [measure(name, args) for name in args.models]
+    columns = ("ortmodule", "kernels", "overhead", "checks", "eager", "compile")
+    cells = []
+    for row in rows:
+        for label, times in ((f"{row['model']} median", row), (f"{row['model']} fastest", row["fastest"])):
+            cells.append((label, str(row["calls"]), *(f"{times[k]:.1f}" if k in times else "-" for k in columns)))
+    print(f"{args.parameters} parameters, 4 inputs; microseconds per forward and backward")
+    print(table(("model", "kernel calls", *columns), cells))
+    for row in rows:
+        for runner, reason in row["failed"].items():
+            print(f"{row['model']}: {runner} failed: {reason}")
+    if args.json:
+        write_json(args.json, {"environment": facts(threads=1), "arguments": vars(args), "rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
