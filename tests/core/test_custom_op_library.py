@@ -18,6 +18,7 @@ from torch import nn
 
 import ortmodule
 from ortmodule import (
+    _C,
     InferenceSession,
     InvalidArgumentError,
     InvalidGraphError,
@@ -26,7 +27,6 @@ from ortmodule import (
     ORTModuleError,
     SessionOptions,
     UnsupportedError,
-    _C,
 )
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_op_library"
@@ -62,14 +62,14 @@ def compiled(folder: Path, source: str, name: str = "broken") -> str:
     return str(path)
 
 
-def model_of(op: str, *, opset: int = 1, domain: str = "com.example", shape: Any = ("n", 3), **attributes: Any) -> bytes:
+def model_of(op: str, *, domain: str = "com.example", shape: Any = ("n", 3), **attributes: Any) -> bytes:
     graph = helper.make_graph(
         [helper.make_node(op, ["x"], ["y"], name="node", domain=domain, **attributes)],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [onnx.ValueInfoProto(name="y")],
     )
-    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(domain, opset)]
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(domain, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString()
 
 
@@ -212,7 +212,9 @@ PARAMETERS = 'static const OrtmoduleParameter X[] = {{"x", 0}};\n'
 
 def described(domain: str = "com.broken", name: str = "Op", abi: str = "ORTMODULE_CUSTOM_OP_ABI_VERSION",
               compute: str = "run", gradient: str = "nullptr, 0") -> str:  # fmt: skip
-    fields = f'sizeof(OrtmoduleCustomOp), "{domain}", "{name}", 1, 0, X, 1, X, 1, nullptr, {compute}, nullptr, {gradient}'
+    fields = (
+        f'sizeof(OrtmoduleCustomOp), "{domain}", "{name}", 1, 0, X, 1, X, 1, nullptr, {compute}, nullptr, {gradient}'
+    )
     return (
         HEAD + PARAMETERS + 'static const char* const IN[] = {"GO(1)"};\nstatic const char* const OUT[] = {"GI(0)"};\n'
         'static const OrtmoduleGradientNode G[] = {{"Neg", IN, 1, OUT, 1}};\n'
