@@ -8,6 +8,7 @@ from .environment import check_build
 
 check_build()
 
+from .capture.custom_node import register_operator_mapping  # noqa: E402
 from .errors import (  # noqa: E402
     CaptureError,
     InternalError,
@@ -16,7 +17,6 @@ from .errors import (  # noqa: E402
     ORTModuleError,
     UnsupportedError,
 )
-from .capture.custom_node import register_operator_mapping  # noqa: E402
 from .extending import SessionOptions, include_dir, register_gradient  # noqa: E402
 from .inference_session import InferenceSession  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402

@@ -1,4 +1,4 @@
-"""`python -m ortmodule`: prints the environment and the build, for bug reports; with `--include-dir` the folder of headers."""
+"""`python -m ortmodule`: prints environment and build, for bug reports; `--include-dir`: the folder of headers."""
 
 from __future__ import annotations
 

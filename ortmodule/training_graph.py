@@ -38,9 +38,9 @@ def export_training_graph(
 
     Inputs of the graph, in order: the module's inputs under the names of its forward's arguments, then the parameters
     and buffers that it uses under the module's own names; no weight is stored in the file. Outputs: the module's
-    results (`output`, `output.1` or the names of a dict or dataclass such as `loss`), then the new values of buffers and
-    inputs that the forward changes as `<name>_new`, then `<name>_grad` for each parameter with `requires_grad` (and each
-    input whose example has it), shaped as the parameter.
+    results (`output`, `output.1` or the names of a dict or dataclass such as `loss`), then the new values of buffers
+    and inputs that the forward changes as `<name>_new`, then `<name>_grad` for each parameter with `requires_grad`
+    (and each input whose example has it), shaped as the parameter.
 
     Gradients are those of the loss. Where the module returns exactly one floating scalar, that is the loss. Where it
     returns no scalar, the graph takes the gradient of each floating result as a further input, `<result>_grad`.
@@ -53,7 +53,7 @@ def export_training_graph(
         dynamic_axes: the axes of each input, by its name, whose size may vary; the others are fixed to the example's.
 
     Raises:
-        InvalidArgumentError: no such loss, several scalars and no `loss`, no tensor to differentiate, or an unknown input.
+        InvalidArgumentError: no such loss, several scalars and no `loss`, nothing to differentiate, unknown input.
         CaptureError: the module cannot be one graph.
         UnsupportedError: an operator that has no form in standard operators; the message names it.
     """

@@ -34,7 +34,7 @@ def register_operator_mapping(torch_operator: str, domain: str, name: str) -> No
         domain, name: the ONNX operator.
 
     Raises:
-        InvalidArgumentError: no qualified name, an operator of PyTorch's own, or one that is mapped to another operator.
+        InvalidArgumentError: no qualified name, an operator of PyTorch's own, or one mapped to another operator.
     """
     namespace, _, rest = torch_operator.partition("::")
     if not namespace or not rest or not name:

@@ -18,6 +18,7 @@ from torch import nn
 
 import ortmodule
 from ortmodule import (
+    _C,
     InferenceSession,
     InvalidArgumentError,
     InvalidGraphError,
@@ -26,7 +27,6 @@ from ortmodule import (
     ORTModuleError,
     SessionOptions,
     UnsupportedError,
-    _C,
 )
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_op_library"
@@ -62,16 +62,14 @@ def compiled(folder: Path, source: str, name: str = "broken") -> str:
     return str(path)
 
 
-def model_of(
-    op: str, *, opset: int = 1, domain: str = "com.example", shape: Any = ("n", 3), **attributes: Any
-) -> bytes:
+def model_of(op: str, *, domain: str = "com.example", shape: Any = ("n", 3), **attributes: Any) -> bytes:
     graph = helper.make_graph(
         [helper.make_node(op, ["x"], ["y"], name="node", domain=domain, **attributes)],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [onnx.ValueInfoProto(name="y")],
     )
-    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(domain, opset)]
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(domain, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString()
 
 

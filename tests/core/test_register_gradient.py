@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto, ValueInfoProto, helper
 from torch import nn
 
-from ortmodule import InvalidArgumentError, Options, ORTModule, ORTModuleError, _C, register_gradient
+from ortmodule import _C, InvalidArgumentError, Options, ORTModule, ORTModuleError, register_gradient
 
 
 def session(op: str, inputs: int = 1, **attributes: Any) -> _C.Session:

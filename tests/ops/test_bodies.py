@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 
-from ortmodule import UnsupportedError, _C
+from ortmodule import _C, UnsupportedError
 
 from .driver import build, differentiated, leaves, run_reference
 from .samples import ROWS

@@ -96,10 +96,10 @@ typedef struct OrtmoduleApi {
 typedef int (*OrtmoduleFunction)(OrtmoduleContext* context, const OrtmoduleApi* api, void* user_data);
 
 enum {
-  ORTMODULE_OPTIONAL = 1,       /* may be absent */
-  ORTMODULE_VARIADIC = 2,       /* any number, also none; the last one only */
-  ORTMODULE_ON_HOST = 4,        /* (inputs) in host memory on every device: axes, sizes */
-  ORTMODULE_NO_GRADIENT = 8     /* (inputs) has no gradient; so have integers and booleans in any case */
+  ORTMODULE_OPTIONAL = 1,   /* may be absent */
+  ORTMODULE_VARIADIC = 2,   /* any number, also none; the last one only */
+  ORTMODULE_ON_HOST = 4,    /* (inputs) in host memory on every device: axes, sizes */
+  ORTMODULE_NO_GRADIENT = 8 /* (inputs) has no gradient; so have integers and booleans in any case */
 };
 
 typedef struct OrtmoduleParameter {
@@ -120,8 +120,8 @@ typedef struct OrtmoduleGradientNode {
 } OrtmoduleGradientNode;
 
 enum {
-  ORTMODULE_RANDOM = 1,             /* draws random numbers: never merged, never computed in advance */
-  ORTMODULE_NOT_DIFFERENTIABLE = 2  /* gradients stop here, by intention */
+  ORTMODULE_RANDOM = 1,            /* draws random numbers: never merged, never computed in advance */
+  ORTMODULE_NOT_DIFFERENTIABLE = 2 /* gradients stop here, by intention */
 };
 
 typedef struct OrtmoduleCustomOp {
