@@ -43,6 +43,7 @@ class Model(nn.Module):
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.layers = nn.ModuleList(Layer(causal, dropout) for _ in range(2))
         self.head = nn.Linear(WIDTH, VOCABULARY)
+        nn.init.normal_(self.words.weight, std=0.1)
         self.head.weight = self.words.weight
         self.finish = finish
 
@@ -82,7 +83,8 @@ def two_losses(scores: Tensor, labels: Tensor, x: Tensor) -> Tensor:
 def batch(share: float = 0.15, length: int = LENGTH, rows: int = BATCH) -> tuple[Tensor, Tensor]:
     torch.manual_seed(5)
     ids = torch.randint(1, VOCABULARY, (rows, length))
-    return ids, torch.where(torch.rand(rows, length) < share, ids, -100)
+    labels = torch.randint(1, VOCABULARY, (rows, length))
+    return ids, torch.where(torch.rand(rows, length) < share, labels, -100)
 
 
 def lengths(length: int = LENGTH) -> Tensor:
