@@ -30,7 +30,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         b, n, _ = x.shape
         q, k, v = (f(x).view(b, n, HEADS, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
-        y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
+        y = F.scaled_dot_product_attention(q, k, v, mask, self.drop.p, self.causal)
         x = self.norm1(x + self.drop(self.out(y.transpose(1, 2).reshape(b, n, -1))))
         return self.norm2(x + self.drop(self.down(F.gelu(self.up(x)))))
 
