@@ -53,6 +53,8 @@ class Compaction {
       loss->set_input(0, rows_.of(loss->input(0), 1, lists_[0].rows, loss));
       loss->set_input(1, rows_.of(labels, 1, lists_[0].rows, loss));
     }
+    // Nothing reads the whole rows any more: passes behind this one should see that.
+    for (const Member& m : region_) graph_.remove(m.node);
     return true;
   }
 

@@ -30,7 +30,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         b, n, _ = x.shape
         q, k, v = (f(x).view(b, n, HEADS, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
-        y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
+        y = F.scaled_dot_product_attention(q, k, v, mask, self.drop.p, self.causal)
         x = self.norm1(x + self.drop(self.out(y.transpose(1, 2).reshape(b, n, -1))))
         return self.norm2(x + self.drop(self.down(F.gelu(self.up(x)))))
 
@@ -43,6 +43,7 @@ class Model(nn.Module):
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.layers = nn.ModuleList(Layer(causal, dropout) for _ in range(2))
         self.head = nn.Linear(WIDTH, VOCABULARY)
+        nn.init.normal_(self.words.weight, std=0.1)
         self.head.weight = self.words.weight
         self.finish = finish
 
@@ -82,7 +83,8 @@ def two_losses(scores: Tensor, labels: Tensor, x: Tensor) -> Tensor:
 def batch(share: float = 0.15, length: int = LENGTH, rows: int = BATCH) -> tuple[Tensor, Tensor]:
     torch.manual_seed(5)
     ids = torch.randint(1, VOCABULARY, (rows, length))
-    return ids, torch.where(torch.rand(rows, length) < share, ids, -100)
+    labels = torch.randint(1, VOCABULARY, (rows, length))
+    return ids, torch.where(torch.rand(rows, length) < share, labels, -100)
 
 
 def lengths(length: int = LENGTH) -> Tensor:
