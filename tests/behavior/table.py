@@ -140,4 +140,3 @@ def compare(
 def tensors(value: Any) -> list[torch.Tensor]:
     """The tensors of a nested result, in order."""
     return [leaf for leaf in flat(value) if isinstance(leaf, torch.Tensor)]
-

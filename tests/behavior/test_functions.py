@@ -395,7 +395,9 @@ FORWARDS: dict[str, Any] = {
     "under its own autocast": lambda m, x: Mixed.apply(m.linear(x)),
     "two of one name": lambda m, x: same_name(2.0).apply(m.linear(x)) + same_name(3.0).apply(x * m.linear(x)),
     "under no_grad": without_grad,
-    "inside a checkpoint": lambda m, x: checkpoint(lambda t: Double.apply(m.linear(t)), m.linear(x), use_reentrant=False),
+    "inside a checkpoint": lambda m, x: checkpoint(
+        lambda t: Double.apply(m.linear(t)), m.linear(x), use_reentrant=False
+    ),
     "inside a reentrant checkpoint": lambda m, x: checkpoint(
         lambda t: Double.apply(m.linear(t)), m.linear(x), use_reentrant=True
     ),

@@ -70,7 +70,9 @@ def embedded(m: Lambda, x: torch.Tensor) -> torch.Tensor:
 OPERATORS: dict[str, Any] = {
     "cross_entropy with ignore_index": lambda m, x: F.cross_entropy(m.linear(x), labels),
     "cross_entropy with label smoothing": lambda m, x: F.cross_entropy(m.linear(x), labels, label_smoothing=0.1),
-    "cross_entropy with weights": lambda m, x: F.cross_entropy(m.linear(x), labels, weight=m.table + 1, reduction="sum"),
+    "cross_entropy with weights": lambda m, x: F.cross_entropy(
+        m.linear(x), labels, weight=m.table + 1, reduction="sum"
+    ),
     "binary cross_entropy": lambda m, x: F.binary_cross_entropy_with_logits(m.linear(x), mask.float()),
     "mse, l1 and smooth l1": lambda m, x: (
         F.mse_loss(m.linear(x), x) + F.l1_loss(m.linear(x), x) + F.smooth_l1_loss(m.linear(x), x)
@@ -86,48 +88,57 @@ OPERATORS: dict[str, Any] = {
     "softmax over each axis": lambda m, x: m.linear(x).softmax(0) + m.linear(x).softmax(-1),
     "einsum": lambda m, x: torch.einsum("bi,ji,bk->bjk", x, m.linear.weight, m.linear(x)),
     "matmul of three and of one dimension": lambda m, x: m.linear(x)[None] @ m.linear.weight @ m.table,
-    "transpose, permute and T": lambda m, x: m.linear(x).view(3, 2, 2).permute(2, 0, 1).transpose(0, 1) * m.table[1] + (
-        m.linear(x).T.reshape(3, 2, 2)
+    "transpose, permute and T": lambda m, x: (
+        m.linear(x).view(3, 2, 2).permute(2, 0, 1).transpose(0, 1) * m.table[1] + (m.linear(x).T.reshape(3, 2, 2))
     ),
     "squeeze, unsqueeze and flatten": lambda m, x: m.linear(x).unsqueeze(1).squeeze(1).unsqueeze(-1).flatten(),
     "chunk and split": lambda m, x: torch.cat([*m.linear(x).chunk(2, -1), *m.linear(x).split([1, 3], -1)[:1]], -1),
     "stack and unbind": lambda m, x: torch.stack(m.linear(x).unbind(-1), 0),
     "index by numbers, slices, None and ellipsis": lambda m, x: m.linear(x)[1:, None, ..., ::2] + m.linear(x)[0, 3],
     "index by tensors and by masks": lambda m, x: m.linear(x)[mask].sum() + m.linear(x)[torch.tensor([2, 0])],
-    "gather and scatter": lambda m, x: m.linear(x).gather(1, index).sum(1, keepdim=True) + (
-        torch.zeros(3, 4).scatter(1, index, m.linear(x)[:, :2])
+    "gather and scatter": lambda m, x: (
+        m.linear(x).gather(1, index).sum(1, keepdim=True) + (torch.zeros(3, 4).scatter(1, index, m.linear(x)[:, :2]))
     ),
     "index_add and index_select": lambda m, x: torch.zeros(4, 4).index_add(0, torch.tensor([0, 1, 1]), m.linear(x)),
     "where and masked_fill": lambda m, x: torch.where(mask, m.linear(x), x).masked_fill(~mask, 2.0),
     "tril and triu": lambda m, x: m.linear(x).tril() + m.linear.weight[:3].triu(1),
     "min, max, argmax and topk": lambda m, x: (
-        m.linear(x).max(-1).values + m.linear(x).min(-1)[0] + m.linear(x).topk(2).values.sum(-1), m.linear(x).argmax(-1)
+        m.linear(x).max(-1).values + m.linear(x).min(-1)[0] + m.linear(x).topk(2).values.sum(-1),
+        m.linear(x).argmax(-1),
     ),
-    "maximum, minimum and clamp": lambda m, x: torch.maximum(m.linear(x), x) + torch.minimum(m.linear(x), x).clamp(-1, 1),
+    "maximum, minimum and clamp": lambda m, x: (
+        torch.maximum(m.linear(x), x) + torch.minimum(m.linear(x), x).clamp(-1, 1)
+    ),
     "sum, mean, var, std and norm": lambda m, x: (
         m.linear(x).sum(1) + m.linear(x).mean(1) + m.linear(x).var(1) + m.linear(x).std(1) + m.linear(x).norm(dim=1)
     ),
-    "prod, cumsum and logsumexp": lambda m, x: m.linear(x).prod(1) + m.linear(x).cumsum(1).sum(1) + (
-        m.linear(x).logsumexp(1)
+    "prod, cumsum and logsumexp": lambda m, x: (
+        m.linear(x).prod(1) + m.linear(x).cumsum(1).sum(1) + (m.linear(x).logsumexp(1))
     ),
     "pow, sqrt, exp, log and reciprocal": lambda m, x: (
         m.linear(x).pow(2) + m.linear(x).abs().add(1).sqrt().log() + m.linear(x).exp().reciprocal() + 2 ** m.linear(x)
     ),
-    "sin, cos, atan and erf": lambda m, x: m.linear(x).sin() * m.linear(x).cos() + m.linear(x).atan() + m.linear(x).erf(),
+    "sin, cos, atan and erf": lambda m, x: (
+        m.linear(x).sin() * m.linear(x).cos() + m.linear(x).atan() + m.linear(x).erf()
+    ),
     "casts there and back": lambda m, x: m.linear(x).double().to(torch.float32) * m.linear(x).to(torch.int64).float(),
     "pad and roll": lambda m, x: F.pad(m.linear(x), (1, 2), value=0.5)[:, 1:5].roll(1, 0),
-    "repeat, expand and repeat_interleave": lambda m, x: m.linear(x).repeat(2, 1) + m.linear(x)[:1].expand(6, 4) + (
-        m.linear(x).repeat_interleave(2, 0)
+    "repeat, expand and repeat_interleave": lambda m, x: (
+        m.linear(x).repeat(2, 1) + m.linear(x)[:1].expand(6, 4) + (m.linear(x).repeat_interleave(2, 0))
     ),
     "interpolate to a size": lambda m, x: F.interpolate(m.linear(x)[None, None], size=(5, 7), mode="bicubic"),
-    "arange, ones_like and full": lambda m, x: m.linear(x) * torch.arange(4) + torch.ones_like(x) + torch.full((4,), 0.5),
+    "arange, ones_like and full": lambda m, x: (
+        m.linear(x) * torch.arange(4) + torch.ones_like(x) + torch.full((4,), 0.5)
+    ),
     "sort and flip": lambda m, x: m.linear(x).sort(-1).values.flip(0),
     "one_hot and bucketize": lambda m, x: F.one_hot(labels.clamp(0), 4) * m.linear(x),
     "bmm and baddbmm": lambda m, x: torch.bmm(m.linear(x)[:, None], m.linear(x)[..., None]).flatten(),
     "cdist and cosine_similarity": lambda m, x: torch.cdist(m.linear(x), x) + F.cosine_similarity(m.linear(x), x),
     "fft": lambda m, x: torch.fft.rfft(m.linear(x)).abs(),
     "a solve and a determinant": lambda m, x: torch.linalg.solve(m.linear.weight + 3 * torch.eye(4), x.T).T,
-    "bincount-free histogram by comparison": lambda m, x: (m.linear(x)[..., None] > m.table).float().mean() + m.linear(x),
+    "bincount-free histogram by comparison": lambda m, x: (
+        (m.linear(x)[..., None] > m.table).float().mean() + m.linear(x)
+    ),
     "logical operators": lambda m, x: ((x > 0) & ~mask | (x < -1)).float() * m.linear(x),
     "in-place operators": lambda m, x: m.linear(x).mul_(2).add_(x).relu_(),
     "writes into slices": lambda m, x: m.linear(x).clone().index_put_((torch.tensor([1]),), x[:1]),

@@ -46,7 +46,9 @@ OUTPUTS: dict[str, Any] = {
     "an ordered dictionary": lambda m, x: collections.OrderedDict(z=m.linear(x), a=x),
     "a named tuple": lambda m, x: Two(m.linear(x), x),
     "a dataclass": lambda m, x: Result(m.linear(x).mean(), "text"),
-    "a model output of transformers": lambda m, x: SequenceClassifierOutput(loss=m.linear(x).mean(), logits=m.linear(x)),
+    "a model output of transformers": lambda m, x: SequenceClassifierOutput(
+        loss=m.linear(x).mean(), logits=m.linear(x)
+    ),
     "None and numbers": lambda m, x: (m.linear(x), None, 3, 0.5, True, "text"),
     "sizes": lambda m, x: (m.linear(x), x.shape[0], tuple(x.shape)),
     "one value twice": lambda m, x: (lambda h: (h, h, h * 2))(m.linear(x)),
