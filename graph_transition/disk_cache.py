@@ -87,8 +87,8 @@ class DiskCache:
             return captured, dynamic
         return None
 
-    def store(self, key: DiskKey, captured: Captured) -> None:
-        """Writes an entry; a folder that cannot be written to is told once."""
+    def store(self, key: DiskKey, captured: Captured, dynamic: Dynamic) -> None:
+        """Writes an entry, `dynamic` its symbolic sizes; a folder that cannot be written to is told once."""
         try:
             facts, sections = store(captured, self._module)
         except NotStorable as reason:
@@ -97,7 +97,7 @@ class DiskCache:
         header = {
             "about": {"module": type(self._module).__qualname__, "torch": torch.__version__, "time": int(time.time())},
             "name": key.name,
-            "dynamic": key.dynamic,
+            "dynamic": sorted(dynamic),
             "shapes": key.shapes,
             "facts": facts,
             "sections": [[name, len(data)] for name, data in sections.items()],

@@ -197,13 +197,13 @@ class GraphTransitionManager:
             captured, dynamic = found
             reason += ", from the disk cache"
         else:
-            captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None)
+            captured, dynamic = self._capture(args, kwargs, leaves, dynamic)
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
             names_changed = ", ".join(captured.changed_attributes)
             raise CaptureError(f"the forward changes Python attributes, which a graph cannot repeat: {names_changed}")
         if self._disk and key and found is None:
-            self._disk.store(key, captured)
+            self._disk.store(key, captured, dynamic)
         names = dict(captured.user_inputs)
         axes = tuple(f"{names.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
         self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized), found is not None))
@@ -212,6 +212,29 @@ class GraphTransitionManager:
         self._graphs.setdefault(signature, []).append(graph)
         self._bound()
         return graph
+
+    def _capture(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], dynamic: set[tuple[int, int]]
+    ) -> tuple[Captured, set[tuple[int, int]]]:
+        """Captures with these sizes symbolic; returns which ones are.
+
+        Where one size changes, the batch's or the sequence's, the other will: the first two axes of every tensor are
+        kept symbolic with it where the module allows that.
+        """
+        others = {
+            (i, axis)
+            for i, leaf in enumerate(leaves)
+            if dynamic and isinstance(leaf, torch.Tensor)
+            for axis in range(min(2, leaf.dim()))
+            if leaf.shape[axis] > 1
+        }
+        if not others - dynamic:
+            return capture(self._module, args, kwargs, dynamic_dims=dynamic or None), dynamic
+        try:
+            captured = capture(self._module, args, kwargs, dynamic_dims=dynamic, optional_dims=others)
+        except CaptureError:
+            return capture(self._module, args, kwargs, dynamic_dims=dynamic), dynamic
+        return captured, (dynamic | others) - captured.fixed
 
     def _plan_export(
         self, signature: CallSignature, leaves: list[Any], names: Sequence[str]

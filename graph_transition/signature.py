@@ -114,9 +114,7 @@ def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
     if isinstance(value, torch.Tensor | torch.nn.Module) or depth == 0:
         name = f"{argument.__module__}.{argument.__qualname__}"
         advice = "register the class with torch.utils._pytree.register_pytree_node, or pass its tensors"
-        raise CaptureError(
-            f"an argument of class {name} holds tensors, which a graph would take as constants; {advice}"
-        )
+        raise CaptureError(f"an argument of class {name} holds tensors, which would become constants; {advice}")
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, list | tuple):
@@ -131,7 +129,5 @@ def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
     try:
         hash(value)
     except TypeError as error:
-        raise CaptureError(
-            f"an argument of class {argument.__qualname__} can be compared with no other call's"
-        ) from error
+        raise CaptureError(f"an argument of class {argument.__qualname__} cannot be compared by value") from error
     return value

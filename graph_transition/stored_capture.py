@@ -149,6 +149,7 @@ def _restore(
         guards=guards,
         check=compile_check(guards),
         specialized=[str(s) for s in facts["specialized"]],
+        fixed=frozenset(),  # what is symbolic stands in the entry
         needs_python=[],
         seconds={},
     )

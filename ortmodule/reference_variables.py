@@ -1,7 +1,7 @@
 """Environment variables of ONNX Runtime's training stack, so that its scripts run as they are.
 
-`ORTMODULE_FALLBACK_POLICY` keeps its meaning: it chooses between a fallback and an error. The other variables tune parts
-that do not exist here or that need no tuning; they are accepted and change nothing, which is logged once each.
+`ORTMODULE_FALLBACK_POLICY` keeps its meaning: it chooses between a fallback and an error. The other variables tune
+parts that do not exist here or that need no tuning; they are accepted and change nothing, which is logged once each.
 
 Not here: the variables of our own options (options.py).
 """
@@ -58,9 +58,10 @@ _noted: set[str] = set()
 
 
 def fallback_policy() -> str | None:
-    """What `ORTMODULE_FALLBACK_POLICY` says, as a value of `Options.fallback`: "eager", "error"; None where it is unset.
+    """What `ORTMODULE_FALLBACK_POLICY` says, as a value of `Options.fallback`; None where it is unset.
 
-    Its value is one or more of the reference system's names, joined by `|`; `FALLBACK_DISABLE` among them means "error".
+    Its value is one or more of the reference system's names, joined by `|`; `FALLBACK_DISABLE` among them is "error",
+    and the others are "eager".
 
     Raises:
         InvalidArgumentError: an unknown name.

@@ -183,15 +183,15 @@ class FunctionCall:
                     real = [_made_up(x, step) for x in xs]
                     results = self._learn(real, [_size_at(s, step) for s in sizes])
                     trials.append([(tuple(r.shape), r.dtype, r.device) for r in results])
-        except Exception as second:
-            text = f"the forward of {self.cls.__name__} runs only on the real data: {type(second).__name__}: {second}"
+        except Exception as cause:
+            text = f"the forward of {self.cls.__name__} runs only on the real data: {type(cause).__name__}: {cause}"
             raise CaptureError(text) from error
         known = {(_size_at(d, 0), _size_at(d, _TRIAL_STEPS[1])): d for x in xs for d in x.shape}
         like = xs[0] if xs else torch.empty(0)
-        results = []
+        results: list[torch.Tensor] = []
         for (first, dtype, device), (second, *_) in zip(*trials, strict=True):
             pairs = list(zip(first, second, strict=len(first) == len(second)))
-            dims = [a if a == b else known.get((a, b)) for a, b in pairs]
+            dims: list[Any] = [a if a == b else known.get((a, b)) for a, b in pairs]
             if len(first) != len(second) or None in dims:
                 text = f"the forward of {self.cls.__name__} returns a size that follows from no size of its arguments"
                 raise CaptureError(text) from error

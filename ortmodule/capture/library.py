@@ -1,7 +1,7 @@
 """Operators of the `ortmodule` torch namespace that a trace needs, with their shape rules.
 
-`python_op` stands for a user's `autograd.Function` (function_call.py). `with_value_` is a write under no_grad: the tensor
-takes the value, and its gradient passes as if nothing had happened, as in torch. `lstm`, `gru`, `rnn_tanh` and
+`python_op` stands for a user's `autograd.Function` (function_call.py). `with_value_` is a write under no_grad: the
+tensor takes the value, and its gradient passes as if nothing had happened, as in torch. `lstm`, `gru`, `rnn_tanh` and
 `rnn_relu` stand for torch's recurrent layers: torch's own shape rules unroll over time and so fix the length of the
 sequence; these do not. The recurrent ones exist only while tracing: the converter writes the `aten` operators they
 stand for.

@@ -83,6 +83,7 @@ class Captured:
         guards: the conditions on input sizes, as text.
         check: called with the call's flat tensors in order; the text of the first failed condition, or None.
         specialized: a sentence for each size that was asked to be dynamic and that the module fixes.
+        fixed: those of the optional sizes that the module fixes.
         needs_python: objects that the graph refers to by number and that must live as long as it.
         seconds: wall seconds per step.
         trace: what the graph was made from; only where `capture` was asked to keep it.
@@ -103,6 +104,7 @@ class Captured:
     guards: list[str]
     check: Callable[[Sequence[torch.Tensor]], str | None]
     specialized: list[str]
+    fixed: frozenset[tuple[int, int]]
     needs_python: list[FunctionCall]
     seconds: dict[str, float]
     trace: Trace | None = None
@@ -115,6 +117,7 @@ def capture(
     *,
     dynamic_dims: Iterable[tuple[int, int]] | None = None,
     keep_trace: bool = False,
+    optional_dims: Iterable[tuple[int, int]] = (),
 ) -> Captured:
     """Captures `module(*args, **kwargs)` as an ONNX graph, in the module's present mode and the caller's autocast.
 
@@ -125,17 +128,19 @@ def capture(
         args, kwargs: an example call; tensors may have any dtype and device.
         dynamic_dims: (index among the flat leaves of (args, kwargs), axis) of the sizes to keep symbolic. None: static.
         keep_trace: whether the result's `trace` is kept.
+        optional_dims: further ones, to be kept symbolic if the module does not fix them.
 
     Raises:
         CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
     """
     kwargs, dynamic = kwargs or {}, set(dynamic_dims or ())
+    optional = set(optional_dims) - dynamic
     with compat.LOCK:
         leaves, in_spec = flatten_call(args, kwargs)
-        exported = export_module(module, leaves, in_spec, dynamic)
+        exported = export_module(module, leaves, in_spec, dynamic | optional)
         start = time.perf_counter()
         assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
-        captured = assembly.captured(leaves, in_spec, dynamic)
+        captured = assembly.captured(leaves, in_spec, dynamic, optional)
         captured.seconds["convert"] = time.perf_counter() - start
         if keep_trace:
             captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
@@ -160,7 +165,10 @@ class _Assembly:
         self.constants: dict[str, torch.Tensor] = {}
         self.declared: set[str] = set()
 
-    def captured(self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: set[tuple[int, int]]) -> Captured:
+    def captured(
+        self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: set[tuple[int, int]],
+        optional: set[tuple[int, int]],
+    ) -> Captured:  # fmt: skip
         self._inputs()
         self.converter.run(self.program.graph)
         outputs, mutations = self._outputs()
@@ -176,12 +184,13 @@ class _Assembly:
                 specialized.append(
                     f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
+        fixed = frozenset((leaf, axis) for leaf, axis in optional if isinstance(self._shape_of(leaf)[axis], int))
         return Captured(
             self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
             outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.attributes, self.exported.changed_attributes, conditions, guards.compile_check(conditions),
-            specialized, self.exported.calls, self.exported.seconds,
+            specialized, fixed, self.exported.calls, self.exported.seconds,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------

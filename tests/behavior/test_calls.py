@@ -120,17 +120,14 @@ parity("B", "a transposed, a strided and an expanded tensor", lambda m, a, b, c:
        call(rand(4, 3).t(), rand(3, 8)[:, ::2], rand(1, 4).expand(3, 4)))  # fmt: skip
 parity("B", "channels last", lambda m, i: m.linear(torch.nn.functional.avg_pool2d(i, 2).mean((2, 3))),
        call(rand(2, 4, 4, 4).to(memory_format=torch.channels_last)))  # fmt: skip
-parity("B", "integer, bool and uint8 tensors", lambda m, i, b, u: (m.linear(m.table) + m.table[i].sum(), b | (u > 3), u + 1),
+parity("B", "integer, bool and uint8 tensors",
+       lambda m, i, b, u: (m.linear(m.table) + m.table[i].sum(), b | (u > 3), u + 1),
        call(torch.tensor([1, 0]), torch.tensor([True, False]), torch.tensor([1, 5], dtype=torch.uint8)))  # fmt: skip
 parity("B", "no element", lambda m, x: m.linear(x), call(rand(0, 4)), call(rand(3, 4)), call(rand(0, 4)))
 parity("B", "a 0-d tensor", lambda m, x, s: m.linear(x) * s, call(x, torch.tensor(2.0)), call(x, torch.tensor(3.0)))
 parity("B", "half precision next to float", lambda m, x, h: m.linear(x) + h.float(), call(x, x.to(torch.bfloat16)))
-parity(
-    "B",
-    "complex",
-    lambda m, z: m.linear(torch.view_as_real(z).flatten(-2)),
-    call(torch.randn(3, 2, dtype=torch.cfloat)),
-)
+parity("B", "complex", lambda m, z: m.linear(torch.view_as_real(z).flatten(-2)),
+       call(torch.randn(3, 2, dtype=torch.cfloat)))  # fmt: skip
 
 
 @behavior("B", "the same tensor for two arguments, then two tensors")
