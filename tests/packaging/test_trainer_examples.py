@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,11 @@ def test_hf_trainer_trains_evaluates_clips_saves_and_resumes(tmp_path: Path) -> 
     for engine in ("ortmodule", "eager"):
         files = {p.name for p in (tmp_path / engine / "final").iterdir()}
         assert {"config.json", "model.safetensors"} <= files, "save_pretrained ran"
-    assert (tmp_path / "ortmodule/checkpoint-3/optimizer.pt").exists()
+    shutil.rmtree(tmp_path / "ortmodule/checkpoint-3")
+    again = start("train_hf_trainer", tmp_path / "again.json", "--out", str(tmp_path / "ortmodule"), "--resume")
+    output, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, output
+    assert json.loads((tmp_path / "again.json").read_text())["losses"] == pytest.approx(ours["losses"], abs=1e-6)
 
 
 def test_accelerate_prepares_accumulates_and_saves(tmp_path: Path) -> None:
