@@ -121,10 +121,16 @@ void custom_gradient(const OrtmoduleCustomOp& op, GradContext& c) {
     const bool standard = split_op(node.op).first.empty();
     const auto values = c.emit_some(node.op, inputs, wanted, standard ? Attributes{} : c.node().attributes());
     for (size_t i = 0; i < values.size(); ++i) {
-      if (const auto wire = wired(node.outputs[i]))
-        c.GI(wire->second, values[i]);
-      else
+      const auto wire = wired(node.outputs[i]);
+      if (!wire) {
         between[node.outputs[i]] = values[i];
+      } else if (values[i]) {
+        const TypeInfo &have = values[i]->type(), &want = c.I(wire->second)->type();
+        ORTMODULE_CHECK_GRAPH(have.dtype == want.dtype || have.dtype == DType::kUndefined, "[", c.node().qualified_op(),
+                              "] the library's gradient of input ", wire->second, " has type ", have.text(),
+                              ", the input has ", want.text(), " (", c.node().describe(), ")");
+        c.GI(wire->second, values[i]);
+      }
     }
   }
 }
