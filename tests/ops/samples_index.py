@@ -177,9 +177,7 @@ def topk_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
-def sort(
-    x: torch.Tensor, axis: int = -1, descending: int = 0, stable: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sort(x: torch.Tensor, axis: int = -1, descending: int = 0, stable: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return tuple(torch.sort(x, dim=axis, descending=bool(descending), stable=bool(stable)))
 
 

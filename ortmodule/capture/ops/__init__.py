@@ -7,4 +7,15 @@ NotImplemented for the arguments at hand, becomes an ATen node.
 from . import create, elementwise, image, indexing, nn, order, reduction, shape
 from .registry import TRANSLATORS, Translator
 
-__all__ = ["TRANSLATORS", "Translator", "create", "elementwise", "image", "indexing", "nn", "order", "reduction", "shape"]
+__all__ = [
+    "TRANSLATORS",
+    "Translator",
+    "create",
+    "elementwise",
+    "image",
+    "indexing",
+    "nn",
+    "order",
+    "reduction",
+    "shape",
+]

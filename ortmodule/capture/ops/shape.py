@@ -116,7 +116,9 @@ def repeat_interleave(c: Converter, self: Value, repeats: Any, dim: int | None =
 @translates("roll")
 def roll(c: Converter, self: Value, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
     axes = [axis_of(d, self.rank) for d in dims]
-    if not axes or not all(isinstance(s, int) and isinstance(self.shape[a], int) for s, a in zip(shifts, axes, strict=True)):
+    if not axes or not all(
+        isinstance(s, int) and isinstance(self.shape[a], int) for s, a in zip(shifts, axes, strict=True)
+    ):
         return NotImplemented
     x = self
     for shift, axis in zip(shifts, axes, strict=True):
