@@ -1,6 +1,7 @@
 """Every architecture of the installed transformers package, tiny and random, through ORTModule beside eager.
 
-    python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT | --only KEYS] [--jobs 2] [--json OUT]
+    python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT | --only KEYS] [--jobs 2]
+                                   [--json OUT]
 
 Per architecture a process of its own with a time limit: one training step at two input sizes; loss and every gradient
 are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the reason. Ends in

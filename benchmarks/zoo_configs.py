@@ -69,7 +69,9 @@ _SIZES: dict[str, int] = {
         ("moe_intermediate_size shared_expert_intermediate_size shared_experts_intermediate_size "
          "shared_intermediate_size moe_shared_expert_intermediate_size expert_ffn_hidden_size").split(), 32,
     ),
-    **dict.fromkeys("n_group topk_group first_k_dense_replace n_shared_experts num_expert_group zero_expert_num".split(), 1),
+    **dict.fromkeys(
+        "n_group topk_group first_k_dense_replace n_shared_experts num_expert_group zero_expert_num".split(), 1,
+    ),
     **dict.fromkeys("hidden_size_per_layer_input laurel_rank embedding_rank d_rel bottleneck_size".split(), 16),
     "image_size": 32, "patch_size": 8, "num_labels": 5, "state_size": 8, "conv_kernel": 4, "lru_width": 32,
     "attention_window": 8, "block_size": 8, "chunk_length": 8, "mamba_d_state": 8, "mamba_n_heads": 8,

@@ -52,7 +52,8 @@ BY_TYPE: dict[str, dict[str, Any]] = {
     "mobilenet_v1": {"depth_multiplier": 0.125, "image_size": 64},
     "mobilenet_v2": {"depth_multiplier": 0.125, "image_size": 64, "finegrained_output": False},
     "mobilevit": {
-        "image_size": 64, "patch_size": 2, "hidden_sizes": [16, 24, 32], "neck_hidden_sizes": [8, 8, 16, 16, 24, 24, 32],
+        "image_size": 64, "patch_size": 2, "hidden_sizes": [16, 24, 32],
+        "neck_hidden_sizes": [8, 8, 16, 16, 24, 24, 32],
     },
     "mobilevitv2": {"image_size": 64, "patch_size": 2, "base_attn_unit_dims": [16, 24, 32], "width_multiplier": 0.25,
                     "n_attn_blocks": [1, 1, 1]},

@@ -19,7 +19,7 @@ ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
     "Add": torch.add,
     "Sub": torch.sub,
     "Mul": torch.mul,
-    "Div": torch.div,
+    "Div": lambda a, b: torch.div(a, b, rounding_mode=None if a.dtype.is_floating_point else "trunc"),
     "Pow": torch.pow,
     "Min": torch.minimum,
     "Max": torch.maximum,

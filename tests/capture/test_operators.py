@@ -328,6 +328,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (r(2, 4, 5, 5), r(4, 3, 3, 3), r(5, 2, 3), r(6)),
     ),
     "normalized weight": (lambda v, g: torch._weight_norm(v, g, 2), (r(3, 4, 5), r(1, 1, 5))),
+    "variance": (lambda x: (x.var(0, correction=0), x.var(dim=(0, 1), keepdim=True)), (r(3, 4),)),
+    "log of sigmoid": (lambda x: F.logsigmoid(x), (r(9),)),
+    "division towards zero": (lambda x, y: torch.div(x - 4, y + 1, rounding_mode="trunc"), (i(9, high=9), i(9))),
+    "index add": (lambda x, j, v: (x.index_add(1, j, v), x[0].index_add(0, j, v[0])), (r(2, 4), i(3), r(2, 3))),
+    "batch norm without statistics": (
+        lambda x, w: F.batch_norm(x, None, None, w, training=True),
+        (r(3, 4, 5), r(4)),
+    ),
     "scaled product plus": (lambda x, y: torch.baddbmm(x, y, y, beta=0.5, alpha=2.0), (r(2, 3, 3), r(2, 3, 3))),
     "exponential minus one": (lambda x: x.expm1(), (r(4),)),
     "grouped product": (
@@ -338,7 +346,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 LEFT_TO_ATEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "boolean mask": (lambda x: torch.where(x > 0, x, 0)[torch.tensor([True, False, True])], (r(3, 4),)),
-    "variance": (lambda x: x.var(0, correction=0) + x.std(), (r(3, 4),)),
+    "deviation": (lambda x: x.std(), (r(3, 4),)),
     "smoothed cross entropy": (lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), (r(6, 3), i(6))),
     "reflected pad": (lambda x: F.pad(x, (1, 1), mode="reflect"), (r(2, 4),)),
     "fourier": (lambda x: torch.view_as_real(torch.fft.rfft(x)).sum(), (r(8),)),

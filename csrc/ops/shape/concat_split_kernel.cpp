@@ -38,6 +38,8 @@ ORTMODULE_KERNEL("", Split, "aten", [](const Node& node) -> Kernel {
       if (c.wants(i)) c.out(i, x.narrow(axis, at, size));
       at += size;
     }
+    if (sizes.present())
+      for (size_t i = c.output_count(); i < given.size(); ++i) at += given[i];
     ORTMODULE_CHECK(at == total, kRuntime, "[Split] the sizes sum to ", at, ", the axis has size ", total);
   };
 });

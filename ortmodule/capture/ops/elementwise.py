@@ -132,7 +132,9 @@ for _name, _op in _UNARY.items():
 @translates("div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode")
 def div_mode(c: Converter, self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "trunc":
-        return NotImplemented
+        if c.dtype.is_floating_point:
+            return NotImplemented
+        return _arithmetic(c, "Div", self, other)  # of integers, in ONNX, it rounds towards zero
     return floor_divide(c, self, other) if rounding_mode == "floor" else _arithmetic(c, "Div", self, other)
 
 
@@ -243,6 +245,12 @@ def gelu(c: Converter, self: Value, approximate: str = "none") -> Value:
 @translates("softplus")
 def softplus(c: Converter, self: Value, beta: Any = 1, threshold: Any = 20) -> Any:
     return c.emit("Softplus", self) if (beta, threshold) == (1, 20) else NotImplemented
+
+
+@translates("log_sigmoid")
+def log_sigmoid(c: Converter, self: Value) -> Value:
+    negative = c.helper("Neg", [self], c.dtype, c.shape)
+    return c.emit("Neg", c.helper("Softplus", [negative], c.dtype, c.shape))
 
 
 @translates("leaky_relu")

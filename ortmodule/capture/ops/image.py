@@ -55,7 +55,7 @@ def upsample_nearest(
     # Other factors than powers of two hit an element's border or miss it by a rounding that only ATen repeats.
     if scale_factors is None or any(math.frexp(s)[0] != 0.5 for s in scale_factors):
         return NotImplemented
-    how = dict(mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    how: dict[str, Any] = dict(mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     return c.emit("Resize", input, None, _scales(c, scale_factors), **how)
 
 

@@ -96,3 +96,11 @@ def _fill_where(c: Converter, x: Value, first: int, mask: Value, value: Value) -
         shape = (*mask.shape, *[1] * behind)
         mask = c.helper("Unsqueeze", [mask, c.sizes(list(range(mask.rank, len(shape))))], mask.dtype, shape)
     return c.emit("Where", c.cast(mask, torch.bool), value, x)
+
+
+@translates("index_add")
+def index_add(c: Converter, self: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -> Any:
+    if alpha != 1 or self.rank == 0 or index.rank != 1 or source.dtype != self.dtype:
+        return NotImplemented
+    dims = [axis_of(dim, self.rank)]
+    return c.emit("IndexPut", self, source, index, domain=ORTMODULE, dims=dims, accumulate=1)

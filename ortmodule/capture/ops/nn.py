@@ -124,8 +124,12 @@ def _batch_norm(
     eps: float,
 ) -> Any:
     """The outputs of the ONNX operator (result, then the new statistics when training), or NotImplemented."""
-    if mean is None or var is None or not isinstance(momentum, float):
+    if not isinstance(momentum, float) or (mean is None) != (var is None):
         return NotImplemented
+    if mean is None or var is None:  # no statistics are kept
+        if not training or x.rank < 2:
+            return NotImplemented
+        mean, var = (filled_vector(c, start, [x.shape[1]], x.dtype) for start in (0.0, 1.0))
     if any(v is not None and v.dtype != mean.dtype for v in (weight, bias)):
         return NotImplemented
     scale = weight or filled_vector(c, 1.0, mean.shape, mean.dtype)
@@ -161,8 +165,10 @@ def batch_norm(
     cudnn_enabled: bool,
 ) -> Any:
     results = _batch_norm(c, input, weight, bias, running_mean, running_var, training, momentum, eps)
-    if results is NotImplemented or not training:
-        return results if results is NotImplemented else results[0]
+    if results is NotImplemented:
+        return results
+    if not training or running_mean is None:
+        return results[0]
     for position, statistic in ((3, results[1]), (4, results[2])):
         root = c.argument_root(position)
         assert root is not None

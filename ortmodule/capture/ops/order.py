@@ -19,11 +19,11 @@ def topk(c: Converter, self: Value, k: Any, dim: int = -1, largest: bool = True,
     # Not the standard's TopK: among equal values that one takes the lower position, and torch's any.
     if self.rank == 0:
         return NotImplemented
-    attributes = {"axis": axis_of(dim, self.rank), "largest": int(largest), "sorted": int(sorted)}
+    attributes: dict[str, Any] = {"axis": axis_of(dim, self.rank), "largest": int(largest), "sorted": int(sorted)}
     return c.emit_many("TopK", [self, c.sizes([k])], domain=ORTMODULE, **attributes)
 
 
-def _order(dim: int, rank: int, descending: bool, stable: bool) -> dict[str, int]:
+def _order(dim: int, rank: int, descending: bool, stable: bool) -> dict[str, Any]:
     return {"axis": axis_of(dim, rank), "descending": int(descending), "stable": int(stable)}
 
 

@@ -32,6 +32,32 @@ def mean(c: Converter, self: Value, dim: Any = None, keepdim: bool = False, dtyp
     return _reduce(c, "ReduceMean", self, dim, keepdim)
 
 
+@translates("var.correction")
+def var(c: Converter, self: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    dims = [axis_of(d, self.rank) for d in ([dim] if isinstance(dim, int) else dim or range(self.rank))]
+    sizes = [self.shape[d] for d in dims]
+    count = math.prod(d for d in sizes if isinstance(d, int)) - (1 if correction is None else correction)
+    if not dims or self.dtype in (torch.float16, torch.bfloat16) or count <= 0:
+        return NotImplemented
+    if any(isinstance(d, str) for d in sizes) or self.dtype.is_complex:
+        return NotImplemented
+    axes = c.sizes(sorted(dims))
+    kept = tuple(1 if i in dims else d for i, d in enumerate(self.shape))
+    mean = c.helper("ReduceMean", [self, axes], c.dtype, kept, keepdims=1)
+    centered = c.helper("Sub", [self, mean], c.dtype, self.shape)
+    squares = c.helper("Mul", [centered, centered], c.dtype, self.shape)
+    total = c.helper("ReduceSum", [squares, axes], c.dtype, c.shape, keepdims=int(keepdim))
+    return c.emit("Div", total, c.const(float(count), c.dtype))
+
+
+@translates("var", "var.dim")
+def unbiased_var(c: Converter, self: Value, *args: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+    dim = args[0] if args and not isinstance(args[0], bool) else None
+    flags = [a for a in args if isinstance(a, bool)]
+    unbiased, keepdim = (*flags, *(unbiased, keepdim)[len(flags) :])
+    return var(c, self, dim, correction=int(unbiased), keepdim=keepdim)
+
+
 @translates("amax", "max")
 def amax(c: Converter, self: Value, dim: Any = (), keepdim: bool = False) -> Any:
     return NotImplemented if c.dtype == torch.bool else _reduce(c, "ReduceMax", self, dim, keepdim)
