@@ -107,7 +107,8 @@ class Removal {
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
       Node& node = **it;
       const auto lead = static_cast<size_t>(node.get_int("lead", 1));
-      if (node.op() == "GatherRows" && is_row_list(node.input(1)) && lead <= 2 && is_floating(node.output(0)->type().dtype)) {
+      if (node.op() == "GatherRows" && is_row_list(node.input(1)) && lead <= 2 &&
+          is_floating(node.output(0)->type().dtype)) {
         roots_.push_back(&node);
         want(node.input(0), Place{lead});
       } else if (const auto place = place_of(node)) {
@@ -240,9 +241,9 @@ class Removal {
   std::unordered_map<const NodeArg*, NodeArg*> spread_, positions_;
   std::set<const Node*> members_;
   std::vector<Node*> roots_;
-  std::vector<Member> region_;                                  // from the roots backwards
-  std::vector<std::pair<Node*, std::vector<bool>>> between_;    // around attention, and which inputs have rows
-  std::vector<std::pair<NodeArg*, bool>> attentions_;  // mask or null, causal; each kind once
+  std::vector<Member> region_;                                // from the roots backwards
+  std::vector<std::pair<Node*, std::vector<bool>>> between_;  // around attention, and which inputs have rows
+  std::vector<std::pair<NodeArg*, bool>> attentions_;         // mask or null, causal; each kind once
 };
 
 class PaddingRemoval : public GraphTransformer {

@@ -58,7 +58,9 @@ Axes transposed(const Node& node, RowAxes axes) {
   return RowAxes{static_cast<size_t>(perm[axes.batch]), static_cast<size_t>(perm[axes.length])};
 }
 
-size_t positive(int64_t axis, size_t rank) { return static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis); }
+size_t positive(int64_t axis, size_t rank) {
+  return static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis);
+}
 
 bool touches(size_t axis, RowAxes axes) { return axis == axes.batch || axis == axes.length; }
 
@@ -86,8 +88,7 @@ std::vector<std::optional<RowAxes>> input_axes(const Node& node, RowAxes axes) {
   const size_t rank = in->size();
   const bool last_free = axes.batch + 1 < out->size() && axes.length + 1 < out->size();
   if (node.qualified_op() == "ai.ortmodule::PhiloxDropout") return first_only(node, axes);
-  if (node.qualified_op() == "ai.ortmodule::Linear")
-    return last_free ? first_only(node, axes) : std::vector<Axes>{};
+  if (node.qualified_op() == "ai.ortmodule::Linear") return last_free ? first_only(node, axes) : std::vector<Axes>{};
   if (node.record()->has(kRandom) || node.record()->has(kSideEffect)) return {};
   const auto& attributes = node.record()->attributes();
   const bool has_axis =

@@ -86,9 +86,12 @@ bool is_reduction(const Node& node) { return node.record()->has(kReduction) && n
 
 // Operators with an attribute axis that counts in input 0, and its default.
 const std::map<std::string, int64_t>& axis_operators() {
-  static const std::map<std::string, int64_t> ops{{"LayerNormalization", -1}, {"RMSNormalization", -1},
-                                                  {"Softmax", -1},            {"LogSoftmax", -1},
-                                                  {"Split", 0},               {"Gather", 0}};
+  static const std::map<std::string, int64_t> ops{{"LayerNormalization", -1},
+                                                  {"RMSNormalization", -1},
+                                                  {"Softmax", -1},
+                                                  {"LogSoftmax", -1},
+                                                  {"Split", 0},
+                                                  {"Gather", 0}};
   return ops;
 }
 
@@ -117,7 +120,8 @@ Roles standard_roles(const Node& node, const Shape& out, size_t lead) {
       if (!shape_of(in) || !same_front(*shape_of(in), out, lead)) return std::nullopt;
     return roles;
   }
-  if (op == "Slice") return axes_behind(constant_axes(node, 3, rank), lead) ? rows_of(node, 0, out, lead) : std::nullopt;
+  if (op == "Slice")
+    return axes_behind(constant_axes(node, 3, rank), lead) ? rows_of(node, 0, out, lead) : std::nullopt;
   if (op == "Gather" && axis_of(node, 0, rank) == 0 && b && b->size() >= lead && same_front(*b, out, lead)) {
     std::vector<RowInput> roles = all_whole(node);  // a table that the rows of the positions look into
     roles[1] = {RowInput::kRows, lead};
@@ -267,14 +271,12 @@ void CompactRows::repeat(Node& node, size_t lead, const std::vector<RowInput>& r
     if (is_reduction(node)) axes_input(1);
     if (node.op() == "Transpose") {
       std::vector<int64_t> perm{0};
-      for (size_t i = lead; i < rank; ++i)
-        perm.push_back(node.get_ints("perm")[i] - static_cast<int64_t>(lead) + 1);
+      for (size_t i = lead; i < rank; ++i) perm.push_back(node.get_ints("perm")[i] - static_cast<int64_t>(lead) + 1);
       attributes["perm"] = perm;
     }
   }
-  Node* made = graph_.add_node(node.domain(), node.op(), inputs,
-                               std::vector<std::string>(node.outputs().size(), ""), std::move(attributes), &node,
-                               node.name());
+  Node* made = graph_.add_node(node.domain(), node.op(), inputs, std::vector<std::string>(node.outputs().size(), ""),
+                               std::move(attributes), &node, node.name());
   made->metadata() = node.metadata();
   made->set_phase(node.phase());
   infer_node(*made);

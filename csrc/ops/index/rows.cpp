@@ -3,10 +3,10 @@
 //
 // Note [Compact rows]
 // A value x[d1 .. dl, rest...] has d1 * .. * dl rows, numbered in row-major order; `lead` is l. A list `rows`[m] of
-// ascending row numbers says which of them are computed: GatherRows makes x[m, rest...], SpreadRows goes back. m depends
-// on the data, so the lists are rounded up to a sixteenth of all rows: the sizes that the memory pattern sees are few,
-// and m is never 0. What fills a list up are rows that nobody needs, which is as right as leaving them away. A list of
-// nearly all rows becomes the list of all, and then both operators are views.
+// ascending row numbers says which of them are computed: GatherRows makes x[m, rest...], SpreadRows goes back. m
+// depends on the data, so the lists are rounded up to a sixteenth of all rows: the sizes that the memory pattern sees
+// are few, and m is never 0. What fills a list up are rows that nobody needs, which is as right as leaving them away. A
+// list of nearly all rows becomes the list of all, and then both operators are views.
 //
 // Not here: which part of a graph runs on compact rows (transforms/row_region.h).
 #include "base/status.h"
@@ -123,8 +123,8 @@ ORTMODULE_OP("ai.ortmodule", GatherRowsGrad, 1)
     .infer(infer_spread)
     .not_differentiable();
 
-// x[m, rest...] -> y[d1 .. dl, rest...]; sizes begin with d1 .. dl. The rows that are not in the list, which nobody may read, become copies of row
-// 0: what is computed from them stays finite.
+// x[m, rest...] -> y[d1 .. dl, rest...]; sizes begin with d1 .. dl. The rows that are not in the list, which nobody may
+// read, become copies of row 0: what is computed from them stays finite.
 ORTMODULE_OP("ai.ortmodule", SpreadRows, 1)
     .input("x")
     .input("rows")
