@@ -149,7 +149,7 @@ class GradientChecker:
             how,
         )
         if self._built is None or self._built[0] != key:
-            self._built = (key, node_model(self._op, inputs, **self._how, **how))
+            self._built = (key, node_model(self._op, inputs, **{**self._how, **how}))
         return self._built[1]
 
     def _engine(

@@ -162,22 +162,27 @@ def grid_sample(
     return F.grid_sample(x, grid, mode, padding_mode, bool(align_corners))
 
 
+def places(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Positions in and around an image, none of them where a sample of 3, 4 or 5 elements has a kink."""
+    return (torch.randint(-20, 21, shape, dtype=torch.float64) / 16 + 0.0137).to(dtype)
+
+
 def grid_sample_cases(dtype: torch.dtype) -> Sequence[Case]:
-    x, grid = rand(2, 3, 4, 5, dtype=dtype), rand(2, 3, 4, 2, dtype=dtype, low=-1.25, high=1.25)
+    x, grid = rand(2, 3, 4, 5, dtype=dtype), places(2, 3, 4, 2, dtype=dtype)
     out = []
     for mode in ("linear", "nearest", "cubic"):
         for padding in ("zeros", "border", "reflection"):
             for align in (0, 1):
                 how = {"mode": mode, "padding_mode": padding, "align_corners": align}
                 out.append(Case((x, grid), how))
-    volume, places = rand(2, 3, 4, 5, 3, dtype=dtype), rand(2, 2, 6, 4, 3, dtype=dtype, low=-1.2, high=1.2)
-    out.append(Case((volume, places)))
-    out.append(Case((volume, places), {"mode": "nearest", "padding_mode": "border"}))
+    volume, spots = rand(2, 3, 4, 5, 3, dtype=dtype), places(2, 2, 3, 2, 3, dtype=dtype)
+    out.append(Case((volume, spots)))
+    out.append(Case((volume, spots), {"mode": "nearest", "padding_mode": "border"}))
     return out
 
 
 def short_grid_sample_cases(dtype: torch.dtype) -> Sequence[Case]:
-    x, grid = rand(2, 3, 4, 5, dtype=dtype), rand(2, 3, 4, 2, dtype=dtype, low=-1.25, high=1.25)
+    x, grid = rand(2, 3, 4, 5, dtype=dtype), places(2, 3, 4, 2, dtype=dtype)
     return [Case((x, grid), {"mode": "bilinear"}), Case((x, grid), {"mode": "bicubic", "align_corners": 1})]
 
 

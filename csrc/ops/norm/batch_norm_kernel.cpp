@@ -16,6 +16,7 @@
 
 #include <c10/util/DimVector.h>
 
+#include "base/status.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 
@@ -32,6 +33,11 @@ c10::DimVector all_but_channels(const at::Tensor& x) {
 // ATen refuses an input without elements; it leaves the running statistics as they are, and its gradients are zero.
 bool without_elements(KernelContext& c) {
   const at::Tensor& x = c.in(0);
+  // ATen reads as many statistics as there are channels.
+  for (size_t i = 1; i < 5; ++i)
+    ORTMODULE_CHECK(x.dim() >= 2 && c.in(i).dim() == 1 && c.in(i).size(0) == x.size(1), kRuntime,
+                    "[BatchNormalization] X of shape ", x.sizes(), " and input ", i, " of shape ", c.in(i).sizes(),
+                    " do not fit: expected one number per channel");
   if (x.numel() > 0) return false;
   const auto statistics = [&](size_t i) { return at::zeros(c.in(i).sizes(), c.in(i).options()); };
   c.out(0, at::empty_like(x));

@@ -12,7 +12,11 @@ namespace {
 
 void infer_pooled(InferContext& c, int64_t height, int64_t width) {
   const Shape *x = c.shape_of_rank(0, 4), *rois = c.shape_of_rank(1, 2);
-  if (height <= 0 || width <= 0) c.error(str("an output of ", height, " x ", width));
+  constexpr int64_t kMost = 1 << 12;
+  if (height <= 0 || width <= 0 || height > kMost || width > kMost)
+    c.error(str("an output of ", height, " x ", width, " per region; 1 to ", kMost, " are supported"));
+  if (c.attr_int("sampling_ratio", 0) < 0 || c.attr_int("sampling_ratio", 0) > kMost)
+    c.error(str("a sampling_ratio of ", c.attr_int("sampling_ratio", 0)));
   const Shape unknown = c.fresh_shape(2);
   c.out(0, c.dtype(0), Shape{rois ? (*rois)[0] : unknown[0], x ? (*x)[1] : unknown[1], Dim(height), Dim(width)});
 }
