@@ -252,6 +252,7 @@ class GraphTransitionManager:
         options = {
             "device": device,
             "dropout": self._options.dropout,
+            "matmul": self._options.matmul,
             "keep_stages": self._debug.save_onnx,
             "mutations": mutations,
         }

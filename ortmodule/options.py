@@ -51,7 +51,11 @@ class LogLevel(enum.IntEnum):
         return {0: 10, 1: 15, 2: 20, 3: 30, 4: 40, 5: 50}[int(self)]
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {"dropout": ("fast", "torch"), "fallback": ("eager", "error")}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "dropout": ("fast", "torch"),
+    "fallback": ("eager", "error"),
+    "matmul": ("auto", "aten", "onednn"),
+}
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -64,6 +68,9 @@ class Options:
             convergence work); masks are stored.
         fallback: what happens when a module cannot be captured. "eager" (default): its largest sub-modules that can be
             captured run in the engine and the rest in PyTorch, with one warning that says why. "error": CaptureError.
+        matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
+            each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
+            `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
 
     Raises:
@@ -72,6 +79,7 @@ class Options:
 
     dropout: str = "fast"
     fallback: str = "eager"
+    matmul: str = "auto"
     cache_size: int = 32
 
     def __init__(self, **fields: Any) -> None:

@@ -139,6 +139,7 @@ class ORTModule(nn.Module):
             exports=(*self._manager.exports, *(self._parts.exports() if reason else ())),
             fallback="partial" if parts else "whole" if reason else "none",
             fallback_reason=reason,
+            matmul_choices=tuple(_C.matmul_choices().splitlines()),
         )
 
     # -- the wrapped module's surface -------------------------------------------------------------------------------

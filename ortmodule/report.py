@@ -59,6 +59,8 @@ class Report:
         aten_nodes: ATen fallback nodes over all sessions, by operator (the largest count of one session).
         fallback: "none", "partial" or "whole" (some call ran in PyTorch).
         fallback_reason: why, or None.
+        matmul_choices: matrix products measured so far in this process, a line per shape class with both libraries'
+            times; empty where oneDNN gains nothing on this machine, or before the first step.
     """
 
     module: str
@@ -66,6 +68,7 @@ class Report:
     exports: tuple[Export, ...]
     fallback: str
     fallback_reason: str | None
+    matmul_choices: tuple[str, ...] = ()
 
     @property
     def aten_nodes(self) -> dict[str, int]:
@@ -99,4 +102,5 @@ class Report:
             lines.append(f"             ATen fallback nodes: {aten}")
             stages = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
             lines.append(f"             stages: {stages}")
+        lines.extend(f"  product    {choice}" for choice in self.matmul_choices)
         return "\n".join(lines)

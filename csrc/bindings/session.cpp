@@ -8,6 +8,7 @@
 #include "bindings/autograd_node.h"
 #include "onnx/export.h"
 #include "ops/aten_support.h"
+#include "ops/matmul_provider.h"
 #include "ops/registry.h"
 #include "ops/sequence_value.h"
 #include "transforms/lower_portable.h"
@@ -30,6 +31,8 @@ CompileOptions read_options(const std::string& mode, const std::vector<std::stri
       out.device = c10::Device(value.cast<std::string>());
     else if (name == "dropout")
       out.dropout = value.cast<std::string>();
+    else if (name == "matmul")
+      out.matmul = value.cast<std::string>();
     else if (name == "mutations")
       mutations = value.cast<Session::Mutations>();
     else if (name == "keep_stages")
@@ -173,6 +176,7 @@ void register_session(py::module_& m) {
       .def("stage_model", &Session::stage_model, py::arg("stage"), py::arg("portable") = false)
       .def("plan_text", &Session::plan_text);
 
+  m.def("matmul_choices", &matmul_choices);
   m.def("release_memory", &release_step_memory, py::call_guard<py::gil_scoped_release>());
   m.def("operators", [] {
     py::list out;

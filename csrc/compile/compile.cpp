@@ -163,6 +163,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   for (const NodeArg* out : graph->outputs()) compiled.output_names.push_back(out->name());
 
   TrainingProgram program;
+  program.matmul = matmul_provider(options.matmul);
   transform(*graph, PassStage::kForward, options);
   resolve(*graph);
   program.binding = std::make_unique<InputBinding>(graph->inputs());

@@ -18,6 +18,7 @@ struct CompileOptions {
   std::vector<std::string> trainable;  // graph inputs whose gradient is wanted
   c10::Device device = c10::kCPU;
   std::string dropout = "fast";  // "fast": counter-based, mask never stored; "torch": eager's draws
+  std::string matmul = "auto";   // "auto": measured per shape class; "aten", "onednn"
   bool keep_stages = false;      // keep a copy of every stage's graph
   bool verify = false;           // re-resolve after every pass
 };

@@ -28,6 +28,7 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
 
 std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
                                                const StepObserver* observer) {
+  const MatmulScope matmul(program_.matmul);
   auto run = std::make_shared<RunState>();
   Frame& frame = run->frame;
   program_.binding->bind(inputs, frame.symbols);
@@ -98,6 +99,7 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
                     tensor.toString(), " ", tensor.sizes(), "] is at version ", tensor._version(),
                     "; expected version ", version, " instead.");
   }
+  const MatmulScope matmul(program_.matmul);
   // Autograd may pass no gradient at all; then none flows on, as in eager.
   const bool any = std::any_of(dys.begin(), dys.end(), [](const at::Tensor& dy) { return dy.defined(); });
   const std::shared_ptr<BackwardProgram> program = any ? program_for(dys) : nullptr;

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/matmul_provider.h"
 #include "runtime/executor.h"
 #include "runtime/input_binding.h"
 
@@ -47,6 +48,7 @@ struct TrainingProgram {
   std::vector<int> saved_slots;
   std::vector<int> watched_slots;  // saved inputs and outputs: the caller could change them between the halves
   size_t slot_count = 0;
+  MatmulProvider matmul = MatmulProvider::kAuto;
   std::shared_ptr<BackwardProgram> full_backward;
   BackwardCompiler compile_backward;
 };

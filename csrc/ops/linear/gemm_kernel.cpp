@@ -1,10 +1,10 @@
 // Kernels of Gemm and GemmGrad.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
 
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/matmul_provider.h"
 
 namespace ortmodule {
 namespace {
@@ -21,7 +21,11 @@ Kernel make_gemm(const Node& node) {
   const bool ta = node.get_int("transA", 0) != 0, tb = node.get_int("transB", 0) != 0;
   return [=](KernelContext& c) {
     const at::Tensor a = transposed_if(c.in(0), ta), b = transposed_if(c.in(1), tb);
-    c.out(0, c.has(2) ? at::addmm(c.in(2), a, b, beta, alpha) : scaled(at::mm(a, b), alpha));
+    if (!c.has(2)) return c.out(0, scaled(matrix_product(a, b), alpha));
+    const at::Tensor& bias = c.in(2);
+    if (alpha == 1.0 && beta == 1.0 && bias.dim() == 1 && bias.size(0) == b.size(1))
+      return c.out(0, linear_product(a, b.t(), bias));
+    c.out(0, at::addmm(bias, a, b, beta, alpha));
   };
 }
 
@@ -33,11 +37,13 @@ Kernel make_gemm_grad(const Node& node) {
     const at::Tensor& dy = c.in(0);
     if (c.wants(0)) {
       const at::Tensor& b = c.in(2);
-      c.out(0, scaled(ta ? at::mm(transposed_if(b, tb), dy.t()) : at::mm(dy, transposed_if(b, !tb)), alpha));
+      c.out(0, scaled(ta ? matrix_product(transposed_if(b, tb), dy.t()) : matrix_product(dy, transposed_if(b, !tb)),
+                      alpha));
     }
     if (c.wants(1)) {
       const at::Tensor& a = c.in(1);
-      c.out(1, scaled(tb ? at::mm(dy.t(), transposed_if(a, ta)) : at::mm(transposed_if(a, !ta), dy), alpha));
+      c.out(1, scaled(tb ? matrix_product(dy.t(), transposed_if(a, ta)) : matrix_product(transposed_if(a, !ta), dy),
+                      alpha));
     }
   };
 }

@@ -1,29 +1,23 @@
-// Kernels of Linear and LinearGrad: ATen's products on views flattened to two dimensions.
+// Kernels of Linear and LinearGrad: products on views flattened to two dimensions.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/matmul_provider.h"
 
 namespace ortmodule {
 namespace {
 
 at::Tensor as_matrix(const at::Tensor& t) { return t.dim() == 2 ? t : t.reshape({-1, t.size(-1)}); }
 
-void linear(KernelContext& c) {
-  if (c.has(2))
-    c.out(0, at::linear(c.in(0), c.in(1), c.in(2)));
-  else
-    c.out(0, at::linear(c.in(0), c.in(1)));
-}
+void linear(KernelContext& c) { c.out(0, linear_product(c.in(0), c.in(1), c.in_or_undefined(2))); }
 
 void linear_grad(KernelContext& c) {
   const at::Tensor& dy = c.in(0);
   const at::Tensor rows = as_matrix(dy);
   if (c.wants(0)) {
-    at::Tensor dx = at::mm(rows, c.in(2));
+    at::Tensor dx = matrix_product(rows, c.in(2));
     if (dy.dim() != 2) {
       c10::DimVector sizes(dy.sizes());
       sizes.back() = dx.size(1);
@@ -31,7 +25,7 @@ void linear_grad(KernelContext& c) {
     }
     c.out(0, std::move(dx));
   }
-  if (c.wants(1)) c.out(1, at::mm(rows.t(), as_matrix(c.in(1))));
+  if (c.wants(1)) c.out(1, matrix_product(rows.t(), as_matrix(c.in(1))));
   if (c.wants(2)) c.out(2, at::sum(rows, 0));
 }
 

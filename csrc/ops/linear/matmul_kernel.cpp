@@ -4,11 +4,11 @@
 // rows, as the forward product does: one large product instead of a batch of them and a sum over the batch.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/mm.h>
 
 #include "ops/host_values.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/matmul_provider.h"
 
 namespace ortmodule {
 namespace {
@@ -37,14 +37,14 @@ Kernel make_matmul_grad(const Node& node) {
     if (c.wants(0)) {
       const at::Tensor b = column_if_vector(c.in(2));
       if (fold)
-        c.out(0, at::mm(as_rows(dy), b.t()).view(a_shape));
+        c.out(0, matrix_product(as_rows(dy), b.t()).view(a_shape));
       else
         c.out(0, to_operand(at::matmul(dy, b.transpose(-2, -1)), a_shape, true));
     }
     if (c.wants(1)) {
       const at::Tensor a = row_if_vector(c.in(1));
       if (fold)
-        c.out(1, at::mm(as_rows(a).t(), as_rows(dy)));
+        c.out(1, matrix_product(as_rows(a).t(), as_rows(dy)));
       else
         c.out(1, to_operand(at::matmul(a.transpose(-2, -1), dy), b_shape, false));
     }
@@ -54,7 +54,11 @@ Kernel make_matmul_grad(const Node& node) {
 }  // namespace
 
 ORTMODULE_KERNEL("", MatMul, "aten", [](const Node&) -> Kernel {
-  return [](KernelContext& c) { c.out(0, at::matmul(c.in(0), c.in(1))); };
+  return [](KernelContext& c) {
+    const at::Tensor &a = c.in(0), &b = c.in(1);
+    if (a.dim() < 2 || b.dim() != 2 || a.size(-1) != b.size(0)) return c.out(0, at::matmul(a, b));
+    c.out(0, a.dim() == 2 ? matrix_product(a, b) : linear_product(a, b.t(), {}));
+  };
 });
 ORTMODULE_KERNEL("ai.ortmodule", MatMulGrad, "aten", make_matmul_grad);
 

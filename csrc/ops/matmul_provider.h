@@ -1,0 +1,41 @@
+// Matrix products by the library that is fastest for their shape on this machine.
+//
+// ATen sends float products on the CPU to MKL, which takes its AVX2 path on processors of other makers; oneDNN, which
+// torch carries too, is twice as fast there and slower elsewhere. So it is measured: once per process whether oneDNN
+// gains anything at all, and then per shape class on the first product of that class. Everything but float products on
+// the CPU is ATen's, as are all products under torch.use_deterministic_algorithms, whose bits may not hang on a clock.
+// Not here: batched products, convolutions (ATen's are oneDNN's already).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace ortmodule {
+
+enum class MatmulProvider { kAuto, kAten, kOneDnn };
+
+// "auto", "aten" or "onednn"; throws kInvalidArgument for another name, and for onednn where torch lacks it.
+MatmulProvider matmul_provider(const std::string& name);
+
+// What the products of this thread may use while the scope lives.
+class MatmulScope {
+ public:
+  explicit MatmulScope(MatmulProvider provider);
+  ~MatmulScope();
+  MatmulScope(const MatmulScope&) = delete;
+  MatmulScope& operator=(const MatmulScope&) = delete;
+
+ private:
+  MatmulProvider outer_;
+};
+
+// a [..., K] times w transposed, w [N, K], plus bias [N] where defined: [..., N].
+at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias);
+// a [M, K] times b [K, N].
+at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b);
+
+// Shape classes measured so far in this process, a line each: "M~512 K=768 N=3072 nt: aten 1.23 ms, onednn 0.61 ms".
+std::string matmul_choices();
+
+}  // namespace ortmodule

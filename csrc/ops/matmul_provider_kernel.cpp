@@ -1,0 +1,170 @@
+#include "ops/matmul_provider.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <tuple>
+
+#include "base/status.h"
+
+namespace ortmodule {
+namespace {
+
+// Below this many multiplications oneDNN's cost per call (some microseconds) outweighs any gain.
+constexpr int64_t kSmallProduct = int64_t{1} << 21;
+// oneDNN must win clearly: a choice within the noise of a clock would differ from run to run.
+constexpr double kClearGain = 1.15;
+
+thread_local MatmulProvider current = MatmulProvider::kAuto;
+
+std::optional<c10::OperatorHandle> find_onednn() {
+  if (!at::globalContext().userEnabledMkldnn() || !at::Context::hasMKLDNN()) return std::nullopt;
+  return c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+}
+
+const std::optional<c10::OperatorHandle>& onednn() {
+  static const std::optional<c10::OperatorHandle> found = find_onednn();
+  return found;
+}
+
+at::Tensor by_onednn(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  c10::Stack stack{a,
+                   w,
+                   bias.defined() ? c10::IValue(bias) : c10::IValue(),
+                   "none",
+                   c10::List<std::optional<at::Scalar>>(),
+                   c10::IValue(std::string())};
+  onednn()->callBoxed(stack);
+  return stack.back().toTensor();
+}
+
+at::Tensor by_aten(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  return bias.defined() ? at::linear(a, w, bias) : at::linear(a, w);
+}
+
+template <class F>
+double seconds_of(F&& product) {
+  const auto start = std::chrono::steady_clock::now();
+  product();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+struct Timing {
+  double aten = 1e30, onednn = 1e30;
+  bool onednn_wins() const { return onednn * kClearGain < aten; }
+};
+
+// Both in turns, the best of each: a disturbance must hit one side every time to matter.
+Timing measure(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, int rounds) {
+  Timing timing;
+  for (int i = 0; i < rounds; ++i) {
+    timing.aten = std::min(timing.aten, seconds_of([&] { by_aten(a, w, bias); }));
+    timing.onednn = std::min(timing.onednn, seconds_of([&] { by_onednn(a, w, bias); }));
+  }
+  return timing;
+}
+
+// Whether oneDNN gains anything on this machine: some 20 ms, once.
+bool onednn_gains_here() {
+  static const bool gains = [] {
+    const at::Tensor a = at::ones({256, 512}), w = at::ones({512, 512});
+    return measure(a, w, {}, 4).onednn_wins();
+  }();
+  return gains;
+}
+
+// Rows (batch times length) vary from step to step and count as their power of two; the layouts matter to both.
+using ShapeClass = std::tuple<int, int64_t, int64_t, bool, bool, bool, int>;
+
+ShapeClass classify(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  const int64_t k = w.size(1), rows = k ? a.numel() / k : 0;
+  return {std::bit_width(static_cast<uint64_t>(rows)),
+          k,
+          w.size(0),
+          a.is_contiguous(),
+          w.is_contiguous(),
+          bias.defined(),
+          at::get_num_threads()};
+}
+
+struct Table {
+  std::shared_mutex mutex;
+  std::map<ShapeClass, Timing> timings;
+};
+
+Table& table() {
+  static Table* const lives_on = new Table;  // threads may still multiply while the process ends
+  return *lives_on;
+}
+
+bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  if (!onednn_gains_here()) return false;
+  const ShapeClass key = classify(a, w, bias);
+  {
+    const std::shared_lock lock(table().mutex);
+    const auto it = table().timings.find(key);
+    if (it != table().timings.end()) return it->second.onednn_wins();
+  }
+  const Timing timing = measure(a, w, bias, 2);
+  const std::unique_lock lock(table().mutex);
+  return table().timings.try_emplace(key, timing).first->second.onednn_wins();
+}
+
+bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  if (current == MatmulProvider::kAten || a.scalar_type() != at::kFloat || !a.is_cpu() || w.scalar_type() != at::kFloat)
+    return false;
+  if (a.numel() == 0 || w.numel() == 0 || !onednn()) return false;
+  if (current == MatmulProvider::kOneDnn) return true;
+  if (a.numel() * w.size(0) < kSmallProduct || at::globalContext().deterministicAlgorithms()) return false;
+  return measured_choice(a, w, bias);
+}
+
+}  // namespace
+
+MatmulProvider matmul_provider(const std::string& name) {
+  if (name == "auto") return MatmulProvider::kAuto;
+  if (name == "aten") return MatmulProvider::kAten;
+  ORTMODULE_CHECK_ARG(name == "onednn", "the matmul provider should be 'auto', 'aten' or 'onednn', got '", name, "'");
+  ORTMODULE_CHECK_ARG(onednn(), "this torch has no oneDNN; choose the matmul provider 'auto' or 'aten'");
+  return MatmulProvider::kOneDnn;
+}
+
+MatmulScope::MatmulScope(MatmulProvider provider) : outer_(std::exchange(current, provider)) {}
+MatmulScope::~MatmulScope() { current = outer_; }
+
+at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  return by_onednn_is_best(a, w, bias) ? by_onednn(a, w, bias) : by_aten(a, w, bias);
+}
+
+at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor w = b.t();
+  return by_onednn_is_best(a, w, {}) ? by_onednn(a, w, {}) : at::mm(a, b);
+}
+
+std::string matmul_choices() {
+  std::string out;
+  const std::shared_lock lock(table().mutex);
+  for (const auto& [key, timing] : table().timings) {
+    const auto [bits, k, n, a_plain, w_plain, bias, threads] = key;
+    char line[160];
+    std::snprintf(line, sizeof line, "M<%lld K=%lld N=%lld %c%c%s, %d threads: aten %.3f ms, onednn %.3f ms\n",
+                  1LL << bits, static_cast<long long>(k), static_cast<long long>(n), a_plain ? 'n' : 't',
+                  w_plain ? 't' : 'n', bias ? " + bias" : "", threads, timing.aten * 1e3, timing.onednn * 1e3);
+    out += line;
+  }
+  return out;
+}
+
+}  // namespace ortmodule
