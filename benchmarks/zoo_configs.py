@@ -108,8 +108,7 @@ def build(
             batches = _batches(task, module, text_sizes, image_batches)
             for batch in batches:
                 module(**batch).loss.backward()
-            module.zero_grad(set_to_none=True)
-            return module, batches
+            return _model(task, name, overrides, fill), batches  # fresh: some keep a state of the step before
         except Exception as error:
             first = first or error
     assert first is not None
