@@ -19,7 +19,7 @@ constexpr double kUnknownSize = 64;
 // The price of a byte moved, in bytes kept: a normalization and an activation that stream (four passes) are worth one
 // kept activation, an exponential is not.
 constexpr double kNearlyFree = 0.2;
-constexpr double kNotCheap = 4;       // passes a kernel with transcendental functions or reductions counts for
+constexpr double kNotCheap = 8;       // passes a kernel with transcendental functions or reductions counts for
 constexpr double kFlopsPerByte = 10;  // float operations in the time of one byte of memory traffic
 constexpr double kLeast = 1e-3;       // small host values cost next to nothing
 constexpr double kViewPasses = 0.05;  // passes a view counts for: mostly none, now and then a copy
@@ -153,8 +153,8 @@ class Cut {
     return total;
   }
 
-  // The values to keep when a byte moved costs `weight` bytes kept.
-  ValueSet solve(double weight) {
+  // The values to keep when a byte moved costs `weight` bytes kept; contractions are repeated only where asked for.
+  ValueSet solve(double weight, bool contractions) {
     MaxFlow flow(2);
     std::vector<size_t> vertex(graph_.value_id_bound(), 0);  // on the sink's side: available in backward
     const auto vertex_of = [&](const NodeArg* value) {
@@ -178,7 +178,8 @@ class Cut {
       if (node.phase() != Phase::kForward) return;
       const double dearer = weight * costs_.dearer(position++);
       const size_t again = flow.add_vertex();
-      flow.add_edge(kSource, again, repeatable(node) ? costs_.time(node) * dearer : MaxFlow::kUnbounded);
+      const bool may = repeatable(node) && (contractions || !RecomputeFacts::instance().flops(node));
+      flow.add_edge(kSource, again, may ? costs_.time(node) * dearer : MaxFlow::kUnbounded);
       needs(again, node.inputs());
       for (const NodeArg* out : node.outputs()) {
         if (!out) continue;
@@ -304,17 +305,17 @@ class Rewriter {
 };
 
 ValueSet choose(Cut& cut, std::optional<double> budget, double before) {
-  ValueSet kept = cut.solve(kNearlyFree);
+  ValueSet kept = cut.solve(kNearlyFree, false);
   if (!budget) return kept;
   const double limit = *budget <= 1 ? *budget * before : *budget;
   if (cut.bytes_of(kept) <= limit) return kept;
   // The largest weight that fits, by bisection of its exponent; where none fits, the least memory there is.
   double low = kNearlyFree * 1e-7, high = kNearlyFree;
-  kept = cut.solve(low);
+  kept = cut.solve(low, true);
   if (cut.bytes_of(kept) > limit) return kept;
   for (int i = 0; i < kBudgetRounds; ++i) {
     const double middle = std::sqrt(low * high);
-    ValueSet tried = cut.solve(middle);
+    ValueSet tried = cut.solve(middle, true);
     if (cut.bytes_of(tried) <= limit) {
       low = middle;
       kept = std::move(tried);

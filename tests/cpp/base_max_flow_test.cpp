@@ -1,3 +1,4 @@
+// Flows and cuts of small graphs with known answers, and of a chain too long for recursion.
 #include "base/max_flow.h"
 
 #include <gtest/gtest.h>

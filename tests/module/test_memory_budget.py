@@ -16,9 +16,9 @@ BUDGETS = ["all", None, 0.5, 0.2, 4096]
 class Picture(nn.Module):
     """Convolutions with BatchNorm and ReLU: statistics must be taken, and moved, once."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 3) -> None:
         super().__init__()
-        channels = (3, 8, 8, 8)
+        channels = (3, *[8] * layers)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(inplace=True))
             for a, b in zip(channels, channels[1:], strict=False)
@@ -99,7 +99,7 @@ def test_less_is_kept_and_the_peak_falls() -> None:
     torch.manual_seed(0)
     kept, peaks = [], []
     for budget in ("all", None, 0.5, 0.3):
-        model = ORTModule(Picture(), options=Options(memory_budget=budget))
+        model = ORTModule(Picture(8), options=Options(memory_budget=budget))
         model(torch.randn(8, 3, 32, 32)).backward()
         session = model.report().sessions[0]
         kept.append(session.saved_bytes)

@@ -15,6 +15,7 @@
 #include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/recompute.h"
 #include "ops/registry.h"
 #include "ops/rerun.h"
 
@@ -252,6 +253,12 @@ void attention_grad_body(BodyContext& c) {
   if (c.wants(1)) out(1, sum_heads(f, f.matmul(f.matrix_transpose(scaled), p.q), key), key);
 }
 
+// Two products of [L, S] per head.
+double attention_flops(const Node& node, const SizeOf& size) {
+  const Shape &q = *node.input(0)->type().shape, &k = *node.input(1)->type().shape;
+  return 4 * count_elements(q, size) * size(k[k.size() - 2]);
+}
+
 }  // namespace
 
 // q[B, H, L, E], k[B, Hk, S, E], v[B, Hk, S, Ev], mask broadcast to [B, H, L, S] -> Y[B, H, L, Ev], lse[B, H, L]
@@ -281,6 +288,8 @@ ORTMODULE_OP("", Attention, 23)
     .grad({"Q", "K", "V", "attn_mask", "past_key", "past_value"}, attention_gradient)
     .no_grad({"nonpad_kv_seqlen"})
     .body([](BodyContext& c) { attention_body(c, nullptr); });
+
+ORTMODULE_FLOPS("", Attention, attention_flops);
 
 ORTMODULE_OP("ai.ortmodule", ComposedAttentionGrad, 1).apply(rerun_record);
 

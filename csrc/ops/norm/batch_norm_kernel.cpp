@@ -114,13 +114,13 @@ Kernel make_training(const Node& node) {
   };
 }
 
+// In float for 16-bit data, as the forward's kernel does it.
 void apply_statistics(KernelContext& c) {
   const at::Tensor& x = c.in(0);
   c10::DimVector sizes(x.dim(), 1);
   sizes[1] = x.size(1);
   const at::Tensor alpha = c.in(1).mul(c.in(4)), beta = at::addcmul(c.in(2), c.in(3), alpha, -1);
-  const auto row = [&](const at::Tensor& t) { return t.to(x.scalar_type()).view(sizes); };
-  c.out(0, at::addcmul(row(beta), x, row(alpha)));
+  c.out(0, at::addcmul(beta.view(sizes), x, alpha.view(sizes)).to(x.scalar_type()));
 }
 
 Kernel make_training_grad(const Node& node) {

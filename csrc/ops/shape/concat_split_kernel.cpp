@@ -28,7 +28,7 @@ ORTMODULE_KERNEL("", Split, "aten", [](const Node& node) -> Kernel {
     const int64_t total = x.size(axis);
     c10::DimVector storage;
     const c10::IntArrayRef given = sizes.read(c, storage);
-    ORTMODULE_CHECK(!sizes.present() || given.size() == c.output_count(), kRuntime, "[Split] ", given.size(),
+    ORTMODULE_CHECK(!sizes.present() || given.size() >= c.output_count(), kRuntime, "[Split] ", given.size(),
                     " sizes for ", c.output_count(), " outputs");
     const int64_t chunk = (total + parts - 1) / parts;
     int64_t at = 0;
