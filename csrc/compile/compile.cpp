@@ -40,7 +40,7 @@ class StageLog {
 };
 
 void transform(Graph& graph, PassStage stage, const CompileOptions& options) {
-  TransformerManager::Options level;
+  TransformerManager::Options level{.level = PassLevel::kExtended};
   level.verify = options.verify;
   TransformContext context;
   context.training = options.training;

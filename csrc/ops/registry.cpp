@@ -123,8 +123,10 @@ void OpRecord::check_node(const Node& node) const {
   const bool variadic_in = !inputs_.empty() && inputs_.back().presence == Presence::kVariadic;
   ORTMODULE_CHECK_GRAPH(variadic_in || node.inputs().size() <= inputs_.size(), "[", name_, "] takes at most ",
                         inputs_.size(), " inputs, got ", node.inputs().size(), " (", node.describe(), ")");
-  // Own gradient operators and ATen nodes keep a slot for each input of another operator.
-  const bool holes = domain_ == kAtenDomain || (domain_ == kOwnDomain && !grad_);
+  // Own gradient operators and ATen nodes keep a slot for each input of another operator, bodies for each outer value.
+  const bool has_body = std::any_of(attributes_.begin(), attributes_.end(),
+                                    [](const FormalAttribute& f) { return f.kind == AttrKind::kGraph; });
+  const bool holes = has_body || domain_ == kAtenDomain || (domain_ == kOwnDomain && !grad_);
   if (variadic_in && !holes)
     for (size_t k = inputs_.size() - 1; k < node.inputs().size(); ++k)
       ORTMODULE_CHECK_GRAPH(node.input(k), "[", name_, "] input ", k, ", one of '", inputs_.back().name,

@@ -19,9 +19,9 @@ constexpr Item kPasses[] = {
     {make_constant_folding, PassLevel::kBasic, kBothStages},
     {make_common_subexpression_elimination, PassLevel::kBasic, kBothStages},
     {make_counter_dropout, PassLevel::kBasic, kForwardOnly},  // runs only where the user asked for it
-    {make_label_compaction, PassLevel::kBasic, kForwardOnly},
-    {make_padding_removal, PassLevel::kBasic, kForwardOnly},  // knows attention while it is one node
-    {make_fuse_vocabulary_loss, PassLevel::kBasic, kForwardOnly},
+    {make_label_compaction, PassLevel::kExtended, kForwardOnly},
+    {make_padding_removal, PassLevel::kExtended, kForwardOnly},  // knows attention while it is one node
+    {make_fuse_vocabulary_loss, PassLevel::kExtended, kForwardOnly},
     {make_decompose_attention, PassLevel::kRequired, kForwardOnly},
     {make_dead_node_elimination, PassLevel::kBasic, kBothStages},
 };

@@ -103,13 +103,15 @@ def test_same_tensor_given_twice() -> None:
     assert_same_training(captured, module, ([torch.randn(4, 8), torch.randn(4, 8)],))
 
 
-def test_object_with_tensors_in_the_result_is_refused() -> None:
-    class Opaque:
+def test_object_with_tensors_in_the_result_is_made_anew() -> None:
+    class Plain:
         def __init__(self, t):
             self.t = t
 
-    with pytest.raises(CaptureError, match="Opaque"):
-        capture(Module(lambda m, x: Opaque(m.linear(x))), (torch.randn(4, 8),))
+    module, x = Module(lambda m, x: Plain(m.linear(x))), torch.randn(4, 8)
+    result = call(capture(module, (x,)), module, (x,))
+    assert type(result) is Plain
+    torch.testing.assert_close(result.t, module.linear(x))
 
 
 def test_a_module_keeps_its_own_name_for_an_input_of_the_same_name() -> None:

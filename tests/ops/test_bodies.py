@@ -13,10 +13,11 @@ import torch
 
 from ortmodule import _C, UnsupportedError
 
-from .driver import build, differentiated, leaves, run_reference
+from .driver import differentiated, reference_of, samples
+from .engine import assert_close, build, leaves
 from .samples import ROWS
 from .table import Case, Row
-from .test_operators import assert_close, each, samples
+from .test_operators import each
 
 OURS = ("ai.ortmodule", "org.pytorch.aten")
 WITH_BODIES = [r for r in ROWS if r.differentiable or r.domain in OURS]
@@ -25,7 +26,7 @@ WITH_BODIES = [r for r in ROWS if r.differentiable or r.domain in OURS]
 def check(row: Row, case: Case, **how: bool) -> None:
     theirs = leaves(row, case)
     torch.manual_seed(1)
-    want = run_reference(row, case, theirs)
+    want = reference_of(row, case)(*theirs)
     flowing = [k for k, y in enumerate(want) if y.requires_grad]
     built = build(row, case, **how)
     place = {slot: name for name, slot in zip(built.names, built.slots)}

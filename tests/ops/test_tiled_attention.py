@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from .driver import gradients, run_engine
+from .engine import gradients, run_engine
 from .table import Case, Row
 
 PLAIN = Row("Attention", F.scaled_dot_product_attention, lambda dtype: [])
