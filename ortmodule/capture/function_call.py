@@ -188,7 +188,7 @@ class FunctionCall:
             raise CaptureError(text) from error
         known = {(_size_at(d, 0), _size_at(d, _TRIAL_STEPS[1])): d for x in xs for d in x.shape}
         like = xs[0] if xs else torch.empty(0)
-        results: list[torch.Tensor] = []
+        results = []
         for (first, dtype, device), (second, *_) in zip(*trials, strict=True):
             pairs = list(zip(first, second, strict=len(first) == len(second)))
             dims: list[Any] = [a if a == b else known.get((a, b)) for a, b in pairs]

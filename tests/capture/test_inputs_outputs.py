@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import typing
 
-import pytest
 import torch
 import torch.nn as nn
 
 from ortmodule.capture import capture
-from ortmodule.errors import CaptureError
 
 from .parity import assert_same_training, assert_valid, call
 from .test_autograd_semantics import Module
