@@ -62,7 +62,11 @@ class GradientChecker:
         redraws = not torch.equal(state, torch.get_rng_state())
         built = self._model(doubles)
         forward = built.session()
-        operands = [v.detach().clone() for i in built.slots if (v := doubles[i]) is not None]
+        operands = [
+            v.detach().clone(memory_format=torch.contiguous_format)
+            for i in built.slots
+            if (v := doubles[i]) is not None
+        ]
 
         def value() -> float:
             if redraws:

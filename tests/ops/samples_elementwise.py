@@ -204,7 +204,7 @@ UNARY = [
     Row("Round", torch.round, unary(-4, 4)),
     Row("Identity", lambda x: x * 1, unary()),
     Row("StopGradient", lambda x: x * 1, unary(), OWN, differentiable=False),
-    Row("WithValue", lambda value, history: history + (value - history).detach(), with_value_cases, OWN),
+    Row("WithValue", lambda value, history: history + (value - history).detach(), with_value_cases, OWN, smooth=False),
 ]
 
 BINARY = [

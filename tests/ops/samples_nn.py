@@ -528,8 +528,20 @@ def linear_loss_cases(dtype: torch.dtype) -> list[Case]:
     ]
 
 
+def batch_norm_apply(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor):
+    shape = (1, -1) + (1,) * (x.dim() - 2)
+    return ((x - mean.view(shape)) * invstd.view(shape) * w.view(shape) + b.view(shape)).to(x.dtype)
+
+
+def batch_norm_apply_cases(dtype: torch.dtype) -> list[Case]:
+    stats = torch.float64 if dtype == torch.float64 else torch.float32
+    channels = [rand(3, dtype=stats), rand(3, dtype=stats), rand(3, dtype=stats), rand(3, dtype=stats, low=0.5)]
+    return [Case((rand(*sizes, dtype=dtype), *channels)) for sizes in ((4, 3), (2, 3, 5), (2, 3, 4, 5))]
+
+
 ROWS = [
-    Row("GroupedMatMul", grouped_matmul, grouped_matmul_cases, OWN),
+    Row("BatchNormApply", batch_norm_apply, batch_norm_apply_cases, OWN, differentiable=False, refuses=True),
+    Row("GroupedMatMul", grouped_matmul, grouped_matmul_cases, OWN, refuses=True),
     Row("Linear", lambda x, w, b=None: F.linear(x, w, b), linear_cases, OWN),
     Row("Gemm", gemm, gemm_cases),
     Row("MatMul", torch.matmul, matmul_cases),

@@ -117,12 +117,12 @@ ROWS = [
     Row(
         "RelativeRows", lambda inner, outer: torch.searchsorted(outer, inner),
         lambda dtype: [Case((ints(2, 5, 9), ints(0, 2, 3, 5, 9))), Case((ints(4), ints(4)))], OWN,
-        differentiable=False, bfloat16=False,
+        differentiable=False, bfloat16=False, refuses=True,
     ),
     Row(
         "SlicedRows", sliced_rows, lambda dtype: [Case((ints(0, 4, 5, 13), ints(6, 5)), {"start": 1}, (1,))], OWN,
         differentiable=False, bfloat16=False,
     ),
     Row("GatherRows", gather_rows, gather_cases, OWN, grads=(0,)),
-    Row("SpreadRows", spread_rows, spread_cases, OWN, grads=(0,)),
+    Row("SpreadRows", spread_rows, spread_cases, OWN, grads=(0,), smooth=False),
 ]  # fmt: skip

@@ -115,6 +115,7 @@ Kernel attended_rows(const Node& node) {
     const std::vector<int64_t> sizes = c.ints(0);
     const int64_t batch = sizes.at(0), length = sizes.at(1);
     std::vector<char> needed(static_cast<size_t>(batch * length), 0);
+    ORTMODULE_CHECK(seeds < c.input_count(), kRuntime, "[AttendedRows] there are fewer than ", seeds, " lists of rows");
     for (size_t i = 0; i < seeds; ++i) {
       const at::Tensor rows = c.in(1 + i).cpu().contiguous();
       const auto* row = rows.const_data_ptr<int64_t>();
@@ -122,8 +123,11 @@ Kernel attended_rows(const Node& node) {
     }
     std::vector<Visible> attentions;
     size_t next = 1 + seeds;
-    for (size_t i = 0; i < causal.size(); ++i)
-      attentions.emplace_back(masked[i] ? c.in(next++) : at::Tensor(), causal[i] != 0, batch, length);
+    for (size_t i = 0; i < causal.size(); ++i) {
+      const bool has_mask = i < masked.size() && masked[i] != 0;
+      ORTMODULE_CHECK(!has_mask || c.has(next), kRuntime, "[AttendedRows] the mask of attention ", i, " is missing");
+      attentions.emplace_back(has_mask ? c.in(next++) : at::Tensor(), causal[i] != 0, batch, length);
+    }
     at::parallel_for(0, batch, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, length * length)),
                      [&](int64_t begin, int64_t end) {
                        for (int64_t b = begin; b < end; ++b) close(attentions, b, length, needed.data() + b * length);
@@ -139,7 +143,8 @@ void relative_rows(KernelContext& c) {
   auto* position = out.mutable_data_ptr<int64_t>();
   for (int64_t i = 0, k = 0; i < inner.numel(); ++i) {
     while (k < outer.numel() && all[k] < in[i]) ++k;
-    ORTMODULE_INTERNAL(k < outer.numel() && all[k] == in[i], "row ", in[i], " is missing in the larger list");
+    ORTMODULE_CHECK(k < outer.numel() && all[k] == in[i], kRuntime, "[RelativeRows] row ", in[i],
+                    " is missing in the larger list");
     position[i] = k;
   }
   c.out(0, out.to(c.in(0).device()));
@@ -158,8 +163,7 @@ Kernel sliced_rows(const Node& node) {
   };
 }
 
-// -- into the compact form and back
-// ------------------------------------------------------------------------------------
+// -- into the compact form and back ------------------------------------------------------------------------------
 
 int64_t product(at::IntArrayRef sizes) {
   int64_t n = 1;
@@ -171,6 +175,14 @@ std::vector<int64_t> with_rest(at::IntArrayRef lead, at::IntArrayRef rest) {
   std::vector<int64_t> sizes(lead.begin(), lead.end());
   sizes.insert(sizes.end(), rest.begin(), rest.end());
   return sizes;
+}
+
+// Rows are listed in rising order, each once, among `count`.
+void check_rows(const at::Tensor& rows, int64_t count) {
+  const auto* row = rows.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < rows.numel(); ++i)
+    ORTMODULE_CHECK(row[i] > (i ? row[i - 1] : -1) && row[i] < count, kRuntime, "row number ", i, " is ", row[i],
+                    "; rows should rise and lie below ", count);
 }
 
 // Calls copy(i, row) for each listed row, threaded by the bytes that a row has.
@@ -216,6 +228,7 @@ Kernel gather_rows(const Node& node) {
     if (m == n) return c.out(0, x.reshape(sizes));
     const RowLayout layout(x, lead);
     if (!x.is_cpu() || !layout.regular) return c.out(0, at::index_select(x.reshape(with_rest({n}, rest)), 0, rows));
+    check_rows(rows, n);
     at::Tensor y = at::empty(sizes, x.options());
     const auto* from = static_cast<const char*>(x.const_data_ptr());
     auto* to = static_cast<char*>(y.mutable_data_ptr());
@@ -238,12 +251,15 @@ void spread(KernelContext& c, size_t lead) {
   const std::vector<int64_t> sizes = with_rest(front, x.sizes().slice(1));
   const int64_t n = product(front), m = rows.numel();
   if (m == n) return c.out(0, x.reshape(sizes));
+  if (m == 0) return c.out(0, at::zeros(sizes, x.options()));
   if (!x.is_cpu()) {
     at::Tensor y = zeros ? at::zeros(with_rest({n}, x.sizes().slice(1)), x.options())
                          : x.slice(0, 0, 1).expand(with_rest({n}, x.sizes().slice(1))).contiguous();
     y.index_copy_(0, rows, x);
     return c.out(0, y.view(sizes));
   }
+  check_rows(rows, n);
+  ORTMODULE_CHECK(x.size(0) == m, kRuntime, "there are ", m, " row numbers for ", x.size(0), " rows");
   const at::Tensor source = x.contiguous(), y = at::empty(sizes, x.options());
   const int64_t bytes = product(x.sizes().slice(1)) * static_cast<int64_t>(x.element_size());
   const auto* from = static_cast<const char*>(source.const_data_ptr());
