@@ -108,7 +108,7 @@ ORTMODULE_OP("ai.ortmodule", TileGrad, 1)
 
 int64_t block(InferContext& c) {
   const int64_t b = c.attr_int("blocksize", 0);
-  if (b < 1) c.error(str("blocksize should be positive, got ", b));
+  if (b < 1 || b > (1 << 16)) c.error(str("blocksize should be positive and at most 65536, got ", b));
   return b;
 }
 
