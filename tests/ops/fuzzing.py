@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from ortmodule import ORTModuleError
-from ortmodule.testing import node_model
 
+from .engine import build
 from .forms import record_of
 from .samples import ROWS
 from .table import Case, Row
@@ -134,16 +134,7 @@ def run(number: int) -> str | None:
     case = changed_call(rng, row, rng.choice(cases))
     typed, trained = rng.random() < 0.5, row.differentiable and rng.random() < 0.3
     try:
-        built = node_model(
-            row.name,
-            case.inputs,
-            case.attributes,
-            domain=row.domain,
-            opset=row.opset,
-            outputs=case.outputs,
-            constants=case.constants,
-            nodes_of=row.nodes,
-        )
+        built = build(row, case)
     except Exception:
         return None  # not even a model
     if not typed:

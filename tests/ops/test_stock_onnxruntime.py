@@ -11,6 +11,7 @@ import torch
 from ortmodule.testing import node_model
 
 from .driver import COUNTS, samples
+from .engine import run_engine
 from .samples import ROWS
 from .table import Case, Row
 
@@ -65,20 +66,6 @@ def run_theirs(row: Row, case: Case) -> list[torch.Tensor]:
     return [torch.from_numpy(y) for y in session.run(None, feeds)]
 
 
-def run_ours(row: Row, case: Case) -> list[torch.Tensor]:
-    built = node_model(
-        row.name,
-        case.inputs,
-        case.attributes,
-        domain=row.domain,
-        opset=row.opset,
-        outputs=case.outputs,
-        constants=case.constants,
-        nodes_of=row.nodes,
-    )
-    return list(built.session().run([v for i in built.slots if (v := case.inputs[i]) is not None]))
-
-
 @pytest.mark.parametrize("row", CONTRIB, ids=lambda row: row.name)
 def test_the_package_gives_the_same(row: Row) -> None:
     cases = [case for case in samples(row, torch.float32) if case.stock]
@@ -87,6 +74,6 @@ def test_the_package_gives_the_same(row: Row) -> None:
             run_theirs(row, cases[0])
         return
     for case in cases:
-        for ours, want in zip(run_ours(row, case), run_theirs(row, case), strict=True):
+        for ours, want in zip(run_engine(row, case, case.inputs), run_theirs(row, case), strict=True):
             torch.testing.assert_close(ours, want, rtol=1e-4, atol=1e-4, equal_nan=True)
         COUNTS["values against onnxruntime"] += 1
