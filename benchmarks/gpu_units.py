@@ -27,7 +27,8 @@ from common import ROOT
 sys.path.append(str(ROOT))
 
 from tests import zoo
-from tests.ops import driver
+from tests.ops import engine
+from tests.ops.driver import differentiated
 from tests.ops.samples import ROWS
 from tests.ops.table import Case, Row
 
@@ -63,26 +64,26 @@ def forward(row: Row, case: Case, device: str) -> None:
     inputs = [None if v is None else v.to(device) for v in case.inputs]
     with torch.no_grad():
         torch.manual_seed(1)
-        got = driver.run_engine(row, case, inputs, device)
+        got = engine.run_engine(row, case, inputs, device)
         torch.manual_seed(1)
-        want = driver.run_reference(row, case, inputs, device)
+        want = engine.run_reference(row, case, inputs, device)
     for k, (g, w) in enumerate(zip(got, want, strict=True)):
         close(f"output {k}", g, w, row.tolerance or 0.0)
 
 
 def gradient(row: Row, case: Case, device: str) -> None:
-    wanted = driver.differentiated(row, case)
+    wanted = differentiated(row, case)
     if not wanted:
         return
-    theirs = driver.leaves(row, case, device)
+    theirs = engine.leaves(row, case, device)
     torch.manual_seed(1)
-    want = driver.run_reference(row, case, theirs, device)
+    want = engine.run_reference(row, case, theirs, device)
     if not any(y.requires_grad for y in want):
         return
-    ours = driver.leaves(row, case, device)
+    ours = engine.leaves(row, case, device)
     torch.manual_seed(1)
-    got = driver.run_engine(row, case, ours, device)
-    pairs = zip(driver.gradients(got, ours), driver.gradients(want, theirs), strict=True)
+    got = engine.run_engine(row, case, ours, device)
+    pairs = zip(engine.gradients(got, ours), engine.gradients(want, theirs), strict=True)
     for i, (g, w) in zip(wanted, pairs):
         close(f"gradient of input {i}", g, w, row.tolerance or 0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -19,19 +20,29 @@ def build(row: Row, case: Case, *, symbolic: bool = False) -> NodeModel:
     )  # fmt: skip
 
 
-def run_engine(row: Row, case: Case, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """The engine's outputs for `inputs` in place of the case's; those that require grad are trained."""
+def run_engine(row: Row, case: Case, inputs: Sequence[torch.Tensor | None], device: str = "cpu") -> list[torch.Tensor]:
+    """The engine's outputs for `inputs` (on `device`) in place of the case's; those that require grad are trained."""
     built = build(row, case)
     values = [v for i in built.slots if (v := inputs[i]) is not None]
     trainable = [name for name, value in zip(built.names, values) if value.requires_grad]
-    return list(built.session(trainable).run(values))
+    return list(built.session(trainable, device).run(values))
 
 
-def leaves(row: Row, case: Case) -> list[torch.Tensor | None]:
+def run_reference(
+    row: Row, case: Case, inputs: Sequence[torch.Tensor | None], device: str = "cpu"
+) -> tuple[torch.Tensor, ...]:
+    """PyTorch's outputs; tensors that the reference makes or takes from attributes are on `device` too."""
+    attributes = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in case.attributes.items()}
+    with torch.device(device) if device != "cpu" else contextlib.nullcontext():
+        out = row.reference(*inputs, **attributes)
+    return (tuple(out) if isinstance(out, tuple | list) else (out,))[: case.outputs]
+
+
+def leaves(row: Row, case: Case, device: str = "cpu") -> list[torch.Tensor | None]:
     """Fresh leaves with the case's values (and strides), requiring grad where the row differentiates."""
     wanted = differentiated(row, case)
     return [
-        v if v is None else v.detach().clone(memory_format=torch.preserve_format).requires_grad_(i in wanted)
+        v if v is None else v.detach().clone(memory_format=torch.preserve_format).to(device).requires_grad_(i in wanted)
         for i, v in enumerate(case.inputs)
     ]
 
@@ -40,7 +51,7 @@ def gradients(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | N
     """Gradients of a fixed random projection of the differentiable outputs."""
     generator = torch.Generator().manual_seed(7)
     flowing = [y for y in outputs if y.requires_grad]
-    seeds = [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.dtype) - 0.3 for y in flowing]
+    seeds = [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype) - 0.3 for y in flowing]
     wanted = [x for x in inputs if x is not None and x.requires_grad]
     return list(torch.autograd.grad(flowing, wanted, seeds, allow_unused=True))
 
