@@ -316,6 +316,7 @@ class GraphTransitionManager:
             "dropout": self._options.dropout,
             "matmul": self._options.matmul,
             "memory_budget": -1.0 if self._options.memory_budget == "all" else self._options.memory_budget,
+            "weights": list(info.captured.parameters),
             "sizes": info.symbol_values(leaves),
             "keep_stages": self._debug.save_onnx,
             "mutations": mutations,

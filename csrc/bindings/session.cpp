@@ -39,6 +39,8 @@ CompileOptions read_options(const std::string& mode, const std::vector<std::stri
       out.matmul = value.cast<std::string>();
     else if (name == "memory_budget")
       out.memory_budget = value.is_none() ? std::nullopt : std::optional<double>(value.cast<double>());
+    else if (name == "weights")
+      out.weights = value.cast<std::vector<std::string>>();
     else if (name == "sizes")
       out.sizes = value.cast<SymbolTable>();
     else if (name == "mutations")

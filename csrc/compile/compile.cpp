@@ -114,6 +114,8 @@ RecomputeResult minimize_kept(Graph& graph, const Roots& roots, const CompileOpt
   request.sizes = options.sizes;
   request.budget = options.memory_budget;
   for (size_t i : roots.x_inputs) request.readable.insert(graph.inputs()[i]);
+  for (const std::string& name : options.weights)
+    if (const NodeArg* weight = graph.find(name); weight && weight->is_graph_input()) request.readable.insert(weight);
   return recompute(graph, request);
 }
 

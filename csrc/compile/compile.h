@@ -24,6 +24,7 @@ struct CompileOptions {
   // What forward may keep for backward, in bytes or up to 1 as a fraction of what it would keep without recomputation;
   // none: only what is nearly free is recomputed. Negative: nothing is.
   std::optional<double> memory_budget;
+  std::vector<std::string> weights;  // graph inputs that are parameters: backward may read them, trained or not
   SymbolTable sizes;         // of the call that is compiled for; estimates are made with them
   bool keep_stages = false;  // keep a copy of every stage's graph
   bool verify = false;       // re-resolve after every pass
