@@ -82,7 +82,11 @@ def test_lightning_fits_validates_and_saves(tmp_path: Path) -> None:
     assert ours["validation_loss"] == pytest.approx(eager["validation_loss"], abs=1e-5)
 
 
-def test_lora_computes_no_gradient_of_a_frozen_weight_and_saves_less(tmp_path: Path) -> None:
+def test_lora_computes_no_gradient_of_a_frozen_weight_and_saves_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What backward reads is compared; at this size recomputation would decide instead.
+    monkeypatch.setenv("ORTMODULE_MEMORY_BUDGET", "all")
     full = start("finetune_lora", tmp_path / "full.json", "--full")
     ours, eager = both("finetune_lora", tmp_path, "--out", "OUT")
     output, _ = full.communicate(timeout=300)
