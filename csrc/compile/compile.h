@@ -25,9 +25,9 @@ struct CompileOptions {
   // none: only what is nearly free is recomputed. Negative: nothing is.
   std::optional<double> memory_budget;
   std::vector<std::string> weights;  // graph inputs that are parameters: backward may read them, trained or not
-  SymbolTable sizes;         // of the call that is compiled for; estimates are made with them
-  bool keep_stages = false;  // keep a copy of every stage's graph
-  bool verify = false;       // re-resolve after every pass
+  SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
+  bool keep_stages = false;          // keep a copy of every stage's graph
+  bool verify = false;               // re-resolve after every pass
 };
 
 struct Stage {
