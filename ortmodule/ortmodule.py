@@ -20,6 +20,7 @@ from . import _C
 from .errors import InvalidArgumentError, ORTModuleError
 from .extending import load_libraries
 from .graph_transition import GraphTransitionManager, NoLossError
+from .memory_report import MemoryReport, SessionMemory
 from .options import DebugOptions, Options
 from .partial import PartialFallback
 from .report import Report
@@ -203,6 +204,16 @@ class ORTModule(nn.Module):
             fallback="partial" if parts else "whole" if reason else "none",
             fallback_reason=reason,
             matmul_choices=tuple(_C.matmul_choices().splitlines()),
+        )
+
+    def memory_report(self) -> MemoryReport:
+        """Which tensors the steps hold when they hold most, as measured on the first run of each graph. Printable."""
+        tensors = {id(t): t for t in (*self._original.parameters(), *self._original.buffers())}
+        gradients = [p.grad for p in self._original.parameters() if p.grad is not None]
+        return MemoryReport(
+            parameter_bytes=sum(t.nbytes for t in tensors.values()),
+            gradient_bytes=sum(g.nbytes for g in gradients),
+            sessions=tuple(SessionMemory.of(session) for session in self._sessions()),
         )
 
     def _sessions(self) -> Iterator[_C.Session]:

@@ -27,6 +27,9 @@ class Session {
   void observe(const pybind11::object& callback) const;
 
   pybind11::dict statistics() const;
+  // (half, value, operator and node that made it, bytes, kind) of what each half of the first run held when it held
+  // most. Kinds: "saved" by forward for backward, "gradient", "output", "given" by autograd, "temporary".
+  pybind11::list memory_at_peak() const;
   // The graph of a stage as a serialized ModelProto; `portable` in operators that any ONNX runtime has.
   pybind11::bytes stage_model(const std::string& name, bool portable) const;
   std::string plan_text() const;

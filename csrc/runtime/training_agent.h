@@ -94,6 +94,9 @@ class TrainingAgent {
   int64_t peak_forward_bytes() const { return peak_forward_; }
   int64_t peak_backward_bytes() const { return peak_backward_; }
   int64_t saved_bytes() const { return saved_bytes_; }
+  // What made those peaks up.
+  const std::vector<HeldBytes>& forward_held() const { return forward_held_; }
+  const std::vector<HeldBytes>& backward_held() const { return backward_held_; }
   // The kept memory of the session's runs; null where the device's allocator keeps its own (every GPU's does).
   const StepMemory* memory() const { return memory_.get(); }
   // Of forward, then of every variant of backward (see Executor::take_times).
@@ -111,6 +114,7 @@ class TrainingAgent {
   std::vector<size_t> segments_;
   std::shared_ptr<const StepObserver> observer_;
   int64_t peak_forward_ = 0, peak_backward_ = 0, saved_bytes_ = 0;
+  std::vector<HeldBytes> forward_held_, backward_held_;
 };
 
 }  // namespace ortmodule
