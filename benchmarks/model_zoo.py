@@ -1,7 +1,7 @@
 """Every architecture of the installed transformers package, tiny and random, through ORTModule beside eager.
 
     python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT | --only KEYS] [--jobs 2]
-                                   [--json OUT]
+                                   [--json OUT [--resume]]
 
 Per architecture a process of its own with a time limit: one training step at two input sizes; loss and every gradient
 are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the reason. Ends in
@@ -16,6 +16,7 @@ import collections
 import contextlib
 import copy
 import io
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -158,7 +159,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=600.0, help="time limit of one architecture")
     parser.add_argument("--sizes", type=int, default=2, choices=(1, 2), help="1: without the second input size")
-    parser.add_argument("--json", metavar="OUT")
+    parser.add_argument("--json", metavar="OUT", help="results, written after each architecture")
+    parser.add_argument("--resume", action="store_true", help="keep what OUT holds and run only what it lacks")
     args = parser.parse_args(argv)
     import ortmodule  # noqa: F401  before the forks
 
@@ -167,6 +169,10 @@ def main(argv: list[str] | None = None) -> int:
         wanted = args.only.split(",")
         work = sorted((w for w in work if "/".join(w) in wanted), key=lambda w: wanted.index("/".join(w)))
     results: dict[str, Result] = {}
+    if args.resume and args.json and os.path.exists(args.json):
+        with open(args.json) as file:
+            results = json.load(file)["results"]
+        work = [w for w in work if "/".join(w) not in results]
     for task, name, result in run_all(work, args.jobs, args.seconds, args.sizes):
         results[f"{task}/{name}"] = result
         print(f"{result['state']:8}{result['seconds']:6.1f} s  {task}/{name}  {result.get('why', '')}", flush=True)
