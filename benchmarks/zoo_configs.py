@@ -81,7 +81,8 @@ _SIZES: dict[str, int] = {
 }  # fmt: skip
 # What a default configuration may leave to the checkpoint; filled in by the second attempt.
 _OFTEN_OPEN = ("vocab_size", "num_key_value_heads", "head_dim", "num_experts", "n_routed_experts", "n_shared_experts",
-               "num_experts_per_tok", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")  # fmt: skip
+               "num_experts_per_tok", "pad_token_id", "bos_token_id", "eos_token_id",
+               "decoder_start_token_id")  # fmt: skip
 _PER_LAYER = ("layer_types", "mlp_layer_types", "intermediate_size", "activation_sparsity_pattern", "layers_block_type")
 
 

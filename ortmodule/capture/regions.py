@@ -39,10 +39,10 @@ PART_VIEWS = (torch.ops.aten.slice.Tensor, torch.ops.aten.select.int)
 # Marks a write that was made under no_grad.
 WITHOUT_HISTORY = "ortmodule_without_history"
 # Operators that return their argument itself where there is nothing to do.
-_MAYBE_ITS_ARGUMENT = frozenset(
-    f"aten::{name}" for name in ("to", "type_as", "contiguous", "dropout", "alpha_dropout", "feature_dropout", "flatten",
-                                 "resolve_conj", "resolve_neg")
-)  # fmt: skip
+_MAYBE_ITS_ARGUMENT = {
+    f"aten::{name}"
+    for name in ("to", "type_as", "contiguous", "dropout", "alpha_dropout", "feature_dropout", "flatten")
+} | {"aten::resolve_conj", "aten::resolve_neg"}
 _DUNDER = {"__iand__": "__and__", "__ior__": "__or__", "__ixor__": "__xor__"}
 
 
