@@ -5,6 +5,7 @@ torch whose effect an export would lose without a word:
 
 - `autograd.Function.apply`: traced through, the user's backward would be lost; becomes `ortmodule::python_op`.
 - `Tensor.data`: export takes what is made from it for a constant; becomes `detach`.
+- `len`: its result must be an int, so `len(x)` would fix the size; becomes `x.shape[0]`.
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
@@ -15,6 +16,7 @@ The patches are process-global, hence `LOCK`. No graph is read or written here.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import itertools
@@ -98,6 +100,7 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
     with _quiet_torch(), contextlib.ExitStack() as stack:
         stack.enter_context(_replaced_apply(thread))
         stack.enter_context(_replaced_data(thread))
+        stack.enter_context(_replaced_len(thread))
         for owner, name, make in _patches():
             stack.enter_context(_replaced(owner, name, make, thread))
         stack.enter_context(recorded_reads(reads, thread))
@@ -215,6 +218,23 @@ def _replaced_data(thread: int) -> Iterator[None]:
         yield
     finally:
         delattr(torch.Tensor, "data")
+
+
+@contextlib.contextmanager
+def _replaced_len(thread: int) -> Iterator[None]:
+    """Makes `len` of a traced tensor its first size, which may be symbolic."""
+    original = builtins.len
+
+    def length(value: Any, /) -> Any:
+        if isinstance(value, FakeTensor) and value.dim() > 0 and threading.get_ident() == thread:
+            return value.shape[0]
+        return original(value)
+
+    setattr(builtins, "len", length)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(builtins, "len", original)  # noqa: B010
 
 
 def _recurrent(name: str, original: Any) -> Any:

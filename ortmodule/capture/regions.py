@@ -38,6 +38,11 @@ _DETACH = torch.ops.aten.detach.default
 PART_VIEWS = (torch.ops.aten.slice.Tensor, torch.ops.aten.select.int)
 # Marks a write that was made under no_grad.
 WITHOUT_HISTORY = "ortmodule_without_history"
+# Operators that return their argument itself where there is nothing to do.
+_MAYBE_ITS_ARGUMENT = {
+    f"aten::{name}"
+    for name in ("to", "type_as", "contiguous", "dropout", "alpha_dropout", "feature_dropout", "flatten")
+} | {"aten::resolve_conj", "aten::resolve_neg"}
 _DUNDER = {"__iand__": "__and__", "__ior__": "__or__", "__ixor__": "__xor__"}
 
 
@@ -115,15 +120,30 @@ def _copy_body(
                     env[inner].meta[WITHOUT_HISTORY] = True
                     _detach_operands(module, env[inner])
         if without_grad:
-            results = [r if _written_root(r) in operands else detached(module, r) for r in results]
+            results = [r if _same_tensor(r) in operands else detached(module, r) for r in results]
     return results
 
 
-def _written_root(value: Any) -> Any:
-    """What an in-place operator's result is; `value` itself where it is no such result."""
-    while isinstance(value, Node) and is_write(value):
+def _same_tensor(value: Any) -> Any:
+    """The node that first made the very tensor object that `value` is: an in-place operator and a conversion to what
+    the tensor is already return their argument, with its history, and the trace knows it by the new name from then on.
+    """
+    while isinstance(value, Node) and (is_write(value) or _returns_its_argument(value)):
         value = value.args[0]
     return value
+
+
+def _returns_its_argument(node: Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.name not in _MAYBE_ITS_ARGUMENT:
+        return False
+    argument, result = (n.meta.get("val") if isinstance(n, Node) else None for n in (node.args[0], node))
+    if not isinstance(argument, torch.Tensor) or not isinstance(result, torch.Tensor):
+        return False
+    return (
+        storage_of(argument) == storage_of(result)
+        and (argument.dtype, argument.device) == (result.dtype, result.device)
+        and (argument.shape, argument.stride()) == (result.shape, result.stride())
+    )
 
 
 def detached(module: GraphModule, value: Any) -> Any:

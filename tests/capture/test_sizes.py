@@ -32,6 +32,21 @@ def test_sizes_are_expressions_not_chains_of_nodes() -> None:
         assert_same_training(captured, module, (torch.randn(shape),))
 
 
+def test_length_of_a_tensor_stays_symbolic() -> None:
+    module = Module(lambda m, x: (m.linear(x) * torch.arange(len(x))[:, None]).sum() / len(x))
+    captured = capture(module, (torch.randn(4, 8),), dynamic_dims={(0, 0)})
+    assert not captured.specialized
+    for rows in (4, 7):
+        assert_same_training(captured, module, (torch.randn(rows, 8),))
+
+
+def test_length_of_a_tensor_that_python_counts_with_is_fixed() -> None:
+    module = Module(lambda m, x: sum(m.linear(x[i]).sum() for i in range(len(x))))
+    captured = capture(module, (torch.randn(4, 8),), dynamic_dims={(0, 0)})
+    assert len(captured.specialized) == 1
+    assert_same_training(captured, module, (torch.randn(4, 8),))
+
+
 def test_batch_of_one_stays_static() -> None:
     module = Module(lambda m, x: m.linear(x).sum())
     captured = capture(module, (torch.randn(1, 8),), dynamic_dims={(0, 0)})
