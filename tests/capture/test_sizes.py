@@ -67,11 +67,11 @@ def test_guards_name_the_condition_that_fails() -> None:
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "num_layers": 2}])
-def test_recurrent_layer_is_one_node_with_a_free_sequence(layer: type[nn.Module], options: dict) -> None:
+def test_recurrent_layer_has_a_free_sequence(layer: type[nn.Module], options: dict) -> None:
     module = Module(lambda m, x: m.rnn(x)[0].sum())
     module.rnn = layer(8, 6, batch_first=True, **options)
     captured = capture(module, (torch.randn(2, 5, 8),), dynamic_dims={(0, 0), (0, 1)})
-    assert not captured.specialized and sum(aten_nodes(captured).values()) == 1
+    assert not captured.specialized and not aten_nodes(captured)
     for shape in ((2, 5, 8), (3, 9, 8)):
         assert_same_training(captured, module, (torch.randn(shape),))
 

@@ -1,4 +1,4 @@
-"""Rows of RNN, GRU and LSTM against their equations, written out step by step."""
+"""Rows of the recurrent layers against their equations, written out step by step."""
 
 from __future__ import annotations
 
@@ -159,7 +159,62 @@ def row(name: str, cell: Callable[..., Any], gates: int, defaults: list[str]) ->
     return Row(name, layer(cell, gates, defaults), cases(gates, defaults), tolerance=5e-2, refuses=True)
 
 
+def torch_layer(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, *rest: Tensor | None, mode: str, reverse: int = 0, batch_first: int = 0
+) -> tuple[Tensor, ...]:
+    """One direction of torch's layers: gates i, f, g, o or r, z, n."""
+    b_ih, b_hh, h, c, w_hr = [*rest, *[None] * (5 - len(rest))]
+    x = x.transpose(0, 1) if batch_first else x
+    hidden = w_hh.shape[1] if w_hr is None else w_hr.shape[1]
+    h = x.new_zeros(x.shape[1], w_hh.shape[1]) if h is None else h
+    c = x.new_zeros(x.shape[1], hidden) if c is None else c
+    ys = [h] * x.shape[0]
+    for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):
+        from_x, from_h = F.linear(x[t], w_ih, b_ih), F.linear(h, w_hh, b_hh)
+        if mode == "lstm":
+            i, f, g, o = (from_x + from_h).chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            h = h if w_hr is None else h @ w_hr.T
+        elif mode == "gru":
+            (xr, xz, xn), (hr, hz, hn) = from_x.chunk(3, -1), from_h.chunk(3, -1)
+            z, n = (xz + hz).sigmoid(), (xn + (xr + hr).sigmoid() * hn).tanh()
+            h = (1 - z) * n + z * h
+        else:
+            h = getattr(torch, mode)(from_x + from_h)
+        ys[t] = h
+    y = torch.stack(ys)
+    return (y.transpose(0, 1) if batch_first else y, h, c)[: 3 if mode == "lstm" else 2]
+
+
+def torch_cases(dtype: torch.dtype) -> list[Case]:
+    hidden, features, steps, batch = 3, 2, 4, 2
+
+    def of(mode: str, bias: bool = True, initial: bool = False, outputs: int = hidden, **flags: int) -> Case:
+        gates = {"lstm": 4, "gru": 3}.get(mode, 1)
+        small = dict(dtype=dtype, low=-1.0, high=1.0)
+        inputs: list[Tensor | None] = [
+            rand(*((batch, steps) if flags.get("batch_first") else (steps, batch)), features, dtype=dtype),
+            rand(gates * hidden, features, **small),
+            rand(gates * hidden, outputs, **small),
+            *(rand(gates * hidden, **small) if bias else None for _ in range(2)),
+            rand(batch, outputs, **small) if initial else None,
+            rand(batch, hidden, **small) if initial and mode == "lstm" else None,
+            rand(outputs, hidden, **small) if outputs != hidden else None,
+        ]
+        while inputs[-1] is None:
+            inputs.pop()
+        return Case(tuple(inputs), {"mode": mode, **flags}, outputs=3 if mode == "lstm" else 2)
+
+    out = []
+    for mode in ("lstm", "gru", "tanh", "relu"):
+        out += [of(mode), of(mode, initial=True, reverse=1), of(mode, bias=False, batch_first=1)]
+        out += [of(mode, initial=True, batch_first=1, reverse=1)]
+    return [*out, of("lstm", outputs=2), of("lstm", outputs=2, initial=True, bias=False, batch_first=1, reverse=1)]
+
+
 ROWS = [
+    Row("RecurrentLayer", torch_layer, torch_cases, domain="ai.ortmodule", tolerance=5e-2, refuses=True),
     row("RNN", rnn_cell, 1, ["Tanh"]),
     row("GRU", gru_cell, 3, ["Sigmoid", "Tanh"]),
     row("LSTM", lstm_cell, 4, ["Sigmoid", "Tanh", "Tanh"]),
