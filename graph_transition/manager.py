@@ -115,6 +115,8 @@ class Transition:
             arena_bytes=s["arena_bytes"],
             runs=self.runs,
             recomputed_nodes=s["recomputed_nodes"],
+            fused_kernels=s["fused_kernels"],
+            fused_nodes=s["fused_nodes"],
         )
 
 
@@ -315,6 +317,7 @@ class GraphTransitionManager:
             "device": device,
             "dropout": self._options.dropout,
             "matmul": self._options.matmul,
+            "fusion": self._options.fusion,
             "memory_budget": -1.0 if self._options.memory_budget == "all" else self._options.memory_budget,
             "weights": list(info.captured.parameters),
             "sizes": info.symbol_values(leaves),

@@ -84,6 +84,8 @@ class Options:
         matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
             each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
             `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
+        fusion: whether clusters of elementwise operators, dropout, normalizations and sums run as one kernel each on the
+            CPU (default True). 16-bit values are then rounded at the end of a cluster instead of after every operator.
         memory_budget: what forward may keep for backward: bytes (above 1), or a fraction (above 0, up to 1) of what
             it would keep if backward recomputed nothing. What does not fit is recomputed, the cheapest per byte first.
             None (default): only what is nearly free is recomputed (activations, normalizations with known statistics,
@@ -102,6 +104,7 @@ class Options:
     fallback: str = "eager"
     outputs: str = "all"
     matmul: str = "auto"
+    fusion: bool = True
     memory_budget: float | int | str | None = None
     cache_size: int = 32
     cache_dir: str = ""
@@ -140,6 +143,8 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if name == "memory_budget":
         return _checked_budget(value)
+    if name == "fusion":
+        return _checked_bool(name, value)
     if name == "cache_dir":
         if not isinstance(value, str | os.PathLike):
             raise InvalidArgumentError(f"Options.{name} should be the path of a folder, got {value!r}")
@@ -156,6 +161,15 @@ def _checked(name: str, value: Any) -> Any:
     if number < 1 or isinstance(value, bool):
         raise InvalidArgumentError(f"Options.{name} should be a positive integer, got {value!r}")
     return number
+
+
+def _checked_bool(name: str, value: Any) -> bool:
+    known = {"1": True, "true": True, "0": False, "false": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in known:
+        return known[value.lower()]
+    raise InvalidArgumentError(f"Options.{name} should be True or False, got {value!r}")
 
 
 def _checked_budget(value: Any) -> float | str | None:

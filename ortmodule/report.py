@@ -35,6 +35,8 @@ class SessionReport:
             the large tensors of a step need, gradients and the kernels' own temporaries included.
         runs: how often it ran.
         recomputed_nodes: nodes that backward runs a second time, so that forward need not keep their results.
+        fused_kernels: kernels that run a cluster of nodes each.
+        fused_nodes: the nodes in those clusters.
     """
 
     mode: str
@@ -49,6 +51,8 @@ class SessionReport:
     arena_bytes: int
     runs: int
     recomputed_nodes: int
+    fused_kernels: int
+    fused_nodes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +103,8 @@ class Report:
             lines.append(
                 f"             {s.forward_nodes} forward and {s.backward_nodes} backward nodes, "
                 f"{s.gradients} gradients, peak {s.peak_bytes / 2**20:.1f} MiB, saved {s.saved_bytes / 2**20:.1f} MiB, "
-                f"arena {s.arena_bytes / 2**20:.1f} MiB, {s.recomputed_nodes} nodes recomputed"
+                f"arena {s.arena_bytes / 2**20:.1f} MiB, {s.recomputed_nodes} nodes recomputed, "
+                f"{s.fused_nodes} nodes fused to {s.fused_kernels} kernels"
             )
             aten = ", ".join(f"{name} x{count}" for name, count in sorted(s.aten_nodes.items())) or "none"
             lines.append(f"             ATen fallback nodes: {aten}")

@@ -42,6 +42,8 @@ CompileOptions read_options(const std::string& mode, const std::vector<std::stri
       out.matmul = value.cast<std::string>();
     else if (name == "memory_budget")
       out.memory_budget = value.is_none() ? std::nullopt : std::optional<double>(value.cast<double>());
+    else if (name == "fusion")
+      out.fusion = value.cast<bool>();
     else if (name == "weights")
       out.weights = value.cast<std::vector<std::string>>();
     else if (name == "sizes")
@@ -172,6 +174,8 @@ py::dict Session::statistics() const {
   out["gradient_segments"] = segments.empty() ? 0 : *std::max_element(segments.begin(), segments.end()) + 1;
   out["seconds"] = seconds;
   out["recomputed_nodes"] = compiled_.recomputed.nodes;
+  out["fused_kernels"] = compiled_.fused.kernels;
+  out["fused_nodes"] = compiled_.fused.nodes;
   out["peak_forward_bytes"] = compiled_.agent->peak_forward_bytes();
   out["peak_backward_bytes"] = compiled_.agent->peak_backward_bytes();
   out["saved_bytes"] = compiled_.agent->saved_bytes();

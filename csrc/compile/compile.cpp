@@ -13,6 +13,7 @@
 #include "ops/upgrade.h"
 #include "plan/execution_plan.h"
 #include "runtime/constant_evaluator.h"
+#include "transforms/fuse.h"
 #include "transforms/inline_functions.h"
 #include "transforms/pass_list.h"
 #include "transforms/subgraphs.h"
@@ -119,6 +120,8 @@ RecomputeResult minimize_kept(Graph& graph, const Roots& roots, const CompileOpt
   return recompute(graph, request);
 }
 
+bool fuses(const CompileOptions& options) { return options.fusion && options.device.is_cpu(); }
+
 // Size of a value in bytes; 0 where a dim is symbolic.
 int64_t known_bytes(const TypeInfo& type) {
   if (!type.shape) return 0;
@@ -195,7 +198,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   if (options.training) roots = find_roots(*graph, options.trainable);
   log.done("optimized_pre_grad", *graph);
 
-  std::shared_ptr<const Graph> undifferentiated;
+  std::shared_ptr<const Graph> undifferentiated, unfused;
   std::vector<NodeArg*> dxs;
   GradientResult gradient;
   const size_t input_count = graph->inputs().size();
@@ -209,8 +212,14 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
     compiled.recomputed = minimize_kept(*graph, roots, options);
     resolve(*graph, {.infer = false});
     log.done("recompute", *graph);
-    dxs = gradient_outputs(*graph, forward_outputs, gradient.dxs);
   }
+  if (undifferentiated) unfused = graph->clone();
+  if (fuses(options)) {
+    compiled.fused = fuse(*graph);
+    resolve(*graph, {.infer = false});
+    log.done("fusion", *graph);
+  }
+  dxs = gradient_outputs(*graph, forward_outputs, gradient.dxs);
 
   auto slots = std::make_shared<SlotTable>();
   const std::vector<NodeArg*> saved = saved_for_backward(*graph, dxs);
@@ -260,11 +269,16 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
       resolve(*copy, {.infer = false});
       if (!recompute_from(*copy, saved_names)) return nullptr;
       resolve(*copy, {.infer = false});
-      const std::vector<NodeArg*> partial_dxs = gradient_outputs(*copy, forward_outputs, partial.dxs);
-      for (const NodeArg* value : saved_for_backward(*copy, partial_dxs)) {
+      for (const NodeArg* value :
+           saved_for_backward(*copy, gradient_outputs(*copy, forward_outputs, partial.dxs))) {
         if (std::find(partial.dys.begin(), partial.dys.end(), value) != partial.dys.end()) continue;
-        if (!saved_names.count(value->name()) || !same_value(*graph, *copy, value->name())) return nullptr;
+        if (!saved_names.count(value->name()) || !same_value(*unfused, *copy, value->name())) return nullptr;
       }
+      if (fuses(options)) {
+        fuse(*copy);
+        resolve(*copy, {.infer = false});
+      }
+      const std::vector<NodeArg*> partial_dxs = gradient_outputs(*copy, forward_outputs, partial.dxs);
       // dys of the variant, spread to all ys.
       std::vector<NodeArg*> dys(mask.size(), nullptr);
       for (size_t k = 0, next = 0; k < mask.size(); ++k)

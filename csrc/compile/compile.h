@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 
 #include "runtime/training_agent.h"
+#include "transforms/fuse.h"
 #include "transforms/recompute.h"
 
 namespace ortmodule {
@@ -24,6 +25,7 @@ struct CompileOptions {
   // What forward may keep for backward, in bytes or up to 1 as a fraction of what it would keep without recomputation;
   // none: only what is nearly free is recomputed. Negative: nothing is.
   std::optional<double> memory_budget;
+  bool fusion = true;                // clusters of elementwise work become one kernel each, on the CPU
   std::vector<std::string> weights;  // graph inputs that are parameters: backward may read them, trained or not
   SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
   bool keep_stages = false;          // keep a copy of every stage's graph
@@ -44,6 +46,7 @@ struct CompiledModel {
   std::vector<std::string> input_names, output_names;
   size_t forward_nodes = 0, backward_nodes = 0;
   RecomputeResult recomputed;
+  FusionResult fused;
 };
 
 // Throws the core's typed errors; a model that needs no gradient compiles to a forward alone.

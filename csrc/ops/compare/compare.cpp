@@ -1,5 +1,6 @@
 // Comparisons, boolean logic, IsNaN and IsInf. All of them give booleans, so nothing has a gradient.
 #include "base/status.h"
+#include "ops/fusion.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
 #include "ops/upgrade.h"
@@ -36,6 +37,16 @@ ORTMODULE_OP("", Xor, 7).apply(logic).older(1, 6, upgrade_axis_broadcast);
 ORTMODULE_OP("", Not, 1).apply(test);
 ORTMODULE_OP("", IsNaN, 9).apply(test);
 ORTMODULE_OP("", IsInf, 10).apply(test).attr("detect_negative", AttrKind::kInt).attr("detect_positive", AttrKind::kInt);
+
+ORTMODULE_FUSES("", Equal, instruction<Opcode::kEqual>);
+ORTMODULE_FUSES("", Less, instruction<Opcode::kLess>);
+ORTMODULE_FUSES("", LessOrEqual, instruction<Opcode::kLessEqual>);
+ORTMODULE_FUSES("", Greater, instruction<Opcode::kGreater>);
+ORTMODULE_FUSES("", GreaterOrEqual, instruction<Opcode::kGreaterEqual>);
+ORTMODULE_FUSES("", And, instruction<Opcode::kAnd>);
+ORTMODULE_FUSES("", Or, instruction<Opcode::kOr>);
+ORTMODULE_FUSES("", Xor, instruction<Opcode::kXor>);
+ORTMODULE_FUSES("", Not, instruction<Opcode::kNot>);
 
 }  // namespace
 }  // namespace ortmodule

@@ -5,6 +5,7 @@
 // index), so that backward recomputes it and nothing of the tensor's size is stored.
 #include "base/status.h"
 #include "ops/body_formula.h"
+#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/recompute.h"
@@ -119,6 +120,19 @@ ORTMODULE_OP("ai.ortmodule", PhiloxDropout, 1)
     .body(philox_body);
 ORTMODULE_RECOMPUTE_FORM("ai.ortmodule", PhiloxDropout, same_mask);
 
+// What PhiloxDropout draws, on its own: a fused kernel applies the mask, and draws keep their order.
+ORTMODULE_OP("ai.ortmodule", PhiloxState, 1)
+    .output("state")
+    .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{Dim(2)}); })
+    .traits(kRandom);
+ORTMODULE_FUSES("ai.ortmodule", PhiloxDropout, [](FusionContext& c) {
+  const auto ratio = c.constant(1);
+  if (!ratio) return false;
+  const int state = c.drawn(1, "ai.ortmodule", "PhiloxState");
+  c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), state, -1}, *ratio}));
+  return true;
+});
+
 // The same map applied to dy. With x in place of dy it recomputes y.
 ORTMODULE_OP("ai.ortmodule", PhiloxDropoutGrad, 1)
     .input("dy")
@@ -128,5 +142,11 @@ ORTMODULE_OP("ai.ortmodule", PhiloxDropoutGrad, 1)
     .infer(infer_same)
     .traits(kElementwise | kCheap)
     .not_differentiable();
+ORTMODULE_FUSES("ai.ortmodule", PhiloxDropoutGrad, [](FusionContext& c) {
+  const auto ratio = c.constant(1);
+  if (!ratio) return false;
+  c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), c.in(2), -1}, *ratio}));
+  return true;
+});
 
 }  // namespace ortmodule

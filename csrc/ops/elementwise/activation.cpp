@@ -1,6 +1,7 @@
 // Smooth activations: Gelu, Silu, QuickGelu, Mish, Tanh, Sigmoid, Softplus, with one gradient operator each, because
 // ATen has a backward kernel that reads memory once. Tanh and Sigmoid save their output, the others their input.
 #include "ops/body_formula.h"
+#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -114,6 +115,32 @@ ORTMODULE_OP("", Softplus, 1).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::SoftplusGrad", {c.GO(0), c.I(0)}));
 });
 ORTMODULE_OP("ai.ortmodule", SoftplusGrad, 1).apply(unary_grad).body(times_factor<softplus_factor>);
+
+ORTMODULE_FUSES("", Gelu, [](FusionContext& c) {
+  const bool tanh = c.node().get_string("approximate", "none") == "tanh";
+  return tanh ? instruction<Opcode::kGeluTanh>(c) : instruction<Opcode::kGelu>(c);
+});
+ORTMODULE_FUSES("ai.ortmodule", GeluGrad, [](FusionContext& c) {
+  const bool tanh = c.node().get_string("approximate", "none") == "tanh";
+  return tanh ? instruction<Opcode::kGeluTanhGrad>(c) : instruction<Opcode::kGeluGrad>(c);
+});
+ORTMODULE_FUSES("ai.ortmodule", Silu, instruction<Opcode::kSilu>);
+ORTMODULE_FUSES("ai.ortmodule", SiluGrad, instruction<Opcode::kSiluGrad>);
+ORTMODULE_FUSES("com.microsoft", QuickGelu, [](FusionContext& c) {
+  const int scaled = c.emit(Opcode::kMul, c.in(0), c.number(c.node().get_float("alpha", 1.702)));
+  c.out(0, c.emit(Opcode::kMul, c.in(0), c.emit(Opcode::kSigmoid, scaled)));
+  return true;
+});
+// With silu's derivative s': d/dx x sigmoid(alpha x) = s'(alpha x).
+ORTMODULE_FUSES("ai.ortmodule", QuickGeluGrad, [](FusionContext& c) {
+  const int scaled = c.emit(Opcode::kMul, c.in(1), c.number(c.node().get_float("alpha", 1.702)));
+  c.out(0, c.emit(Opcode::kSiluGrad, c.in(0), scaled));
+  return true;
+});
+ORTMODULE_FUSES("", Tanh, instruction<Opcode::kTanh>);
+ORTMODULE_FUSES("ai.ortmodule", TanhGrad, instruction<Opcode::kTanhGrad>);
+ORTMODULE_FUSES("", Sigmoid, instruction<Opcode::kSigmoid>);
+ORTMODULE_FUSES("ai.ortmodule", SigmoidGrad, instruction<Opcode::kSigmoidGrad>);
 
 }  // namespace
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 //
 // A gradient is computed in the broadcast shape and summed back by reduce_to. Where an operand broadcasts by rows of
 // ones only, that sum is the one extra pass, as in eager.
+#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -106,6 +107,32 @@ ORTMODULE_OP("ai.ortmodule", FloorDiv, 1)
       // ONNX rounds an integer quotient towards zero, but Mod has the divisor's sign: a - a mod b divides exactly.
       c.out(0, c.emit("Div", {c.emit("Sub", {a, c.emit("Mod", {a, b})}), b}));
     });
+
+ORTMODULE_FUSES("", Add, instruction<Opcode::kAdd>);
+ORTMODULE_FUSES("", Sub, instruction<Opcode::kSub>);
+ORTMODULE_FUSES("", Mul, instruction<Opcode::kMul>);
+ORTMODULE_FUSES("", Div, instruction<Opcode::kDiv>);
+
+// The exponents that ATen computes without a power; others stay a node of their own.
+ORTMODULE_FUSES("", Pow, [](FusionContext& c) {
+  const auto exponent = c.constant(1);
+  if (!exponent) return false;
+  const int x = c.in(0);
+  const auto square = [&] { return c.emit(Opcode::kMul, x, x); };
+  if (*exponent == 2)
+    c.out(0, square());
+  else if (*exponent == 3)
+    c.out(0, c.emit(Opcode::kMul, square(), x));
+  else if (*exponent == 0.5)
+    c.out(0, c.emit(Opcode::kSqrt, x));
+  else if (*exponent == -0.5)
+    c.out(0, c.emit(Opcode::kRsqrt, x));
+  else if (*exponent == -1)
+    c.out(0, c.emit(Opcode::kReciprocal, x));
+  else
+    return false;
+  return true;
+});
 
 }  // namespace
 }  // namespace ortmodule

@@ -4,6 +4,7 @@
 // Reciprocal differentiate through their output. Rounding and Sign have the gradient zero, not none, as in PyTorch.
 #include <cmath>
 
+#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -83,6 +84,15 @@ ORTMODULE_OP("", Erf, 9).apply(unary).grad({"X"}, [](GradContext& c) {
 ORTMODULE_OP("", Floor, 1).apply(unary).traits(kCheap).apply(zero_gradient);
 ORTMODULE_OP("", Ceil, 1).apply(unary).traits(kCheap).apply(zero_gradient);
 ORTMODULE_OP("", Round, 11).apply(unary).traits(kCheap).apply(zero_gradient);
+
+ORTMODULE_FUSES("", Exp, instruction<Opcode::kExp>);
+ORTMODULE_FUSES("", Log, instruction<Opcode::kLog>);
+ORTMODULE_FUSES("", Sqrt, instruction<Opcode::kSqrt>);
+ORTMODULE_FUSES("ai.ortmodule", Rsqrt, instruction<Opcode::kRsqrt>);
+ORTMODULE_FUSES("", Reciprocal, instruction<Opcode::kReciprocal>);
+ORTMODULE_FUSES("", Neg, instruction<Opcode::kNeg>);
+ORTMODULE_FUSES("", Abs, instruction<Opcode::kAbs>);
+ORTMODULE_FUSES("", Erf, instruction<Opcode::kErf>);
 
 }  // namespace
 }  // namespace ortmodule

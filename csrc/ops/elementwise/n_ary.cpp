@@ -1,6 +1,7 @@
 // Elementwise operators of any number of operands: Sum, Mean, Min, Max. Sum is what the gradient builder accumulates
 // with.
 #include "base/status.h"
+#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -58,6 +59,18 @@ void extreme_grad(GradContext& c, const char* op, const char* loses) {
 
 ORTMODULE_OP("", Max, 1).apply(n_ary).grad({"data"}, [](GradContext& c) { extreme_grad(c, "Max", "Less"); });
 ORTMODULE_OP("", Min, 1).apply(n_ary).grad({"data"}, [](GradContext& c) { extreme_grad(c, "Min", "Greater"); });
+
+template <Opcode op>
+bool chain(FusionContext& c) {
+  int result = c.in(0);
+  for (size_t i = 1; i < c.input_count(); ++i) result = c.emit(op, result, c.in(i));
+  c.out(0, result);
+  return true;
+}
+
+ORTMODULE_FUSES("", Sum, chain<Opcode::kAdd>);
+ORTMODULE_FUSES("", Min, chain<Opcode::kMin>);
+ORTMODULE_FUSES("", Max, chain<Opcode::kMax>);
 
 }  // namespace
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 // HardTanh exists beside Clip because PyTorch's gradients differ on the bounds: hardtanh and relu6 pass nothing there,
 // clamp passes dy.
 #include "ops/body_formula.h"
+#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -163,6 +164,21 @@ ORTMODULE_OP("ai.ortmodule", ClipGrad, 1)
     .traits(kElementwise | kCheap)
     .not_differentiable()
     .body(clip_grad_body);
+
+ORTMODULE_FUSES("", Relu, instruction<Opcode::kRelu>);
+// A NaN passes dy, as ATen's threshold does.
+ORTMODULE_FUSES("ai.ortmodule", ReluGrad, [](FusionContext& c) {
+  const int stops = c.emit(Opcode::kLessEqual, c.in(1), c.number(0));
+  c.out(0, c.emit(Opcode::kWhere, stops, c.number(0), c.in(0)));
+  return true;
+});
+ORTMODULE_FUSES("", Clip, [](FusionContext& c) {
+  int result = c.in(0);
+  if (c.has(1)) result = c.emit(Opcode::kMax, result, c.in(1));
+  if (c.has(2)) result = c.emit(Opcode::kMin, result, c.in(2));
+  c.out(0, result);
+  return c.has(1) || c.has(2);
+});
 
 }  // namespace
 }  // namespace ortmodule

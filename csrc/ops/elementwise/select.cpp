@@ -1,6 +1,7 @@
 // Operators that hand elements on unchanged: Where, Identity, StopGradient, WithValue.
 #include "base/status.h"
 #include "ops/container_trait.h"
+#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -53,6 +54,8 @@ ORTMODULE_OP("ai.ortmodule", WithValue, 1)
     .infer(infer_same)
     .grad({"history"}, [](GradContext& c) { c.GI(1, c.GO(0)); })
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
+
+ORTMODULE_FUSES("", Where, instruction<Opcode::kWhere>);
 
 }  // namespace
 }  // namespace ortmodule

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/status.h"
+#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -82,6 +83,15 @@ ORTMODULE_OP("", BitCast, 26)
         c.error(str(dtype_name(from), " and ", dtype_name(to), " differ in width"));
       c.out(0, to, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
     });
+
+// A value of a program has no type of its own: rounding happens where it is stored.
+ORTMODULE_FUSES("", Cast, [](FusionContext& c) {
+  int result = c.in(0);
+  if (c.node().output(0)->type().dtype == DType::kBool)
+    result = c.emit(Opcode::kNot, c.emit(Opcode::kEqual, result, c.number(0)));
+  c.out(0, result);
+  return true;
+});
 
 }  // namespace
 }  // namespace ortmodule

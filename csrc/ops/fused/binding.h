@@ -1,0 +1,60 @@
+// A fused program made ready: what is known of it before a run (Plan), and what follows from the sizes, strides and
+// types of a run's inputs (Binding), which is kept until they change.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/fused_program.h"
+
+namespace ortmodule {
+
+// Known when the kernel is made.
+struct FusedPlan {
+  explicit FusedPlan(FusedProgram p);
+
+  FusedProgram program;
+  std::vector<char> row;          // per value
+  std::vector<char> number;       // per value
+  std::vector<char> state;        // per input
+  std::vector<int> slot;          // per value: its place in a thread's scratch memory, full and row values apart
+  std::vector<int> last_read;     // per value: the last instruction that reads it; -1: none; their number: it is stored at the end
+  int full_slots = 0, row_slots = 0;
+  bool whole_rows = false;        // reduces over rows: a tile holds whole ones
+  bool knows_rows = false;        // has row values: a tile holds whole rows where the sizes allow no other
+  bool columns = false;           // has sums over columns
+};
+
+// Where the elements of an input are, by their position in the iteration space.
+struct FusedOperand {
+  enum class Mode {
+    kSingle,    // one element for all
+    kDirect,    // contiguous floats: read in place
+    kRepeated,  // N contiguous floats, the same for each row: read in place where a tile has one row
+    kLoaded,    // anything else: brought into scratch memory
+  };
+  Mode mode = Mode::kLoaded;
+  at::ScalarType type = at::kFloat;
+  std::vector<int64_t> sizes, strides;  // outermost first, collapsed
+};
+
+struct FusedBinding {
+  // Inputs as they were: per input its type, its rank, its sizes and its strides.
+  std::vector<int64_t> key;
+  std::vector<int64_t> sizes;  // of the iteration space
+  int64_t count = 0, rows = 0, width = 0;
+  int64_t tile = 0;  // elements; a multiple of width where rows are whole
+  bool by_rows = false;
+  std::vector<FusedOperand> operands;
+
+  static bool matches(const std::vector<int64_t>& key, const at::Tensor* const* inputs, size_t count);
+};
+
+// Throws kRuntime, naming `node`, for sizes that do not broadcast.
+std::shared_ptr<const FusedBinding> bind_fused(const FusedPlan& plan, const std::vector<const at::Tensor*>& inputs,
+                                               const std::string& node);
+
+}  // namespace ortmodule

@@ -1,0 +1,90 @@
+// How an operator becomes instructions of a fused program: declared beside its record, as recompute.h's facts are.
+//
+//     ORTMODULE_FUSES("", Add, instruction<Opcode::kAdd>);
+//
+// A function emits instructions for one node and says which values its outputs are; it returns false for a mode that
+// the program cannot express, and the node then stays as it is. The fusion pass has checked types and shapes before:
+// inputs broadcast to the iteration space, everything is a float, a 16-bit float or a boolean.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ops/fused_program.h"
+
+namespace ortmodule {
+
+// What a fusing function sees. The fusion pass implements where inputs come from.
+class FusionContext {
+ public:
+  explicit FusionContext(FusedProgram& program) : program_(program) {}
+  virtual ~FusionContext() = default;
+
+  const Node& node() const { return *node_; }
+  size_t input_count() const { return node_->inputs().size(); }
+  bool has(size_t i) const { return node_->input(i) != nullptr; }
+  bool wants(size_t i) const { return node_->output(i) != nullptr; }
+  // The number of a constant input of one element.
+  std::optional<double> constant(size_t i) const;
+  // The integers of a small constant input; none when it is absent or not constant.
+  std::optional<std::vector<int64_t>> ints(size_t i) const;
+
+  virtual int in(size_t i) = 0;
+  // Output `slot` of the node as a value that a node of its own draws before, so that random draws keep their order.
+  virtual int drawn(size_t slot, const char* domain, const char* op) = 0;
+  // Says what output i is.
+  virtual void out(size_t i, int value, OutputForm form = OutputForm::kFull) = 0;
+
+  int emit(Opcode op, int a, int b = -1, int c = -1) { return append({op, {a, b, c}, 0}); }
+  int number(double value);
+  int append(const Instruction& instruction);
+
+ protected:
+  const Node* node_ = nullptr;  // the node at hand
+  FusedProgram& program_;
+};
+
+using FusionFn = bool (*)(FusionContext& c);
+
+struct FusionFact {
+  FusionFn fn;
+  bool over_rows;  // reduces axes of input 0, whose shape is then the iteration space; else output 0's is
+};
+
+class FusionFacts {
+ public:
+  static FusionFacts& instance();
+  bool set(const std::string& domain, const std::string& op, FusionFn fn, bool over_rows);
+  // Null when the operator is never fused.
+  const FusionFact* find(const Node& node) const;
+
+ private:
+  std::unordered_map<std::string, FusionFact> facts_;
+};
+
+// Whether a normalization, by its attribute `axis`, is over the last axis alone and `parameter` has that axis' shape.
+bool normalizes_rows(const FusionContext& c, size_t parameter);
+
+// One instruction of the node's inputs, in their order.
+template <Opcode op>
+bool instruction(FusionContext& c) {
+  const int count = opcode_info(op).arguments;
+  int arguments[3] = {-1, -1, -1};
+  for (int i = 0; i < count; ++i) arguments[i] = c.in(static_cast<size_t>(i));
+  c.out(0, c.emit(op, arguments[0], arguments[1], arguments[2]));
+  return true;
+}
+
+}  // namespace ortmodule
+
+#define ORTMODULE_FUSES_CONCAT_(a, b) a##b
+#define ORTMODULE_FUSES_CONCAT(a, b) ORTMODULE_FUSES_CONCAT_(a, b)
+#define ORTMODULE_FUSES(domain, op, ...)                                            \
+  [[maybe_unused]] static const bool ORTMODULE_FUSES_CONCAT(fuses_, __COUNTER__) = \
+      ::ortmodule::FusionFacts::instance().set(domain, #op, __VA_ARGS__, false)
+// For operators that reduce over the last axis, or over all but it.
+#define ORTMODULE_FUSES_ROWS(domain, op, ...)                                       \
+  [[maybe_unused]] static const bool ORTMODULE_FUSES_CONCAT(fuses_, __COUNTER__) = \
+      ::ortmodule::FusionFacts::instance().set(domain, #op, __VA_ARGS__, true)

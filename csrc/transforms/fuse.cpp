@@ -1,0 +1,374 @@
+#include "transforms/fuse.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/status.h"
+#include "ops/fusion.h"
+#include "ops/registry.h"
+#include "ops/resolve.h"
+
+namespace ortmodule {
+namespace {
+
+// Bounds of a cluster: what it reads and holds stays within the caches, and looking at it stays cheap.
+constexpr size_t kMostNodes = 24, kMostInstructions = 96, kMostInputs = 16;
+constexpr size_t kMostReaders = 64;  // a value with more is not looked through
+
+bool fusable_type(DType dtype) {
+  return dtype == DType::kFloat || dtype == DType::kBFloat16 || dtype == DType::kFloat16 || dtype == DType::kBool;
+}
+
+bool is_number(const NodeArg& value) { return value.constant() && value.constant()->elements() == 1; }
+
+bool is_one(const Dim& dim) { return dim.is_known() && dim.value() == 1; }
+
+// The shape of the row values of a space.
+Shape rows_of(Shape space) {
+  if (!space.empty()) space.back() = 1;
+  return space;
+}
+
+bool broadcasts_to(const Shape& shape, const Shape& space) {
+  if (shape.size() > space.size()) return false;
+  for (size_t i = 0; i < shape.size(); ++i)
+    if (!is_one(shape[i]) && shape[i] != space[space.size() - shape.size() + i]) return false;
+  return true;
+}
+
+// Writes the program of the nodes of a cluster, in their order.
+class Writer : public FusionContext {
+ public:
+  struct Output {
+    NodeArg* value;
+    int number;
+    OutputForm form;
+  };
+  // A draw that leaves its node: it becomes a node of its own in front of it.
+  struct Draw {
+    Node* node;
+    size_t slot;
+    std::string domain, op;
+    size_t input;
+  };
+
+  Writer() : FusionContext(code_) {}
+
+  // False where the operator's function refuses the node.
+  bool add(Node& node, FusionFn fn) {
+    node_ = at_ = &node;
+    return fn(*this);
+  }
+
+  int in(size_t i) override {
+    NodeArg* value = at_->input(i);
+    ORTMODULE_INTERNAL(value, "a fused node reads an absent input (", at_->describe(), ")");
+    if (const auto known = numbers_.find(value); known != numbers_.end()) return known->second;
+    if (is_number(*value)) return number(value->constant()->to_doubles().at(0));
+    return numbers_[value] = add_input(value);
+  }
+
+  int drawn(size_t slot, const char* domain, const char* op) override {
+    const int number = add_input(nullptr);
+    draws_.push_back({at_, slot, domain, op, inputs_.size() - 1});
+    return number;
+  }
+
+  void out(size_t i, int value, OutputForm form) override {
+    NodeArg* result = at_->output(i);
+    if (!result) return;
+    outputs_.push_back({result, value, form});
+    if (form == OutputForm::kFull || form == OutputForm::kRow) numbers_[result] = value;
+  }
+
+  const std::vector<NodeArg*>& inputs() const { return inputs_; }  // null: a draw
+  const std::vector<Output>& outputs() const { return outputs_; }
+  const std::vector<Draw>& draws() const { return draws_; }
+  size_t instructions() const { return code_.code.size(); }
+
+  // The program over `space` with the outputs that `wanted` says; inputs come first in its numbering.
+  template <typename F>
+  FusedProgram finish(const Shape& space, F wanted) const {
+    FusedProgram program;
+    program.inputs = static_cast<int>(inputs_.size());
+    program.code = code_.code;
+    for (Instruction& i : program.code)
+      for (int& argument : i.arguments)
+        if (argument >= 0) argument = final_number(argument);
+    const bool has_rows = !space.empty() && !is_one(space.back());
+    for (const NodeArg* in : inputs_) {
+      const bool row = has_rows && in && in->type().shape && !in->type().shape->empty() && is_one(in->type().shape->back());
+      program.row_input.push_back(row && in->type().dtype != DType::kInt64);
+    }
+    // A single element fits row values and full ones; it is a row value where there are any.
+    const std::vector<char> rows = program.row_values();
+    if (has_rows && std::find(rows.begin(), rows.end(), 1) != rows.end())
+      for (size_t i = 0; i < inputs_.size(); ++i)
+        if (inputs_[i] && inputs_[i]->type().shape && inputs_[i]->type().shape->empty()) program.row_input[i] = 1;
+    for (const Output& out : outputs_)
+      if (wanted(out.value)) program.outputs.push_back({final_number(out.number), out.value->type().dtype, out.form});
+    return program;
+  }
+  int final_number(int number) const {
+    return number >= kInputBase ? number - kInputBase : number + static_cast<int>(inputs_.size());
+  }
+
+ private:
+  static constexpr int kInputBase = 1 << 16;  // while a program is written, its inputs are numbered from here
+
+  int add_input(NodeArg* value) {
+    inputs_.push_back(value);
+    return kInputBase + static_cast<int>(inputs_.size()) - 1;
+  }
+
+  FusedProgram code_;
+  Node* at_ = nullptr;
+  std::vector<NodeArg*> inputs_;
+  std::vector<Output> outputs_;
+  std::vector<Draw> draws_;
+  std::unordered_map<const NodeArg*, int> numbers_;
+};
+
+// A cluster, of one node at first. `space` is that of its largest member.
+struct Cluster {
+  std::vector<Node*> nodes;
+  Shape space;
+};
+
+class Fuser {
+ public:
+  explicit Fuser(Graph& graph) : graph_(graph), cluster_(graph.node_id_bound(), -1), position_(cluster_.size(), 0) {}
+
+  FusionResult run() {
+    FusionResult result;
+    size_t position = 0;
+    const std::vector<Node*> nodes = graph_.nodes();
+    for (Node* node : nodes) position_[node->id()] = ++position;
+    for (Node* node : nodes) {
+      if (!start(*node)) continue;
+      // Joining one cluster may make another's reader a member.
+      for (bool joined = true; joined;) {
+        joined = false;
+        for (const NodeArg* in : node->inputs())
+          if (in && in->producer() && join(cluster_[in->producer()->id()], *node)) joined = true;
+      }
+    }
+    for (Cluster& cluster : clusters_) {
+      if (cluster.nodes.size() < 2) continue;
+      const size_t members = cluster.nodes.size();
+      if (!replace(cluster)) continue;
+      ++result.kernels;
+      result.nodes += members;
+    }
+    return result;
+  }
+
+ private:
+  // Makes a cluster of a node that a program can express.
+  bool start(Node& node) {
+    const FusionFact* fact = FusionFacts::instance().find(node);
+    if (!fact) return false;
+    const NodeArg* shaped = fact->over_rows ? node.input(0) : node.output(0);
+    if (!shaped || !shaped->type().shape) return false;
+    const Shape& space = *shaped->type().shape;
+    if (fact->over_rows && space.size() < 2) return false;
+    for (const NodeArg* out : node.outputs())
+      if (out && (!out->type().shape || (!fusable_type(out->type().dtype) && !is_state(node, *out)))) return false;
+    for (size_t i = 0; i < node.inputs().size(); ++i) {
+      const NodeArg* in = node.input(i);
+      const FormalInput* formal = node.record()->formal_input(i);
+      if (!in || is_number(*in) || (formal && formal->host)) continue;
+      if (!fusable_type(in->type().dtype) || !in->type().shape || !broadcasts_to(*in->type().shape, space)) return false;
+    }
+    Writer writer;
+    if (!writer.add(node, fact->fn)) return false;
+    cluster_[node.id()] = static_cast<int>(clusters_.size());
+    clusters_.push_back({{&node}, space});
+    return true;
+  }
+
+  // The drawn state of a random operator, which a node of its own will make.
+  static bool is_state(const Node& node, const NodeArg& out) {
+    return node.record()->has(kRandom) && out.output_index() > 0 && out.type().dtype == DType::kInt64;
+  }
+
+  // Puts the node's cluster and cluster `other` together where Note [Clusters] allows it.
+  bool join(int other, Node& node) {
+    const int mine = cluster_[node.id()];
+    if (other < 0 || other == mine) return false;
+    Cluster &from = clusters_[other], &to = clusters_[mine];
+    if (from.nodes.size() + to.nodes.size() > kMostNodes || from.nodes[0]->phase() != node.phase()) return false;
+    const Shape* space = common_space(from.space, to.space);
+    if (!space || !values_fit(from, mine, *space) || read_before(from, other, node)) return false;
+    std::vector<Node*> nodes(from.nodes);
+    nodes.insert(nodes.end(), to.nodes.begin(), to.nodes.end());
+    std::sort(nodes.begin(), nodes.end(),
+              [&](const Node* a, const Node* b) { return position_[a->id()] < position_[b->id()]; });
+    if (!is_small(nodes)) return false;
+    Cluster joined{std::move(nodes), *space};
+    for (const Node* member : from.nodes) cluster_[member->id()] = mine;
+    from = {};
+    to = std::move(joined);
+    return true;
+  }
+
+  static const Shape* common_space(const Shape& a, const Shape& b) {
+    if (a == b) return &a;
+    if (!b.empty() && !is_one(b.back()) && a == rows_of(b)) return &b;
+    if (!a.empty() && !is_one(a.back()) && b == rows_of(a)) return &a;
+    return nullptr;
+  }
+
+  // Whether what cluster `reader` reads of `from` is a value of every element or row: a sum over columns is known at
+  // the end only.
+  bool values_fit(const Cluster& from, int reader, const Shape& space) const {
+    const Shape rows = rows_of(space);
+    for (const Node* member : from.nodes)
+      for (const NodeArg* out : member->outputs()) {
+        if (!out || *out->type().shape == space || *out->type().shape == rows) continue;
+        for (const Use& use : out->uses())
+          if (cluster_[use.node->id()] == reader) return false;
+      }
+    return true;
+  }
+
+  // Whether a node outside both clusters reads one of `from`'s values before `node`, or too many read it to tell.
+  bool read_before(const Cluster& from, int other, const Node& node) const {
+    const int mine = cluster_[node.id()];
+    for (const Node* member : from.nodes)
+      for (const NodeArg* out : member->outputs()) {
+        if (!out) continue;
+        if (out->uses().size() > kMostReaders) return true;
+        if (is_state(*member, *out)) continue;  // made by a node before
+        for (const Use& use : out->uses()) {
+          const int reader = cluster_[use.node->id()];
+          if (reader != mine && reader != other && position_[use.node->id()] < position_[node.id()]) return true;
+        }
+      }
+    return false;
+  }
+
+  static bool is_small(const std::vector<Node*>& nodes) {
+    Writer writer;
+    for (Node* node : nodes) writer.add(*node, FusionFacts::instance().find(*node)->fn);
+    return writer.instructions() <= kMostInstructions && writer.inputs().size() <= kMostInputs;
+  }
+
+  bool is_needed(const NodeArg* value, int cluster) const {
+    if (value->is_graph_output()) return true;
+    return std::any_of(value->uses().begin(), value->uses().end(),
+                       [&](const Use& use) { return cluster_[use.node->id()] != cluster; });
+  }
+
+  // Whether the program means what the nodes meant: its kinds of values are their shapes, and its inputs span the space.
+  bool is_sound(const Writer& writer, const FusedProgram& program, const Cluster& cluster) const {
+    const std::vector<char> rows = program.row_values();
+    for (const Writer::Output& out : writer.outputs()) {
+      if (out.form != OutputForm::kFull && out.form != OutputForm::kRow) continue;
+      const bool row = rows[writer.final_number(out.number)] != 0;
+      if (*out.value->type().shape != (row ? rows_of(cluster.space) : cluster.space)) return false;
+      if (row && is_one(cluster.space.back())) return false;
+    }
+    for (const Instruction& i : program.code)
+      if (i.op == Opcode::kPhiloxDropout && rows[i.arguments[0]]) return false;
+    const std::unordered_set<const Node*> members(cluster.nodes.begin(), cluster.nodes.end());
+    std::vector<char> spanned(cluster.space.size(), 0);
+    size_t rank = 0;
+    for (size_t k = 0; k < writer.inputs().size(); ++k) {
+      const NodeArg* in = writer.inputs()[k];
+      if (in && in->producer() && members.count(in->producer())) return false;
+      if (!in || program.is_state(static_cast<int>(k))) continue;
+      const Shape& shape = *in->type().shape;
+      if (!broadcasts_to(shape, cluster.space)) return false;
+      rank = std::max(rank, shape.size());
+      for (size_t d = 0; d < shape.size(); ++d)
+        if (!is_one(shape[d])) spanned[cluster.space.size() - shape.size() + d] = 1;
+    }
+    if (rank != cluster.space.size()) return false;
+    for (size_t d = 0; d < spanned.size(); ++d)
+      if (!spanned[d] && !is_one(cluster.space[d])) return false;
+    return true;
+  }
+
+  bool replace(const Cluster& cluster) {
+    const int id = cluster_[cluster.nodes[0]->id()];
+    Writer writer;
+    for (Node* node : cluster.nodes) writer.add(*node, FusionFacts::instance().find(*node)->fn);
+    const auto needed = [&](const NodeArg* value) { return is_needed(value, id); };
+    FusedProgram program = writer.finish(cluster.space, needed);
+    if (program.outputs.empty() || !is_sound(writer, program, cluster)) return false;
+    // A row that is kept in the cluster's form is written as the row it is.
+    const std::vector<char> rows = program.row_values();
+    for (FusedProgram::Output& out : program.outputs)
+      if (out.form == OutputForm::kFull && rows[out.value]) out.form = OutputForm::kRow;
+
+    std::vector<NodeArg*> values, inputs = writer.inputs();
+    for (const Writer::Output& out : writer.outputs())
+      if (needed(out.value)) values.push_back(out.value);
+    // New nodes take the names of the values that they replace, which are free once the old nodes are gone: until then
+    // they stand in under fresh names.
+    std::vector<Node*> draws;
+    std::vector<std::string> drawn_names;
+    for (const Writer::Draw& draw : writer.draws()) {
+      NodeArg* old = draw.node->output(draw.slot);
+      drawn_names.push_back(old ? old->name() : graph_.fresh_name(draw.node->name() + "_state"));
+      Node* node = graph_.add_node(draw.domain, draw.op, {}, {""}, {}, draw.node, graph_.fresh_name(draw.node->name()));
+      infer_node(*node);
+      draws.push_back(node);
+      inputs[draw.input] = node->output(0);
+      if (old) graph_.replace_all_uses(old, node->output(0));
+    }
+    Node* last = cluster.nodes.back();
+    const Phase phase = last->phase();
+    auto metadata = last->metadata();
+    const std::string name = graph_.fresh_name(last->name() + "_fused");
+    const Attributes attributes = write_program(program);
+    Node* stand_in = graph_.add_node("ai.ortmodule", "FusedKernel", inputs, std::vector<std::string>(values.size()),
+                                     attributes, last);
+    std::vector<std::string> names;
+    std::vector<TypeInfo> types;
+    std::vector<std::optional<std::vector<Dim>>> known;
+    for (size_t i = 0; i < values.size(); ++i) {
+      names.push_back(values[i]->name());
+      types.push_back(values[i]->type());
+      known.push_back(values[i]->known_dims());
+      graph_.replace_all_uses(values[i], stand_in->output(i));
+    }
+    for (auto node = cluster.nodes.rbegin(); node != cluster.nodes.rend(); ++node) graph_.remove(*node);
+    for (size_t k = 0; k < draws.size(); ++k) {
+      Node* old = draws[k];
+      Node* node = graph_.add_node(old->domain(), old->op(), {}, {drawn_names[k]}, {}, old, old->name());
+      node->set_phase(phase);
+      infer_node(*node);
+      graph_.replace_all_uses(old->output(0), node->output(0));
+      graph_.remove(old);
+      cluster_.resize(graph_.node_id_bound(), -1);
+      inputs[writer.draws()[k].input] = node->output(0);
+    }
+    Node* fused = graph_.add_node("ai.ortmodule", "FusedKernel", inputs, names, attributes, stand_in, name);
+    fused->set_phase(phase);
+    fused->metadata() = std::move(metadata);
+    for (size_t i = 0; i < names.size(); ++i) {
+      fused->output(i)->set_type(types[i]);
+      fused->output(i)->set_known_dims(known[i]);
+      graph_.replace_all_uses(stand_in->output(i), fused->output(i));
+    }
+    graph_.remove(stand_in);
+    infer_node(*fused);
+    cluster_.resize(graph_.node_id_bound(), -1);
+    return true;
+  }
+
+  Graph& graph_;
+  std::vector<int> cluster_;      // by node id: its cluster, -1
+  std::vector<size_t> position_;  // by node id: its place in the order
+  std::vector<Cluster> clusters_;
+};
+
+}  // namespace
+
+FusionResult fuse(Graph& graph) { return Fuser(graph).run(); }
+
+}  // namespace ortmodule

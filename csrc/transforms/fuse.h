@@ -1,0 +1,30 @@
+// Joins clusters of elementwise operators, casts, counter-based dropout, normalizations and reductions over the last or
+// all but the last axis into FusedKernel nodes, each of which reads and writes memory once.
+//
+// Note [Clusters]
+// Nodes are taken in execution order. A node joins the clusters that make its inputs when (a) they belong to the same
+// half of the training step, (b) they have one iteration space, S = [.., N], or S and its rows [.., 1], and (c) no node
+// outside the cluster that reads one of its values stands before the new node. The cluster runs where its last member
+// stood. By (c) everything that reads it comes later, so that no cycle can arise and the order of all other nodes, of
+// random draws above all, stays as it was; looking at the readers of a cluster's values keeps the pass near linear.
+// A value that anything else reads stays an output under its own name: what forward keeps for backward does not change.
+// How an operator is expressed stands beside its record (ops/fusion.h); operators that are not there are never fused.
+//
+// Precision: values inside a cluster are floats, whatever their types: 16-bit results are rounded when they are stored
+// and not in between. float64 and integers are not fused.
+// Not here: programs (ops/fused_program.h), how they run (ops/fused/).
+#pragma once
+
+#include "graph/graph.h"
+
+namespace ortmodule {
+
+struct FusionResult {
+  size_t kernels = 0;  // FusedKernel nodes made
+  size_t nodes = 0;    // nodes that they replace
+};
+
+// Types must be inferred; new nodes have theirs. The graph's order must be topological and stays so.
+FusionResult fuse(Graph& graph);
+
+}  // namespace ortmodule
