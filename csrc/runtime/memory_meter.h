@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "runtime/executor.h"
@@ -50,7 +51,14 @@ class MemoryMeter {
     released_.clear();
   }
 
-  int64_t now() const { return now_; }
+  // Of the storages that these slots hold now.
+  int64_t held_by(const std::vector<int>& slots) const {
+    std::unordered_set<const c10::StorageImpl*> seen;
+    int64_t bytes = 0;
+    for (int slot : slots)
+      if (held_[slot] && seen.insert(held_[slot]).second) bytes += storages_.at(held_[slot]).bytes;
+    return bytes;
+  }
   int64_t peak() const { return peak_; }
 
   // What was held when the total was largest, in the order of its making.

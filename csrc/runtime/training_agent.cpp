@@ -52,7 +52,7 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
     meter.finish(frame);
     peak_forward_ = meter.peak();
     forward_held_ = meter.held_at_peak();
-    saved_bytes_ = meter.now();
+    saved_bytes_ = meter.held_by(program_.saved_slots);
   } else {
     program_.forward->run(frame, nullptr, observer.get());
   }
