@@ -137,6 +137,11 @@ class GraphTransitionManager:
         """Every session that is kept."""
         return [t for graphs in self._graphs.values() for g in graphs for t in g.sessions.values()]
 
+    def release_edges(self) -> None:
+        """Lets the sessions go of what they keep of autograd between steps."""
+        for transition in self.transitions():
+            transition.session.release_edges()
+
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSignature:
         """The signature of a call. Raises CaptureError for an argument that has none."""
         return signature_of(*flatten_call(args, kwargs), self._module)

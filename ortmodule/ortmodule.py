@@ -101,6 +101,7 @@ def _forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
             return result
     if torch.compiler.is_compiling():
         return self._original(*args, **kwargs)
+    self._manager.release_edges()  # PyTorch may run this one, or another session
     if self._fallback_reasons and self._failed_before(args, kwargs):
         return self._run_parts(args, kwargs)
     try:

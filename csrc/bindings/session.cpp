@@ -114,7 +114,7 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
 
 std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) const {
   const py::gil_scoped_release release;
-  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, inputs);
+  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, inputs);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
     for (const auto& [output, input] : mutations_) inputs[input].copy_(outputs[output]);
@@ -276,6 +276,8 @@ void register_session(py::module_& m) {
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
       .def("observe", &Session::observe, py::arg("callback"),
            "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
+      .def("release_edges", &Session::release_edges,
+           "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
       .def("statistics", &Session::statistics)
       .def("stage_names",
            [](const Session& s) {

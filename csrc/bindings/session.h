@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/kept_edges.h"
 #include "compile/compile.h"
 
 namespace ortmodule {
@@ -22,6 +23,9 @@ class Session {
   // The caller's outputs for one value per graph input (sequences as in ops/sequence_value.h); mutations are written
   // back. Releases the GIL.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
+
+  // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
+  void release_edges() const { edges_->release(); }
 
   // Calls `callback` after every step of every later run (Note [Observed runs]); None: no more.
   void observe(const pybind11::object& callback) const;
@@ -40,6 +44,7 @@ class Session {
 
  private:
   CompiledModel compiled_;
+  std::unique_ptr<KeptEdges> edges_ = std::make_unique<KeptEdges>();
   Mutations mutations_;
   std::vector<DType> input_types_;
   size_t first_mutation_ = SIZE_MAX;  // mutations follow the caller's outputs

@@ -18,6 +18,7 @@
 #include <tuple>
 
 #include "base/status.h"
+#include "ops/blas.h"
 
 namespace ortmodule {
 namespace {
@@ -122,12 +123,15 @@ bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor&
   return table().timings.try_emplace(key, timing).first->second.onednn_wins();
 }
 
+// `columns`: of the result.
+bool is_small(const at::Tensor& a, int64_t columns) { return a.numel() * columns < kSmallProduct; }
+
 bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
   if (current == MatmulProvider::kAten || a.scalar_type() != at::kFloat || !a.is_cpu() || w.scalar_type() != at::kFloat)
     return false;
   if (a.numel() == 0 || w.numel() == 0 || !onednn()) return false;
   if (current == MatmulProvider::kOneDnn) return true;
-  if (a.numel() * w.size(0) < kSmallProduct || at::globalContext().deterministicAlgorithms()) return false;
+  if (is_small(a, w.size(0)) || at::globalContext().deterministicAlgorithms()) return false;
   return measured_choice(a, w, bias);
 }
 
@@ -145,12 +149,22 @@ MatmulScope::MatmulScope(MatmulProvider provider) : outer_(std::exchange(current
 MatmulScope::~MatmulScope() { current = outer_; }
 
 at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  if (current != MatmulProvider::kOneDnn && is_small(a, w.size(0)))
+    if (at::Tensor out = blas_linear(a, w, bias); out.defined()) return out;
   return by_onednn_is_best(a, w, bias) ? by_onednn(a, w, bias) : by_aten(a, w, bias);
 }
 
 at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
+  if (current != MatmulProvider::kOneDnn && is_small(a, b.size(1)))
+    if (at::Tensor out = blas_product(a, b); out.defined()) return out;
   const at::Tensor w = b.t();
   return by_onednn_is_best(a, w, {}) ? by_onednn(a, w, {}) : at::mm(a, b);
+}
+
+at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b) {
+  if (current != MatmulProvider::kOneDnn && is_small(a, b.size(1)))
+    if (at::Tensor out = blas_transposed_product(a, b); out.defined()) return out;
+  return matrix_product(a.t(), b);
 }
 
 std::string matmul_choices() {
