@@ -105,11 +105,14 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
   const py::gil_scoped_release release;
   compiled_ = compile(text.data(), text.size(), read);
   for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
+  std::vector<size_t> overwritten;
   for (const auto& [output, input] : mutations_) {
     ORTMODULE_CHECK_ARG(output < compiled_.output_names.size() && input < compiled_.input_names.size(), "mutation (",
                         output, ", ", input, ") is out of range");
     first_mutation_ = std::min(first_mutation_, output);
+    overwritten.push_back(input);
   }
+  if (!overwritten.empty()) compiled_.agent->set_overwritten(overwritten);
 }
 
 std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) const {

@@ -67,6 +67,8 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   std::vector<at::Tensor> kept(frame.slots.size());
   for (int slot : program_.saved_slots) kept[slot] = std::move(frame.slots[slot]);
   frame.slots = std::move(kept);
+  for (int slot : overwritten_slots_)
+    if (frame.slots[slot].defined()) frame.slots[slot] = frame.slots[slot].detach().clone();
   for (int slot : program_.watched_slots) {
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.emplace_back(slot, t._version());
@@ -75,6 +77,11 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
   *state = std::move(run);
   return outputs;
+}
+
+void TrainingAgent::set_overwritten(const std::vector<size_t>& inputs) {
+  for (size_t i : inputs)
+    if (program_.input_slots[i] >= 0) overwritten_slots_.push_back(program_.input_slots[i]);
 }
 
 void TrainingAgent::observe(std::shared_ptr<const StepObserver> observer) {

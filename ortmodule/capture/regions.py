@@ -35,6 +35,7 @@ __all__ = [
 _SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 _DETACH = torch.ops.aten.detach.default
+_DETACH_IN_PLACE = torch.ops.aten.detach_.default  # `torch.tensor(1.0)` leaves one in the trace
 PART_VIEWS = (torch.ops.aten.slice.Tensor, torch.ops.aten.select.int)
 # Marks a write that was made under no_grad.
 WITHOUT_HISTORY = "ortmodule_without_history"
@@ -217,7 +218,8 @@ def is_convertible(module: GraphModule) -> bool:
     for node in writes:
         operator: Any = node.target
         written: Any = node.args[0]
-        if torch.Tag.inplace_view in operator.tags or mutated_argument(operator) != 0:
+        changes_view = torch.Tag.inplace_view in operator.tags and operator is not _DETACH_IN_PLACE
+        if changes_view or mutated_argument(operator) != 0:
             return False
         if functional_form(operator) is None:
             return False

@@ -20,6 +20,7 @@ from .regions import WITHOUT_HISTORY, detached, functional_form, is_write, mutat
 __all__ = ["keep_histories", "refuse_kept_histories"]
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+_DETACH_IN_PLACE = torch.ops.aten.detach_.default
 _WITH_VALUE = "ortmodule::with_value_"
 
 
@@ -36,7 +37,7 @@ def keep_histories(module: GraphModule) -> None:
             continue
         written = node.args[0]
         origin = _origin(written)
-        hidden = origin is not written or WITHOUT_HISTORY in node.meta
+        hidden = origin is not written or (WITHOUT_HISTORY in node.meta and node.target is not _DETACH_IN_PLACE)
         if hidden and origin in history and functional_form(node.target) is not None:
             history.add(_rewritten(module, node, origin, order))
             changed = True
