@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from .. import _C
 from ..capture import Captured, capture, leaf_names
 from ..capture.reads import holder_of, holds
+from ..capture.settings import answers
 from ..errors import CaptureError, ORTModuleError
 from ..node_dump import NodeDump
 from ..options import DebugOptions, Options
@@ -42,13 +43,19 @@ class _Graph:
     """One captured graph and the sessions made from it, by the set of inputs that want a gradient."""
 
     def __init__(
-        self, captured: Captured, leaves: Sequence[Any], dynamic: frozenset[tuple[int, int]], loaded: DiskKey | None
+        self,
+        captured: Captured,
+        module: torch.nn.Module,
+        leaves: Sequence[Any],
+        dynamic: frozenset[tuple[int, int]],
+        loaded: DiskKey | None,
     ) -> None:
         self.captured = captured
         self.loaded = loaded  # the key under which it was found in the cache on disk
         self.dynamic = dynamic
         self.shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves]
         self.tensor_leaves = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        self.answers = answers(captured.settings, leaves, module)
         self.sessions: dict[tuple[Any, ...], Transition] = {}
 
     def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> str | None:
@@ -68,6 +75,9 @@ class _Graph:
                 now = None
             if not holds(now, value):
                 return f"the attribute {owner + '.' if owner else ''}{path} changed from {value!r} to {now!r}"
+        for setting, answer in answers(self.answers, leaves, module).items():
+            if answer != self.answers[setting]:
+                return f"the forward asks for the {setting}, which changed"
         if self.dynamic:
             failed = self.captured.check([leaves[i] for i in self.tensor_leaves])
             if failed is not None:
@@ -215,7 +225,7 @@ class GraphTransitionManager:
         axes = tuple(f"{names.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
         self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized), found is not None))
         _LOGGER.info("export %d of %s: %s (%.2f s)", len(self.exports), type(self._module).__name__, reason, seconds)
-        graph = _Graph(captured, leaves, frozenset(dynamic), key if found else None)
+        graph = _Graph(captured, self._module, leaves, frozenset(dynamic), key if found else None)
         self._graphs.setdefault(signature, []).append(graph)
         self._bound()
         return graph

@@ -45,6 +45,7 @@ from .reads import AttributeReads, recorded_reads
 
 __all__ = [
     "LOCK",
+    "captured_elsewhere",
     "current_source_line",
     "export_guards",
     "recompute_region",
@@ -56,9 +57,15 @@ __all__ = [
 ]
 
 LOCK = threading.RLock()
+_capturing: list[int] = []  # the thread that captures
 _MISSING = object()
 _TORCH_ROOT = str(Path(torch.__file__).parent)
 _OUR_ROOT = str(Path(__file__).parent)
+
+
+def captured_elsewhere() -> bool:
+    """Whether another thread captures at this moment."""
+    return any(thread != threading.get_ident() for thread in _capturing)
 
 
 def user_source_line(error: BaseException) -> str | None:
@@ -98,6 +105,8 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
     calls: list[FunctionCall] = []
     thread = threading.get_ident()
     with _quiet_torch(), contextlib.ExitStack() as stack:
+        _capturing.append(thread)
+        stack.callback(_capturing.pop)
         stack.enter_context(_replaced_apply(thread))
         stack.enter_context(_replaced_data(thread))
         stack.enter_context(_replaced_len(thread))

@@ -80,6 +80,7 @@ class Captured:
         baked: (flat leaf index, value) for the call's leaves that are not tensors; the graph holds for these only.
         attributes: (module FQN, attribute name, value) for the plain attributes the forward read, baked as well.
         changed_attributes: those of them that the forward itself changes from call to call.
+        settings: the call's settings that the forward asked about; the graph holds for their present answers only.
         guards: the conditions on input sizes, as text.
         check: called with the call's flat tensors in order; the text of the first failed condition, or None.
         specialized: a sentence for each size that was asked to be dynamic and that the module fixes.
@@ -101,6 +102,7 @@ class Captured:
     baked: list[tuple[int, Any]]
     attributes: list[tuple[str, str, Any]]
     changed_attributes: list[str]
+    settings: list[str]
     guards: list[str]
     check: Callable[[Sequence[torch.Tensor]], str | None]
     specialized: list[str]
@@ -164,6 +166,10 @@ class _Assembly:
         self.named: dict[str, list[str]] = {"parameter": [], "buffer": [], "constant": []}
         self.constants: dict[str, torch.Tensor] = {}
         self.declared: set[str] = set()
+        signature = self.program.graph_signature
+        kept = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+        # The module's own tensors that are given a new value, perhaps without a look at the old one.
+        self.written = {self._name(s.target) for s in signature.output_specs if s.kind in kept and s.target}
 
     def captured(
         self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: set[tuple[int, int]],
@@ -189,8 +195,8 @@ class _Assembly:
             self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
             outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
-            self.exported.attributes, self.exported.changed_attributes, conditions, guards.compile_check(conditions),
-            specialized, fixed, self.exported.calls, self.exported.seconds,
+            self.exported.attributes, self.exported.changed_attributes, self.exported.settings, conditions,
+            guards.compile_check(conditions), specialized, fixed, self.exported.calls, self.exported.seconds,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -224,7 +230,8 @@ class _Assembly:
                 self.converter.define(node, self.builder.const(tensor.tolist(), tensor.dtype))
                 return
         if name not in shared:
-            if not node.users and not any(s[1] == name and n.users for n, s in self.sources.items()):
+            used = node.users or any(s[1] == name and n.users for n, s in self.sources.items())
+            if not used and name not in self.written:
                 return
             shared[name] = self._declare(node, name)
             self.named[kind].append(shared[name].name)

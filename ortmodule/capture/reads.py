@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .values import same, snapshot
 
@@ -69,6 +70,12 @@ def holds(now: Any, noted: Any) -> bool:
     return now is noted or same(now, noted)
 
 
+def _holds_fake(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_holds_fake, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, FakeTensor)
+
+
 def _is_settings(value: Any) -> bool:
     """Whether a value is an object whose attributes are worth noting, not one that computes."""
     kind = type(value)
@@ -94,6 +101,7 @@ class AttributeReads:
         self.watch_class: Callable[[type], None] = lambda kind: None  # set while reads are recorded
         self.values: dict[tuple[str, str], Any] = {}
         self.changed: list[str] = []
+        self._before = {module: dict(vars(module)) for module in self._names}
 
     def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
         """Notes one read of `module.name`; the first value wins."""
@@ -115,7 +123,7 @@ class AttributeReads:
             self._note(place[1], f"{place[2]}.{name}", value)
 
     def _note(self, owner: str, path: str, value: Any) -> None:
-        if (owner, path) in self.values:
+        if (owner, path) in self.values or isinstance(value, FakeTensor):  # the latter the forward itself has set
             return
         if isinstance(value, _KINDS):
             self.values[owner, path] = snapshot(value)
@@ -130,8 +138,30 @@ class AttributeReads:
             else:
                 self.watch_class(type(value))
 
+    def _kept(self) -> Iterator[tuple[torch.nn.Module, str]]:
+        """The attributes in which the traced forward has left a tensor: its own, which stands for no real one."""
+        for module, before in self._before.items():
+            for name, value in list(vars(module).items()):
+                if value is not before.get(name, _MISSING) and name not in _MODULE_INTERNALS and _holds_fake(value):
+                    yield module, name
+
+    def restore(self) -> None:
+        """Gives those attributes back what they were."""
+        for module, name in list(self._kept()):
+            if name in self._before[module]:
+                vars(module)[name] = self._before[module][name]
+            else:
+                del vars(module)[name]
+
     def finish(self) -> None:
         """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
+        for module, name in self._kept():
+            if name[0] == "_" and type(module).__module__.startswith("torch."):
+                continue
+            # weight_norm and its like set such an attribute before each forward, which alone reads it.
+            hooks = module._forward_pre_hooks.values()
+            if not any(str(type(hook).__module__).startswith("torch.nn.utils.") for hook in hooks):
+                self.changed.append(f"{self._names[module]}.{name}".lstrip("."))
         for (owner, path), value in list(self.values.items()):
             try:
                 holder, name = holder_of(self._root, owner, path)
@@ -185,6 +215,7 @@ def recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
         yield
     finally:
         delattr(torch.nn.Module, "__getattribute__")
+        reads.restore()
         reads.watch_class = lambda kind: None
         for kind, raw in before.items():
             if raw is _MISSING:

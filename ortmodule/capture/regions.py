@@ -21,6 +21,7 @@ from .autocast import AutocastRegion
 from .compat import storage_of
 
 __all__ = [
+    "MADE_WITHOUT_GRADIENT",
     "PART_VIEWS",
     "WITHOUT_HISTORY",
     "detached",
@@ -44,6 +45,8 @@ _MAYBE_ITS_ARGUMENT = {
     f"aten::{name}"
     for name in ("to", "type_as", "contiguous", "dropout", "alpha_dropout", "feature_dropout", "flatten")
 } | {"aten::resolve_conj", "aten::resolve_neg"}
+# Marks a tensor that an operator under no_grad made: it has no history to keep.
+MADE_WITHOUT_GRADIENT = "ortmodule_made_without_gradient"
 _DUNDER = {"__iand__": "__and__", "__ior__": "__or__", "__ixor__": "__xor__"}
 
 
@@ -120,6 +123,8 @@ def _copy_body(
                 if without_grad and is_write(env[inner]):
                     env[inner].meta[WITHOUT_HISTORY] = True
                     _detach_operands(module, env[inner])
+                elif without_grad and _is_fresh(env[inner]):
+                    env[inner].meta[MADE_WITHOUT_GRADIENT] = True
         if without_grad:
             results = [r if _same_tensor(r) in operands else detached(module, r) for r in results]
     return results
@@ -147,6 +152,29 @@ def _returns_its_argument(node: Node) -> bool:
     )
 
 
+def _is_fresh(node: Node) -> bool:
+    """Whether a node's result has memory of its own."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    given = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    return storage_of(node.meta["val"]) not in map(storage_of, given)
+
+
+def _written_root(value: Any) -> Any:
+    """What an in-place operator's result is; `value` itself where it is no such result."""
+    while isinstance(value, Node) and is_write(value):
+        value = _written(value)
+    return value
+
+
+def _written(node: Node) -> Any:
+    """The argument that a write goes into: the first, or `out`."""
+    target: Any = node.target
+    position = mutated_argument(target) or 0
+    name = target._schema.arguments[position].name
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name)
+
+
 def detached(module: GraphModule, value: Any) -> Any:
     """`value` without its history, at the graph's insertion point; itself where it is no differentiable tensor."""
     fake = value.meta.get("val") if isinstance(value, Node) else None
@@ -159,8 +187,14 @@ def detached(module: GraphModule, value: Any) -> Any:
 
 def _detach_operands(module: GraphModule, node: Node) -> None:
     """A write under no_grad stores values without their history."""
+    kept = _written(node)
+
+    def without_history(value: Any) -> Any:
+        return detached(module, value) if isinstance(value, Node) and value is not kept else value
+
     with module.graph.inserting_before(node):
-        node.args = (node.args[0], *(detached(module, a) if isinstance(a, Node) else a for a in node.args[1:]))
+        node.args = tuple(map(without_history, node.args))
+        node.kwargs = {name: without_history(value) for name, value in node.kwargs.items()}
 
 
 def is_write(node: Node) -> bool:
