@@ -155,8 +155,9 @@ def main(argv: list[str] | None = None) -> int:
             entry["x_products"] = ms / bound["products_ms"]
             result["rows"].append(entry)
             rates = ", ".join(f"{name} {rate:.0f}" for name, rate in bound["gflops"].items())
-            rows.append([model, row["runner"], f"{ms:.1f}", f"{entry['x_bound']:.2f}", f"{entry['x_products']:.2f}",
-                         f"{bound['gflop']:.1f}", f"{bound['bound_ms']:.1f}", f"{bound['products_ms']:.1f}", rates])  # fmt: skip
+            numbers = (f"{ms:.1f}", f"{entry['x_bound']:.2f}", f"{entry['x_products']:.2f}", f"{bound['gflop']:.1f}")
+            limits = (f"{bound['bound_ms']:.1f}", f"{bound['products_ms']:.1f}")
+            rows.append([model, row["runner"], *numbers, *limits, rates])
         if args.json:
             write_json(args.json, result)
     print(table(HEADER, rows))

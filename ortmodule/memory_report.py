@@ -101,7 +101,8 @@ class MemoryReport:
                 if not tensors:
                     continue
                 lines.append(f"  {half} peak {_mib(sum(t.bytes for t in tensors))}: {_by_kind(tensors)}")
-                lines.extend(f"    {_mib(t.bytes):>12}  {t.kind:<9} {t.op:<24} {t.node or t.name}" for t in tensors[:top])
+                for t in tensors[:top]:
+                    lines.append(f"    {_mib(t.bytes):>12}  {t.kind:<9} {t.op:<24} {t.node or t.name}")
                 rest = tensors[top:]
                 if rest:
                     lines.append(f"    {_mib(sum(t.bytes for t in rest)):>12}  in {len(rest)} smaller ones")
