@@ -311,7 +311,7 @@ def training_rows(name: str, cell: Callable[..., Any], gates: int, defaults: lis
             gradient_cases(*rule),
             differentiable=False,
             bfloat16=False,
-            no_forms=("size",),
+            no_forms=("size", "without"),
             **more,
         ),
     ]
