@@ -45,6 +45,8 @@ struct LayerGradients {
 
 // Throws kRuntime where sizes do not belong together; `name` says whose they are.
 void check_layer(const LayerForm& form, const LayerInputs& in, const std::string& name);
+void check_kept(const LayerForm& form, const LayerInputs& in, const LayerOutputs& saved, const LayerGradients& grads,
+                const std::string& name);
 
 // On the CPU, for float, double, bfloat16 and half.
 LayerOutputs layer_forward(const LayerForm& form, const LayerInputs& in);

@@ -50,6 +50,27 @@ void check_layer(const LayerForm& form, const LayerInputs& in, const std::string
   expect(in.w_hr, "w_hr", {outputs, hidden});
 }
 
+void check_kept(const LayerForm& form, const LayerInputs& in, const LayerOutputs& saved, const LayerGradients& grads,
+                const std::string& name) {
+  const bool lstm = form.cell == CellKind::kLstm, gru = form.cell == CellKind::kGru;
+  const int64_t batch = in.x.size(form.batch_first ? 0 : 1), hidden = in.w_hh.size(0) / form.gates(),
+                outputs = in.w_hh.size(1);
+  const auto expect = [&](const at::Tensor& t, const char* what, at::IntArrayRef sizes, bool needed) {
+    ORTMODULE_CHECK(t.defined() || !needed, kRuntime, "[RecurrentLayerGrad] ", what, " is absent (", name, ")");
+    ORTMODULE_CHECK(!t.defined() || t.sizes() == sizes, kRuntime, "[RecurrentLayerGrad] expected ", what, " of shape ",
+                    sizes, ", got ", t.sizes(), " (", name, ")");
+    ORTMODULE_CHECK(!t.defined() || t.scalar_type() == in.x.scalar_type(), kRuntime, "[RecurrentLayerGrad] ", what,
+                    " has another type than x (", name, ")");
+  };
+  const auto sequence = [&](int64_t width) { return c10::SmallVector<int64_t, 3>{in.x.size(0), in.x.size(1), width}; };
+  expect(saved.y, "y", sequence(outputs), true);
+  expect(saved.gates, "gates", sequence(4 * hidden), lstm || gru);
+  expect(saved.cells, "cells", sequence(hidden), lstm);
+  expect(grads.dy, "dy", sequence(outputs), false);
+  expect(grads.dh_n, "dh_n", {batch, outputs}, false);
+  expect(grads.dc_n, "dc_n", {batch, hidden}, false);
+}
+
 namespace {
 
 LayerInputs inputs_of(const KernelContext& c, size_t first) {
@@ -123,6 +144,7 @@ Kernel make_backward(const Node& node) {
     check_layer(form, in, name);
     const LayerOutputs saved{c.in(11), {}, {}, c.in_or_undefined(12), c.in_or_undefined(13)};
     const LayerGradients grads{c.in_or_undefined(0), c.in_or_undefined(1), c.in_or_undefined(2)};
+    check_kept(form, in, saved, grads, name);
     std::array<bool, kLayerInputs> wanted;
     for (size_t i = 0; i < kLayerInputs; ++i) wanted[i] = c.wants(i) && c.has(3 + i);
     auto results = layer_backward(form, in, saved, grads, wanted);
