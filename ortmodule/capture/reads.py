@@ -1,4 +1,4 @@
-"""Which Python values a traced forward reads from its modules and from the objects that they hold.
+"""Which Python values a traced forward reads from its modules and from the objects that they hold, and which it sets.
 
 Such values are baked into the graph; a later call must find the same ones. Reads are noted by the attribute access
 itself: nn.Module's for the modules' own attributes, and, for an object that a module holds (a configuration, a
@@ -29,6 +29,7 @@ _KINDS = (
     bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor, tuple, list, dict, set, frozenset, enum.Enum,
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
 )  # fmt: skip
+_PLAIN = (bool, int, float, complex, str, type(None))
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
 _MISSING = object()
@@ -93,6 +94,7 @@ class AttributeReads:
         self._places: dict[int, tuple[Any, str, str]] = {}  # id of an object -> it, and where it was first met
         self.watch_class: Callable[[type], None] = lambda kind: None  # set while reads are recorded
         self.values: dict[tuple[str, str], Any] = {}
+        self._before: dict[tuple[str, str], Any] = {}  # what attributes were that the forward set without reading them
         self.changed: list[str] = []
 
     def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
@@ -105,6 +107,14 @@ class AttributeReads:
             owner = self._names.get(module)
             if owner is not None:
                 self._note(owner, name, value)
+
+    def record_write(self, module: torch.nn.Module, name: str, value: Any) -> None:
+        """Notes that `module.name` is about to be set to a plain value."""
+        if not isinstance(value, _PLAIN) or name in _MODULE_INTERNALS or type(module).__module__.startswith("torch."):
+            return
+        owner = self._names.get(module)
+        if owner is not None and (owner, name) not in self.values:
+            self._before.setdefault((owner, name), vars(module).get(name, _MISSING))
 
     def record_object(self, holder: Any, name: str, value: Any) -> None:
         """Notes one read of an object that a module holds."""
@@ -132,6 +142,15 @@ class AttributeReads:
 
     def finish(self) -> None:
         """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
+        for (owner, path), before in self._before.items():
+            attributes = vars(self._root.get_submodule(owner))
+            if holds(attributes.get(path, _MISSING), before):
+                continue
+            self.changed.append(f"{owner}.{path}".lstrip("."))
+            if before is _MISSING:
+                attributes.pop(path, None)
+            else:
+                attributes[path] = before
         for (owner, path), value in list(self.values.items()):
             try:
                 holder, name = holder_of(self._root, owner, path)
@@ -163,6 +182,13 @@ def recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
             reads.record(self, name, value)
         return value
 
+    original_setattr = torch.nn.Module.__setattr__
+
+    def set_attribute(self: torch.nn.Module, name: str, value: Any) -> None:
+        if threading.get_ident() == thread:
+            reads.record_write(self, name, value)
+        original_setattr(self, name, value)
+
     before: dict[type, Any] = {}
 
     def watch_class(kind: type) -> None:
@@ -181,10 +207,12 @@ def recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
 
     reads.watch_class = watch_class
     setattr(torch.nn.Module, "__getattribute__", getattribute)  # noqa: B010
+    setattr(torch.nn.Module, "__setattr__", set_attribute)  # noqa: B010
     try:
         yield
     finally:
         delattr(torch.nn.Module, "__getattribute__")
+        setattr(torch.nn.Module, "__setattr__", original_setattr)  # noqa: B010
         reads.watch_class = lambda kind: None
         for kind, raw in before.items():
             if raw is _MISSING:
