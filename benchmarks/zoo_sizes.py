@@ -115,7 +115,7 @@ BY_TYPE: dict[str, dict[str, Any]] = {
     "reformer": {
         "axial_pos_embds": False,
         "axial_pos_shape": [8, 16], "axial_pos_embds_dim": [16, 16], "local_attn_chunk_length": 3,
-        "lsh_attn_chunk_length": 3, "attn_layers": ["local", "lsh"], "feed_forward_size": 64,
+        "lsh_attn_chunk_length": 3, "attn_layers": ["local", "lsh"], "feed_forward_size": 64, "hash_seed": 0,
         "num_buckets": 4,
     },
     "roc_bert": {

@@ -1,4 +1,4 @@
-"""Which Python values a traced forward reads from its modules and from the objects that they hold.
+"""Which Python values a traced forward reads from its modules and from the objects that they hold, and which it sets.
 
 Such values are baked into the graph; a later call must find the same ones. Reads are noted by the attribute access
 itself: nn.Module's for the modules' own attributes, and, for an object that a module holds (a configuration, a
@@ -30,9 +30,10 @@ _KINDS = (
     bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor, tuple, list, dict, set, frozenset, enum.Enum,
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
 )  # fmt: skip
+_PLAIN = (bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
-_MISSING = object()
+_MISSING, _UNREAD = object(), object()
 # What nn.Module keeps for itself; hooks and sub-modules are watched by the transition manager.
 _MODULE_INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
 
@@ -138,30 +139,50 @@ class AttributeReads:
             else:
                 self.watch_class(type(value))
 
-    def _kept(self) -> Iterator[tuple[torch.nn.Module, str]]:
-        """The attributes in which the traced forward has left a tensor: its own, which stands for no real one."""
+    def _set(self) -> Iterator[tuple[torch.nn.Module, str, bool]]:
+        """The attributes that the traced forward has set and left different without reading them first, and whether it
+        left a tensor there: the trace's own, which stands for no real one.
+        """
         for module, before in self._before.items():
             for name, value in list(vars(module).items()):
-                if value is not before.get(name, _MISSING) and name not in _MODULE_INTERNALS and _holds_fake(value):
-                    yield module, name
+                was = before.get(name, getattr(type(module), name, _MISSING))
+                if value is was or name in _MODULE_INTERNALS:
+                    continue
+                if _holds_fake(value):
+                    yield module, name, True
+                elif isinstance(value, _PLAIN) and not type(module).__module__.startswith("torch."):
+                    read_first = holds(was, self.values.get((self._names[module], name), _UNREAD))
+                    if not read_first and not holds(value, was):
+                        yield module, name, False
+
+    def _reset(self, module: torch.nn.Module, name: str) -> None:
+        if name in self._before[module]:
+            vars(module)[name] = self._before[module][name]
+        else:
+            del vars(module)[name]
 
     def restore(self) -> None:
-        """Gives those attributes back what they were."""
-        for module, name in list(self._kept()):
-            if name in self._before[module]:
-                vars(module)[name] = self._before[module][name]
-            else:
-                del vars(module)[name]
+        """Gives the attributes that hold tensors of the trace back what they were."""
+        for module, name, tensor in list(self._set()):
+            if tensor:
+                self._reset(module, name)
+
+    def _note_change(self, owner: str, path: str) -> None:
+        name = f"{owner}.{path}".lstrip(".")
+        if name not in self.changed:
+            self.changed.append(name)
 
     def finish(self) -> None:
         """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
-        for module, name in self._kept():
-            if name[0] == "_" and type(module).__module__.startswith("torch."):
+        for module, name, tensor in list(self._set()):
+            if not tensor:
+                self._reset(module, name)
+            elif name[0] == "_" and type(module).__module__.startswith("torch."):
                 continue
             # weight_norm and its like set such an attribute before each forward, which alone reads it.
             hooks = module._forward_pre_hooks.values()
             if not any(str(type(hook).__module__).startswith("torch.nn.utils.") for hook in hooks):
-                self.changed.append(f"{self._names[module]}.{name}".lstrip("."))
+                self._note_change(self._names[module], name)
         for (owner, path), value in list(self.values.items()):
             try:
                 holder, name = holder_of(self._root, owner, path)
@@ -174,7 +195,7 @@ class AttributeReads:
                 # A default chosen at the first call (transformers' `config.problem_type`): from now on it is that.
                 self.values[owner, path] = now
                 continue
-            self.changed.append(f"{owner}.{path}".lstrip("."))
+            self._note_change(owner, path)
             # What the traced forward put into a container stands for no real value.
             if type(now) is list and type(value) is list:
                 now[:] = value

@@ -273,3 +273,15 @@ def test_detach_in_place_stops_the_gradient() -> None:
     module = Module(forward)
     captured = capture(module, (torch.randn(4, 8),))
     assert_same_training(captured, module, (torch.randn(4, 8),))
+
+
+def test_attribute_that_the_forward_only_sets_is_noted() -> None:
+    def forward(m: Module, x: torch.Tensor) -> torch.Tensor:
+        m.rows = x.shape[1] + 1
+        m.kind = "linear"
+        return m.linear(x).sum()
+
+    module = Module(forward)
+    module.kind = "linear"
+    assert capture(module, (torch.randn(4, 8),)).changed_attributes == ["rows"]
+    assert not hasattr(module, "rows")
