@@ -132,7 +132,7 @@ bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor&
   const Timing timing = measure(a, w, bias, 2, result);
   const std::unique_lock lock(table().mutex);
   const bool choice = table().timings.try_emplace(key, timing).first->second.onednn_wins();
-  if (choice != timing.onednn_wins()) result = {};  // another thread measured as well, and was first
+  if (choice != timing.onednn_wins()) result.reset();  // another thread measured as well, and was first
   return choice;
 }
 
