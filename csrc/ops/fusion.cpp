@@ -47,12 +47,4 @@ int FusionContext::append(const Instruction& instruction) {
   return program_.value_count() - 1;
 }
 
-bool normalizes_rows(const FusionContext& c, size_t parameter) {
-  const auto &x = c.node().input(0)->type().shape, &scale = c.node().input(parameter)->type().shape;
-  if (!x || x->empty() || !scale || scale->size() != 1 || scale->back() != x->back() || x->back() == Dim(1))
-    return false;
-  const int64_t axis = c.node().get_int("axis", -1);
-  return axis == -1 || axis == static_cast<int64_t>(x->size()) - 1;
-}
-
 }  // namespace ortmodule

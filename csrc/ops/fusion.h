@@ -5,6 +5,10 @@
 // A function emits instructions for one node and says which values its outputs are; it returns false for a mode that
 // the program cannot express, and the node then stays as it is. The fusion pass has checked types and shapes before:
 // inputs broadcast to the iteration space, everything is a float, a 16-bit float or a boolean.
+//
+// Normalizations that are one operator are not declared: their own kernels keep a row in registers and were faster than
+// a program (LayerNormalization of 512 x 768 floats: 0.14 ms against 0.20, its gradient 0.20 against 0.36). The same
+// formula written out in separate operators gains (RMSNorm with a residual sum: 0.28 ms against 0.38).
 #pragma once
 
 #include <optional>
@@ -63,9 +67,6 @@ class FusionFacts {
  private:
   std::unordered_map<std::string, FusionFact> facts_;
 };
-
-// Whether a normalization, by its attribute `axis`, is over the last axis alone and `parameter` has that axis' shape.
-bool normalizes_rows(const FusionContext& c, size_t parameter);
 
 // One instruction of the node's inputs, in their order.
 template <Opcode op>

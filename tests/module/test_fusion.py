@@ -16,7 +16,7 @@ from tests.support import pair
 
 
 class Residual(nn.Module):
-    """Dropout, residual sum and normalization, as encoders have them."""
+    """Dropout, a scaled residual sum and normalization."""
 
     def __init__(self, width: int = 48, p: float = 0.0) -> None:
         super().__init__()
@@ -24,8 +24,8 @@ class Residual(nn.Module):
         self.norm, self.drop = nn.LayerNorm(width), nn.Dropout(p)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm(x + self.drop(self.down(F.gelu(self.up(x)))))
-        return self.norm(y + self.drop(self.down(F.silu(self.up(y)))))
+        y = self.norm(x + 0.5 * self.drop(self.down(F.gelu(self.up(x)))))
+        return self.norm(y + 0.5 * self.drop(self.down(F.silu(self.up(y)))))
 
 
 class RootMeanSquare(nn.Module):

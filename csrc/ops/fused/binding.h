@@ -8,24 +8,46 @@
 #include <memory>
 #include <vector>
 
+#include "ops/fused/tile_ops.h"
 #include "ops/fused_program.h"
 
 namespace ortmodule {
+
+// What the interpreter does at once: an instruction, or two where one reads what only the other makes.
+struct FusedStep {
+  enum class Kind { kElements, kPhilox, kRowSum, kRowMean } kind = Kind::kElements;
+  TileFn fn = nullptr;  // of kElements
+  int arguments[3] = {-1, -1, -1};
+  int result = -1;
+  double number = 0;
+  bool product = false;  // a row's sum is of the products of two arguments
+};
+
+// The sum over columns of one value, or of the product of two.
+struct FusedColumn {
+  int output, first, second = -1;
+};
 
 // Known when the kernel is made.
 struct FusedPlan {
   explicit FusedPlan(FusedProgram p);
 
   FusedProgram program;
+  std::vector<FusedStep> steps;
+  std::vector<FusedColumn> column_sums;
   std::vector<char> row;          // per value
   std::vector<char> number;       // per value
   std::vector<char> state;        // per input
   std::vector<int> slot;          // per value: its place in a thread's scratch memory, full and row values apart
-  std::vector<int> last_read;     // per value: the last instruction that reads it; -1: none; their number: it is stored at the end
+  std::vector<int> last_read;     // per value: the last step that reads it, -1: none; their number: the end of a tile
+  std::vector<int> made;          // per value: the step that makes it, -1: none
   int full_slots = 0, row_slots = 0;
   bool whole_rows = false;        // reduces over rows: a tile holds whole ones
   bool knows_rows = false;        // has row values: a tile holds whole rows where the sizes allow no other
-  bool columns = false;           // has sums over columns
+
+ private:
+  void find_steps();
+  void find_column_sums(std::vector<int>& reads);
 };
 
 // Where the elements of an input are, by their position in the iteration space.

@@ -7,8 +7,8 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kScratchFloats = 8192;  // of one thread's full values: within the first-level cache
-constexpr int64_t kLargestTile = 1024, kSmallestTile = 256;
+constexpr int64_t kScratchFloats = 1 << 14;  // of one thread's full values: near the first-level cache
+constexpr int64_t kLargestTile = 2048, kSmallestTile = 512;
 constexpr int64_t kNarrow = 16;  // rows below this many elements are not worth a loop of their own
 
 std::vector<int64_t> key_of(const std::vector<const at::Tensor*>& inputs) {
@@ -21,6 +21,8 @@ std::vector<int64_t> key_of(const std::vector<const at::Tensor*>& inputs) {
   }
   return key;
 }
+
+bool is_column(OutputForm form) { return form == OutputForm::kColumn || form == OutputForm::kColumnKept; }
 
 // Neighbouring axes that are one step apart in memory become one.
 void collapse(FusedOperand& operand) {
@@ -73,22 +75,30 @@ FusedOperand operand_of(const at::Tensor& t, const std::vector<int64_t>& space, 
 FusedPlan::FusedPlan(FusedProgram p) : program(std::move(p)), row(program.row_values()) {
   const int values = program.value_count();
   last_read.assign(values, -1);
+  made.assign(values, -1);
   slot.assign(values, -1);
   number.assign(values, 0);
   for (int i = 0; i < program.inputs; ++i) state.push_back(program.is_state(i));
-  for (size_t k = 0; k < program.code.size(); ++k) {
+  for (size_t k = 0; k < program.code.size(); ++k)
     number[program.inputs + k] = program.code[k].op == Opcode::kNumber;
-    for (int a = 0; a < opcode_info(program.code[k].op).arguments; ++a)
-      last_read[program.code[k].arguments[a]] = static_cast<int>(k);
-  }
-  for (const FusedProgram::Output& out : program.outputs) {
-    last_read[out.value] = static_cast<int>(program.code.size());
-    columns |= out.form == OutputForm::kColumn || out.form == OutputForm::kColumnKept;
-  }
   whole_rows = program.reduces_rows();
   knows_rows = std::any_of(row.begin(), row.end(), [](char r) { return r != 0; });
+  find_steps();
 
-  // Inputs are brought in before the first instruction; the place of a value is free after its last reader.
+  const int end = static_cast<int>(steps.size());
+  for (int k = 0; k < end; ++k) {
+    made[steps[k].result] = k;
+    for (int a : steps[k].arguments)
+      if (a >= 0) last_read[a] = k;
+  }
+  for (const FusedProgram::Output& out : program.outputs)
+    if (!is_column(out.form)) last_read[out.value] = end;
+  for (const FusedColumn& sum : column_sums) {
+    last_read[sum.first] = end;
+    if (sum.second >= 0) last_read[sum.second] = end;
+  }
+
+  // Inputs are brought in before the first step; the place of a value is free after its last reader.
   std::vector<int> free_full, free_row;
   const auto take = [&](int value) {
     auto& pool = row[value] ? free_row : free_full;
@@ -102,12 +112,95 @@ FusedPlan::FusedPlan(FusedProgram p) : program(std::move(p)), row(program.row_va
   };
   for (int i = 0; i < program.inputs; ++i)
     if (!state[i]) take(i);
-  for (size_t k = 0; k < program.code.size(); ++k) {
-    const int result = program.inputs + static_cast<int>(k);
-    if (number[result]) continue;
-    for (int value = 0; value < result; ++value)
-      if (slot[value] >= 0 && last_read[value] == static_cast<int>(k)) (row[value] ? free_row : free_full).push_back(slot[value]);
-    take(result);
+  for (int k = 0; k < end; ++k) {
+    for (int value = 0; value < values; ++value)
+      if (slot[value] >= 0 && last_read[value] == k) (row[value] ? free_row : free_full).push_back(slot[value]);
+    take(steps[k].result);
+  }
+}
+
+void FusedPlan::find_steps() {
+  const int inputs = program.inputs;
+  std::vector<int> reads(program.value_count(), 0);
+  for (const Instruction& i : program.code)
+    for (int a : i.arguments)
+      if (a >= 0) ++reads[a];
+  for (const FusedProgram::Output& out : program.outputs) ++reads[out.value];
+  find_column_sums(reads);
+
+  const auto code_of = [&](int value) { return value < inputs ? nullptr : &program.code[value - inputs]; };
+  // A full value of an instruction that nothing else reads.
+  const auto once = [&](int value, std::initializer_list<Opcode> ops) {
+    const Instruction* i = code_of(value);
+    return i && reads[value] == 1 && !row[value] && std::find(ops.begin(), ops.end(), i->op) != ops.end();
+  };
+  std::vector<char> absorbed(program.value_count(), 0);
+  std::vector<FusedStep> reversed;
+  for (int result = program.value_count() - 1; result >= inputs; --result) {
+    const Instruction& i = program.code[result - inputs];
+    if (i.op == Opcode::kNumber || absorbed[result] || reads[result] == 0) continue;
+    FusedStep step;
+    std::copy(i.arguments.begin(), i.arguments.end(), step.arguments);
+    step.result = result;
+    step.number = i.number;
+    const auto absorb = [&](int value) {
+      absorbed[value] = 1;
+      return code_of(value);
+    };
+    if (i.op == Opcode::kPhiloxDropout) {
+      step.kind = FusedStep::Kind::kPhilox;
+    } else if (i.op == Opcode::kRowSum || i.op == Opcode::kRowMean) {
+      step.kind = i.op == Opcode::kRowSum ? FusedStep::Kind::kRowSum : FusedStep::Kind::kRowMean;
+      if (once(i.arguments[0], {Opcode::kMul})) {
+        const Instruction* product = absorb(i.arguments[0]);
+        std::copy(product->arguments.begin(), product->arguments.end(), step.arguments);
+        step.product = !row[product->arguments[0]] && !row[product->arguments[1]];
+        if (!step.product) {
+          absorbed[i.arguments[0]] = 0;
+          std::copy(i.arguments.begin(), i.arguments.end(), step.arguments);
+        }
+      }
+    } else {
+      step.fn = tile_ops().of[static_cast<size_t>(i.op)];
+      const bool second = i.op == Opcode::kAdd || i.op == Opcode::kSub || i.op == Opcode::kMul;
+      // Rather an operand that cannot be one of two itself.
+      const auto candidate = [&](int a) { return once(i.arguments[a], {Opcode::kAdd, Opcode::kSub, Opcode::kMul}); };
+      const auto pairs_itself = [&](int a) {
+        const Instruction* first = code_of(i.arguments[a]);
+        return std::any_of(first->arguments.begin(), first->arguments.begin() + 2,
+                           [&](int x) { return once(x, {Opcode::kAdd, Opcode::kSub, Opcode::kMul}); });
+      };
+      if (second && (candidate(0) || candidate(1))) {
+        const int a = !candidate(0) || (candidate(1) && pairs_itself(0)) ? 1 : 0;
+        const Instruction* first = absorb(i.arguments[a]);
+        const Second how = i.op == Opcode::kAdd   ? Second::kAdd
+                           : i.op == Opcode::kMul ? Second::kMul
+                           : a == 0               ? Second::kSub
+                                                  : Second::kSubFrom;
+        const int op = first->op == Opcode::kAdd ? 0 : first->op == Opcode::kSub ? 1 : 2;
+        step.fn = tile_ops().pair[op][static_cast<int>(how)];
+        step.arguments[2] = i.arguments[1 - a];
+        step.arguments[0] = first->arguments[0];
+        step.arguments[1] = first->arguments[1];
+      }
+    }
+    reversed.push_back(step);
+  }
+  steps.assign(reversed.rbegin(), reversed.rend());
+}
+
+void FusedPlan::find_column_sums(std::vector<int>& reads) {
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    const FusedProgram::Output& out = program.outputs[o];
+    if (!is_column(out.form)) continue;
+    FusedColumn sum{static_cast<int>(o), out.value};
+    const int k = out.value - program.inputs;
+    if (k >= 0 && reads[out.value] == 1 && program.code[k].op == Opcode::kMul) {
+      sum.first = program.code[k].arguments[0];
+      sum.second = program.code[k].arguments[1];
+      --reads[out.value];  // the product itself is not needed
+    }
+    column_sums.push_back(sum);
   }
 }
 
@@ -144,14 +237,14 @@ std::shared_ptr<const FusedBinding> bind_fused(const FusedPlan& plan, const std:
       if (size == 1) size = sizes[d];
     }
   }
-  ORTMODULE_CHECK(!out->sizes.empty() || (!plan.knows_rows && !plan.columns), kRuntime,
+  ORTMODULE_CHECK(!out->sizes.empty() || (!plan.knows_rows && plan.column_sums.empty()), kRuntime,
                   "[FusedKernel] a reduction of a scalar (", node, ")");
   out->count = 1;
   for (int64_t size : out->sizes) out->count *= size;
   out->width = out->sizes.empty() ? 1 : out->sizes.back();
   out->rows = out->width ? out->count / out->width : 0;
   // Inputs of one element per row broadcast like any other where no result has that form.
-  bool row_results = plan.whole_rows || plan.columns;
+  bool row_results = plan.whole_rows || !plan.column_sums.empty();
   for (int v = plan.program.inputs; v < plan.program.value_count(); ++v) row_results |= plan.row[v] != 0;
   for (const FusedProgram::Output& o : plan.program.outputs) row_results |= plan.row[o.value] != 0;
   out->by_rows = row_results || (plan.knows_rows && out->width >= kNarrow);

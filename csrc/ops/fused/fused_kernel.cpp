@@ -52,11 +52,13 @@ class ColumnSums {
  public:
   ColumnSums(size_t outputs, int64_t width) : width_(width), block_(outputs * width), total_(outputs * width) {}
 
-  void add(size_t output, const TileOperand& x, int64_t row) {
-    const size_t offset = output * width_;
-    const TileOperand values{x.single ? x.data : x.data + row * width_, x.single};
-    float* sums = block_.data() + offset;
-    add_(sums, {sums, false}, values, {}, width_);
+  // Adds a row of x, or of x times y where there is a y.
+  void add(size_t sum, const TileOperand& x, const TileOperand& y) {
+    float* sums = block_.data() + sum * width_;
+    if (y.data)
+      multiply_add_(sums, x, y, {sums, false}, width_);
+    else
+      add_(sums, x, {sums, false}, {}, width_);
   }
   void row_done() {
     if (++rows_ % kRowsPerBlock == 0) flush();
@@ -71,6 +73,7 @@ class ColumnSums {
   int64_t width_, rows_ = 0;
   std::vector<float> block_, total_;
   TileFn add_ = tile_ops().of[static_cast<size_t>(Opcode::kAdd)];
+  TileFn multiply_add_ = tile_ops().pair[2][static_cast<size_t>(Second::kAdd)];
 };
 
 float* scratch(int64_t floats) {
@@ -80,42 +83,58 @@ float* scratch(int64_t floats) {
 }
 
 // y = x * scale where the element's word is at least the threshold, else x * 0: as PhiloxDropout's own kernel.
-ORTMODULE_SIMD void keep_words(const uint32_t* words, uint32_t threshold, float scale, const float* x, float* y,
-                               int64_t n) {
+struct Masking {
+  uint64_t seed, stream;
+  uint32_t threshold;
+  float scale;
+};
+
+ORTMODULE_INLINE void keep_words(const uint32_t* words, uint32_t threshold, float scale, const float* x, float* y,
+                                 int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * (words[i] >= threshold ? scale : 0.0f);
 }
 
+// Elements [first, first + n) of the stream.
+void mask_any(Masking m, const float* x, float* y, int64_t first, int64_t n) {
+  alignas(64) uint32_t words[kPhiloxBlock];
+  for (int64_t done = 0; done < n;) {
+    const int64_t offset = (first + done) % kPhiloxBlock, count = std::min(kPhiloxBlock - offset, n - done);
+    philox_block(m.seed, m.stream, static_cast<uint64_t>((first + done) / kPhiloxBlock), words);
+    keep_words(words + offset, m.threshold, m.scale, x + done, y + done, count);
+    done += count;
+  }
+}
+
 #if defined(__x86_64__)
-ORTMODULE_AVX2 void philox_words_avx2(uint64_t seed, uint64_t stream, uint64_t block, uint32_t* words) {
-  philox_block_avx2(seed, stream, block, words);
+ORTMODULE_AVX2 void mask_avx2(Masking m, const float* x, float* y, int64_t first, int64_t n) {
+  alignas(64) uint32_t words[kPhiloxBlock];
+  for (int64_t done = 0; done < n;) {
+    const int64_t offset = (first + done) % kPhiloxBlock, count = std::min(kPhiloxBlock - offset, n - done);
+    philox_block_avx2(m.seed, m.stream, static_cast<uint64_t>((first + done) / kPhiloxBlock), words);
+    keep_words(words + offset, m.threshold, m.scale, x + done, y + done, count);
+    done += count;
+  }
 }
 #endif
 
 void philox_tile(float* y, const TileOperand& x, const int64_t* state, double ratio, int64_t first, int64_t n) {
+  const float* from = x.data;
+  if (x.single) {
+    std::fill(y, y + n, *x.data);
+    from = y;
+  }
   if (ratio == 0 || ratio == 1) {
     const float scale = ratio == 0 ? 1.0f : 0.0f;
-    for (int64_t i = 0; i < n; ++i) y[i] = (x.single ? *x.data : x.data[i]) * scale;
+    for (int64_t i = 0; i < n; ++i) y[i] = from[i] * scale;
     return;
   }
-  const uint32_t threshold = philox_threshold(ratio);
-  const auto scale = static_cast<float>(1.0 / (1.0 - ratio));
-  alignas(64) uint32_t words[kPhiloxBlock];
-  float repeated[kPhiloxBlock];
-  if (x.single) std::fill(repeated, repeated + kPhiloxBlock, *x.data);
-  for (int64_t done = 0; done < n;) {
-    const int64_t block = (first + done) / kPhiloxBlock, offset = (first + done) % kPhiloxBlock;
-    const int64_t count = std::min(kPhiloxBlock - offset, n - done);
-    const auto seed = static_cast<uint64_t>(state[0]), stream = static_cast<uint64_t>(state[1]);
+  const Masking m{static_cast<uint64_t>(state[0]), static_cast<uint64_t>(state[1]), philox_threshold(ratio),
+                  static_cast<float>(1.0 / (1.0 - ratio))};
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
-      philox_words_avx2(seed, stream, static_cast<uint64_t>(block), words);
-    else
+  if (__builtin_cpu_supports("avx2")) return mask_avx2(m, from, y, first, n);
 #endif
-      philox_block(seed, stream, static_cast<uint64_t>(block), words);
-    keep_words(words + offset, threshold, scale, x.single ? repeated : x.data + done, y + done, count);
-    done += count;
-  }
+  mask_any(m, from, y, first, n);
 }
 
 // Brings elements [first, first + n) of an operand's own order into `to`.
@@ -143,8 +162,9 @@ class TileRunner {
  public:
   explicit TileRunner(const Run& run)
       : run_(run), plan_(run.plan), program_(run.plan.program), binding_(run.binding), width_(run.binding.width) {
+    // Two lines more than a tile needs: places that are a multiple of 4 KiB apart would get in each other's way.
     const int64_t round = 16;
-    tile_ = (binding_.tile + round - 1) / round * round;
+    tile_ = (binding_.tile + round - 1) / round * round + 2 * round;
     const int64_t rows = binding_.by_rows ? binding_.tile / std::max<int64_t>(width_, 1) : 0;
     row_tile_ = (rows + round - 1) / round * round;
     memory_ = scratch(plan_.full_slots * tile_ + plan_.row_slots * std::max(row_tile_, tile_ * !binding_.by_rows));
@@ -160,7 +180,7 @@ class TileRunner {
     rows_ = binding_.by_rows ? n / width_ : 0;
     for (int i = 0; i < program_.inputs; ++i)
       if (!plan_.state[i] && !at_[i].single) at_[i].data = input(i);
-    for (size_t k = 0; k < program_.code.size(); ++k) step(program_.code[k], program_.inputs + static_cast<int>(k));
+    for (const FusedStep& s : plan_.steps) step(s);
     for (size_t o = 0; o < program_.outputs.size(); ++o) store(o);
     if (sums) add_columns(*sums);
   }
@@ -197,49 +217,54 @@ class TileRunner {
     return reinterpret_cast<float*>(run_.outputs[output].data) + (by_row(value) ? first_ / width_ : first_);
   }
 
-  TileOperand operand(const Instruction& i, int a) const { return i.arguments[a] < 0 ? TileOperand{} : at_[i.arguments[a]]; }
-
-  void step(const Instruction& i, int result) {
-    if (i.op == Opcode::kNumber) return;
-    float* to = target(result);
-    at_[result] = {to, false};
-    TileOperand x = operand(i, 0), y = operand(i, 1), z = operand(i, 2);
-    switch (i.op) {
-      case Opcode::kPhiloxDropout: {
-        const auto* state = reinterpret_cast<const int64_t*>(run_.inputs[i.arguments[1]]);
-        return philox_tile(to, x, state, i.number, first_, n_);
+  void step(const FusedStep& s) {
+    float* to = target(s.result);
+    at_[s.result] = {to, false};
+    TileOperand operands[3] = {};
+    for (int a = 0; a < 3; ++a)
+      if (s.arguments[a] >= 0) operands[a] = at_[s.arguments[a]];
+    switch (s.kind) {
+      case FusedStep::Kind::kPhilox: {
+        const auto* state = reinterpret_cast<const int64_t*>(run_.inputs[s.arguments[1]]);
+        return philox_tile(to, operands[0], state, s.number, first_, n_);
       }
-      case Opcode::kRowSum:
-      case Opcode::kRowMean:
+      case FusedStep::Kind::kRowSum:
+      case FusedStep::Kind::kRowMean:
         for (int64_t r = 0; r < rows_; ++r) {
-          const float sum = x.single ? *x.data * static_cast<float>(width_) : tile_ops().sum(x.data + r * width_, width_);
-          to[r] = i.op == Opcode::kRowMean ? sum / static_cast<float>(width_) : sum;
+          const float sum = row_sum(operands, s.product, r);
+          to[r] = s.kind == FusedStep::Kind::kRowMean ? sum / static_cast<float>(width_) : sum;
         }
         return;
-      default:
+      case FusedStep::Kind::kElements:
         break;
     }
-    const TileFn fn = tile_ops().of[static_cast<size_t>(i.op)];
-    if (by_row(result)) return fn(to, x, y, z, rows_);
-    // A row value stands for its whole row.
-    bool row[3] = {};
+    if (by_row(s.result)) return s.fn(to, operands[0], operands[1], operands[2], rows_);
     bool any = false;
-    TileOperand* operands[3] = {&x, &y, &z};
-    for (int a = 0; a < 3; ++a) {
-      row[a] = i.arguments[a] >= 0 && !operands[a]->single && by_row(i.arguments[a]);
-      any |= row[a];
-    }
-    if (!any) return fn(to, x, y, z, n_);
-    for (int64_t r = 0; r < rows_; ++r) {
-      TileOperand now[3] = {x, y, z};
-      for (int a = 0; a < 3; ++a) {
-        if (row[a])
-          now[a] = {operands[a]->data + r, true};
-        else if (!operands[a]->single && operands[a]->data)
-          now[a].data = operands[a]->data + r * width_;
-      }
-      fn(to + r * width_, now[0], now[1], now[2], width_);
-    }
+    for (int a = 0; a < 3; ++a) any |= is_row(s.arguments[a]);
+    if (!any) return s.fn(to, operands[0], operands[1], operands[2], n_);
+    for (int64_t r = 0; r < rows_; ++r)
+      s.fn(to + r * width_, in_row(s.arguments[0], r), in_row(s.arguments[1], r), in_row(s.arguments[2], r), width_);
+  }
+
+  // Whether a value has one element per row in memory, which stands for its whole row.
+  bool is_row(int value) const { return value >= 0 && !at_[value].single && by_row(value); }
+
+  // What a value is in row r of the tile.
+  TileOperand in_row(int value, int64_t r) const {
+    if (value < 0) return {};
+    const TileOperand o = at_[value];
+    if (o.single) return o;
+    return by_row(value) ? TileOperand{o.data + r, true} : TileOperand{o.data + r * width_, false};
+  }
+
+  float row_sum(const TileOperand (&operands)[3], bool product, int64_t r) const {
+    const TileOperand &x = operands[0], &y = operands[1];
+    const int64_t offset = r * width_;
+    if (!product) return x.single ? *x.data * static_cast<float>(width_) : tile_ops().sum(x.data + offset, width_);
+    if (x.single && y.single) return *x.data * *y.data * static_cast<float>(width_);
+    if (x.single) return *x.data * tile_ops().sum(y.data + offset, width_);
+    if (y.single) return *y.data * tile_ops().sum(x.data + offset, width_);
+    return tile_ops().dot(x.data + offset, y.data + offset, width_);
   }
 
   void store(size_t o) {
@@ -257,9 +282,8 @@ class TileRunner {
 
   void add_columns(ColumnSums& sums) {
     for (int64_t r = 0; r < rows_; ++r) {
-      size_t column = 0;
-      for (size_t o = 0; o < program_.outputs.size(); ++o)
-        if (is_column(program_.outputs[o].form)) sums.add(column++, at_[program_.outputs[o].value], r);
+      for (size_t k = 0; k < plan_.column_sums.size(); ++k)
+        sums.add(k, in_row(plan_.column_sums[k].first, r), in_row(plan_.column_sums[k].second, r));
       sums.row_done();
     }
   }
@@ -293,7 +317,7 @@ std::vector<int64_t> output_sizes(const FusedBinding& binding, OutputForm form) 
 int replaceable(const KernelContext& c, const FusedPlan& plan, const FusedBinding& binding, size_t o,
                 const std::vector<char>& taken) {
   const FusedProgram::Output& out = plan.program.outputs[o];
-  const int end = static_cast<int>(plan.program.code.size()), made = out.value - plan.program.inputs;
+  const int end = static_cast<int>(plan.steps.size()), made = plan.made[out.value];
   if (out.form != OutputForm::kFull || made < 0) return -1;
   const at::ScalarType type = to_scalar_type(out.dtype);
   for (int i = 0; i < plan.program.inputs; ++i) {
@@ -364,9 +388,7 @@ class FusedKernelState {
         outputs[o] = at::empty(output_sizes(run.binding, out.form), at::TensorOptions(run.outputs[o].type));
       }
       run.outputs[o].data = static_cast<char*>(outputs[o].mutable_data_ptr());
-      const int made = out.value - plan_.program.inputs;
-      const bool computed = made >= 0 && !plan_.number[out.value];
-      if (computed && !is_column(out.form) && run.outputs[o].type == at::kFloat && run.direct[out.value] < 0)
+      if (plan_.made[out.value] >= 0 && !is_column(out.form) && run.outputs[o].type == at::kFloat && run.direct[out.value] < 0)
         run.direct[out.value] = static_cast<int>(o);
     }
     return outputs;
@@ -375,29 +397,26 @@ class FusedKernelState {
   void execute(const Run& run) const {
     const FusedBinding& b = run.binding;
     const int64_t tiles = (b.count + b.tile - 1) / b.tile;
-    const auto cost = static_cast<int64_t>(plan_.program.code.size() + 2);
+    const auto cost = static_cast<int64_t>(plan_.steps.size() + 2);
     const auto run_tiles = [&](int64_t begin, int64_t end, ColumnSums* sums) {
       TileRunner runner(run);
       for (int64_t t = begin; t < end; ++t) runner.tile(t * b.tile, std::min(b.tile, b.count - t * b.tile), sums);
       if (sums) sums->flush();
     };
-    if (!plan_.columns) {
+    if (plan_.column_sums.empty()) {
       at::parallel_for(0, tiles, std::max<int64_t>(1, kGrain / (b.tile * cost)),
                        [&](int64_t begin, int64_t end) { run_tiles(begin, end, nullptr); });
       return;
     }
-    std::vector<size_t> columns;
-    for (size_t o = 0; o < plan_.program.outputs.size(); ++o)
-      if (is_column(plan_.program.outputs[o].form)) columns.push_back(o);
     const int64_t worth = std::max<int64_t>(1, b.count * cost / kGrain);
     const int64_t chunks = std::min<int64_t>({at::get_num_threads(), tiles, worth});
-    std::vector<ColumnSums> sums(chunks, ColumnSums(columns.size(), b.width));
+    std::vector<ColumnSums> sums(chunks, ColumnSums(plan_.column_sums.size(), b.width));
     at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t k = begin; k < end; ++k) run_tiles(tiles * k / chunks, tiles * (k + 1) / chunks, &sums[k]);
     });
     std::vector<float> total(b.width);
-    for (size_t i = 0; i < columns.size(); ++i) {
-      const StoredOutput& to = run.outputs[columns[i]];
+    for (size_t i = 0; i < plan_.column_sums.size(); ++i) {
+      const StoredOutput& to = run.outputs[plan_.column_sums[i].output];
       if (!to.data) continue;
       std::fill(total.begin(), total.end(), 0.0f);
       for (const ColumnSums& part : sums)

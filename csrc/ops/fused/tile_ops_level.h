@@ -26,8 +26,16 @@ VECTOR_FUNCTION v_sqrt(V x) { return LEVEL_SQRT(x); }
 VECTOR_MATH(exp)
 VECTOR_MATH(log)
 VECTOR_MATH(tanh)
-VECTOR_MATH(erf)
 #undef VECTOR_MATH
+// Abramowitz and Stegun 7.1.26 (error below 1.5e-7), which ATen takes for vectors of 16: 1 - t poly(t) exp(-x^2) with
+// t = 1 / (1 + p |x|).
+VECTOR_FUNCTION v_erf(V x) {
+  const V size = x < 0.0f ? -x : x;
+  const V t = 1.0f / (0.3275911f * size + 1.0f);
+  const V r = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
+  const V y = 1.0f - r * t * v_exp(-(x * x));
+  return x < 0.0f ? -y : y;
+}
 VECTOR_FUNCTION flag(decltype(V{} < V{}) mask) { return mask ? splat(1) : splat(0); }
 VECTOR_FUNCTION v_sigmoid(V x) { return 1.0f / (1.0f + v_exp(-x)); }
 VECTOR_FUNCTION v_min(V x, V y) { return x != x ? x : (y < x || y != y ? y : x); }
@@ -61,30 +69,45 @@ LEVEL_TARGET ORTMODULE_INLINE V rest(TileOperand o, int64_t at, int64_t n) {
   return load(buffer);
 }
 
-// A single operand is a vector in memory that the loop reads again and again: one loop serves every mix of operands.
-#define TILE_OP(name, count, expression)                                                         \
-  LEVEL_TARGET void name(float* d, TileOperand ox, [[maybe_unused]] TileOperand oy,              \
-                         [[maybe_unused]] TileOperand oz, int64_t n) {                           \
-    const V sx = splat(*ox.data), sy = count > 1 ? splat(*oy.data) : V{};                        \
-    const V sz = count > 2 ? splat(*oz.data) : V{};                                              \
-    const float* px = ox.single ? reinterpret_cast<const float*>(&sx) : ox.data;                 \
+// The plain loop, where every operand is in memory, is apart from what needs stack memory: its call has to be cheap.
+// Elsewhere a single operand is a vector in memory that the loop reads again and again: one loop serves every mix.
+#define TILE_OP(name, count, expression)                                                          \
+  LEVEL_TARGET __attribute__((noinline)) void name##_mixed(                                       \
+      float* d, TileOperand ox, [[maybe_unused]] TileOperand oy, [[maybe_unused]] TileOperand oz, \
+      int64_t i, int64_t n) {                                                                     \
+    const V sx = splat(*ox.data), sy = count > 1 ? splat(*oy.data) : V{};                         \
+    const V sz = count > 2 ? splat(*oz.data) : V{};                                               \
+    const float* px = ox.single ? reinterpret_cast<const float*>(&sx) : ox.data;                  \
     [[maybe_unused]] const float* py = oy.single ? reinterpret_cast<const float*>(&sy) : oy.data; \
     [[maybe_unused]] const float* pz = oz.single ? reinterpret_cast<const float*>(&sz) : oz.data; \
-    const int64_t nx = !ox.single;                                                               \
-    [[maybe_unused]] const int64_t ny = !oy.single, nz = !oz.single;                             \
-    int64_t i = 0;                                                                               \
-    for (; i + kLanes <= n; i += kLanes) {                                                       \
-      const V x = load(px + i * nx);                                                             \
-      [[maybe_unused]] const V y = count > 1 ? load(py + i * ny) : V{};                          \
-      [[maybe_unused]] const V z = count > 2 ? load(pz + i * nz) : V{};                          \
-      *reinterpret_cast<Loose*>(d + i) = (expression);                                           \
-    }                                                                                            \
-    if (i == n) return;                                                                          \
-    const V x = rest(ox, i, n - i);                                                              \
-    [[maybe_unused]] const V y = count > 1 ? rest(oy, i, n - i) : V{};                           \
-    [[maybe_unused]] const V z = count > 2 ? rest(oz, i, n - i) : V{};                           \
-    const V result = (expression);                                                               \
-    for (int64_t k = 0; i < n; ++i, ++k) d[i] = result[k];                                       \
+    const int64_t nx = !ox.single;                                                                \
+    [[maybe_unused]] const int64_t ny = !oy.single, nz = !oz.single;                              \
+    for (; i + kLanes <= n; i += kLanes) {                                                        \
+      const V x = load(px + i * nx);                                                              \
+      [[maybe_unused]] const V y = count > 1 ? load(py + i * ny) : V{};                           \
+      [[maybe_unused]] const V z = count > 2 ? load(pz + i * nz) : V{};                           \
+      *reinterpret_cast<Loose*>(d + i) = (expression);                                            \
+    }                                                                                             \
+    if (i == n) return;                                                                           \
+    const V x = rest(ox, i, n - i);                                                               \
+    [[maybe_unused]] const V y = count > 1 ? rest(oy, i, n - i) : V{};                            \
+    [[maybe_unused]] const V z = count > 2 ? rest(oz, i, n - i) : V{};                            \
+    const V result = (expression);                                                                \
+    for (int64_t k = 0; i < n; ++i, ++k) d[i] = result[k];                                        \
+  }                                                                                               \
+  LEVEL_TARGET void name(float* d, TileOperand ox, [[maybe_unused]] TileOperand oy,               \
+                         [[maybe_unused]] TileOperand oz, int64_t n) {                            \
+    int64_t i = 0;                                                                                \
+    if (!(ox.single || (count > 1 && oy.single) || (count > 2 && oz.single))) {                   \
+      for (; i + kLanes <= n; i += kLanes) {                                                      \
+        const V x = load(ox.data + i);                                                            \
+        [[maybe_unused]] const V y = count > 1 ? load(oy.data + i) : V{};                         \
+        [[maybe_unused]] const V z = count > 2 ? load(oz.data + i) : V{};                         \
+        *reinterpret_cast<Loose*>(d + i) = (expression);                                          \
+      }                                                                                           \
+      if (i == n) return;                                                                         \
+    }                                                                                             \
+    name##_mixed(d, ox, oy, oz, i, n);                                                            \
   }
 
 TILE_OP(add, 2, x + y)
@@ -123,19 +146,36 @@ TILE_OP(silu_grad, 2, v_silu_grad(x, y))
 TILE_OP(tanh_grad, 2, x*(1.0f - y * y))
 TILE_OP(sigmoid_grad, 2, x*((1.0f - y) * y))
 
-LEVEL_TARGET float sum(const float* x, int64_t n) {
-  V sums[4] = {};
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k) sums[k] += load(x + i + k * kLanes);
-  for (; i + kLanes <= n; i += kLanes) sums[0] += load(x + i);
-  const V all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  float total = 0;
-  for (int64_t k = 0; k < kLanes; ++k) total += all[k];
-  for (; i < n; ++i) total += x[i];
-  return total;
-}
+#define TILE_PAIRS(name, first)             \
+  TILE_OP(name##_add, 3, (first) + z)       \
+  TILE_OP(name##_sub, 3, (first) - z)       \
+  TILE_OP(name##_sub_from, 3, z - (first))  \
+  TILE_OP(name##_mul, 3, (first) * z)
+TILE_PAIRS(add, x + y)
+TILE_PAIRS(sub, x - y)
+TILE_PAIRS(mul, x* y)
+#undef TILE_PAIRS
+
+// The sum of element(i) for i < n, in four vectors of partial sums.
+#define TILE_SUM(name, parameters, vector_element, element)                           \
+  LEVEL_TARGET float name parameters {                                                \
+    V sums[4] = {};                                                                   \
+    int64_t i = 0;                                                                    \
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes)                                      \
+      for (int k = 0; k < 4; ++k) {                                                   \
+        const int64_t at = i + k * kLanes;                                            \
+        sums[k] += vector_element;                                                    \
+      }                                                                               \
+    for (int64_t at = i; at + kLanes <= n; i = at += kLanes) sums[0] += vector_element; \
+    const V all = (sums[0] + sums[1]) + (sums[2] + sums[3]);                          \
+    float total = 0;                                                                  \
+    for (int64_t k = 0; k < kLanes; ++k) total += all[k];                             \
+    for (; i < n; ++i) total += element;                                              \
+    return total;                                                                     \
+  }
+TILE_SUM(sum, (const float* x, int64_t n), load(x + at), x[i])
+TILE_SUM(dot, (const float* x, const float* y, int64_t n), load(x + at) * load(y + at), x[i] * y[i])
+#undef TILE_SUM
 
 // In the order of Opcode.
 constexpr TileOps kOps{{nullptr,        add,           sub,        mul,         div,         minimum,      maximum,
@@ -144,7 +184,11 @@ constexpr TileOps kOps{{nullptr,        add,           sub,        mul,         
                         reciprocal,     exponential,   logarithm,  tangent,     error_function, sigmoid,   relu,
                         gelu,           gelu_tanh,     silu,       gelu_grad,   gelu_tanh_grad, silu_grad, tanh_grad,
                         sigmoid_grad,   nullptr,       nullptr,    nullptr},
-                       sum};
+                       {{add_add, add_sub, add_sub_from, add_mul},
+                        {sub_add, sub_sub, sub_sub_from, sub_mul},
+                        {mul_add, mul_sub, mul_sub_from, mul_mul}},
+                       sum,
+                       dot};
 
 #undef TILE_OP
 #undef VECTOR_FUNCTION

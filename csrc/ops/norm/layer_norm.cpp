@@ -3,7 +3,6 @@
 // The standard's optional outputs Mean and InvStdDev are what backward needs, so nothing else is saved.
 #include "base/status.h"
 #include "ops/body_formula.h"
-#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -82,36 +81,6 @@ void infer_layer_norm_grad(InferContext& c) {
   c.same_as(2, 4);
 }
 
-bool fuse_layer_norm(FusionContext& c) {
-  if (!normalizes_rows(c, 1)) return false;
-  const int mean = c.emit(Opcode::kRowMean, c.in(0));
-  const int centered = c.emit(Opcode::kSub, c.in(0), mean);
-  const int variance = c.emit(Opcode::kRowMean, c.emit(Opcode::kMul, centered, centered));
-  const int shifted = c.emit(Opcode::kAdd, variance, c.number(c.node().get_float("epsilon", 1e-5)));
-  const int inv_std = c.emit(Opcode::kRsqrt, shifted);
-  const int y = c.emit(Opcode::kMul, c.emit(Opcode::kMul, centered, inv_std), c.in(1));
-  c.out(0, c.has(2) ? c.emit(Opcode::kAdd, y, c.in(2)) : y);
-  c.out(1, mean, OutputForm::kRow);
-  c.out(2, inv_std, OutputForm::kRow);
-  return true;
-}
-
-bool fuse_layer_norm_grad(FusionContext& c) {
-  if (!normalizes_rows(c, 4)) return false;
-  const int dy = c.in(0), inv_std = c.in(3);
-  const int xhat = c.emit(Opcode::kMul, c.emit(Opcode::kSub, c.in(1), c.in(2)), inv_std);
-  if (c.wants(0)) {
-    const int g = c.emit(Opcode::kMul, dy, c.in(4));
-    const int along = c.emit(Opcode::kRowMean, c.emit(Opcode::kMul, g, xhat));
-    const int centered = c.emit(Opcode::kSub, g, c.emit(Opcode::kRowMean, g));
-    const int rest = c.emit(Opcode::kSub, centered, c.emit(Opcode::kMul, xhat, along));
-    c.out(0, c.emit(Opcode::kMul, rest, inv_std));
-  }
-  if (c.wants(1)) c.out(1, c.emit(Opcode::kMul, dy, xhat), OutputForm::kColumn);
-  if (c.wants(2)) c.out(2, dy, OutputForm::kColumn);
-  return true;
-}
-
 }  // namespace
 
 ORTMODULE_OP("", LayerNormalization, 17)
@@ -140,8 +109,5 @@ ORTMODULE_OP("ai.ortmodule", LayerNormalizationGrad, 1)
     .infer(infer_layer_norm_grad)
     .not_differentiable()
     .body(layer_norm_grad_body);
-
-ORTMODULE_FUSES_ROWS("", LayerNormalization, fuse_layer_norm);
-ORTMODULE_FUSES_ROWS("ai.ortmodule", LayerNormalizationGrad, fuse_layer_norm_grad);
 
 }  // namespace ortmodule

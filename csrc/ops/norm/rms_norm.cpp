@@ -3,7 +3,6 @@
 // Backward keeps the reciprocal root mean square of each row beside x and scale.
 #include "base/status.h"
 #include "ops/body_formula.h"
-#include "ops/fusion.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
@@ -63,29 +62,6 @@ void rms_norm_grad_body(BodyContext& c) {
   if (c.wants(1)) c.out(1, f.cast(f.sum_to(f.mul(dy, xhat), c.in(3)), c.in(3)->type().dtype));
 }
 
-bool fuse_rms_norm(FusionContext& c) {
-  if (!normalizes_rows(c, 1)) return false;
-  const int square = c.emit(Opcode::kRowMean, c.emit(Opcode::kMul, c.in(0), c.in(0)));
-  const int shifted = c.emit(Opcode::kAdd, square, c.number(c.node().get_float("epsilon", 1e-5)));
-  const int rstd = c.emit(Opcode::kRsqrt, shifted);
-  c.out(0, c.emit(Opcode::kMul, c.emit(Opcode::kMul, c.in(0), rstd), c.in(1)));
-  c.out(1, rstd, OutputForm::kRow);
-  return true;
-}
-
-bool fuse_rms_norm_grad(FusionContext& c) {
-  if (!normalizes_rows(c, 3)) return false;
-  const int dy = c.in(0), rstd = c.in(2);
-  const int xhat = c.emit(Opcode::kMul, c.in(1), rstd);
-  if (c.wants(0)) {
-    const int g = c.emit(Opcode::kMul, dy, c.in(3));
-    const int along = c.emit(Opcode::kRowMean, c.emit(Opcode::kMul, g, xhat));
-    c.out(0, c.emit(Opcode::kMul, c.emit(Opcode::kSub, g, c.emit(Opcode::kMul, xhat, along)), rstd));
-  }
-  if (c.wants(1)) c.out(1, c.emit(Opcode::kMul, dy, xhat), OutputForm::kColumn);
-  return true;
-}
-
 }  // namespace
 
 ORTMODULE_OP("", RMSNormalization, 23)
@@ -114,8 +90,5 @@ ORTMODULE_OP("ai.ortmodule", RMSNormalizationGrad, 1)
     })
     .not_differentiable()
     .body(rms_norm_grad_body);
-
-ORTMODULE_FUSES_ROWS("", RMSNormalization, fuse_rms_norm);
-ORTMODULE_FUSES_ROWS("ai.ortmodule", RMSNormalizationGrad, fuse_rms_norm_grad);
 
 }  // namespace ortmodule
