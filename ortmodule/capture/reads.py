@@ -94,7 +94,8 @@ class AttributeReads:
         self._places: dict[int, tuple[Any, str, str]] = {}  # id of an object -> it, and where it was first met
         self.watch_class: Callable[[type], None] = lambda kind: None  # set while reads are recorded
         self.values: dict[tuple[str, str], Any] = {}
-        self._before: dict[tuple[str, str], Any] = {}  # what attributes were that the forward set without reading them
+        self._read: set[tuple[str, str]] = set()
+        self._before: dict[tuple[str, str], Any] = {}  # what attributes were that the forward set
         self.changed: list[str] = []
 
     def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
@@ -106,6 +107,7 @@ class AttributeReads:
         if name in vars(module) or _is_class_setting(type(module), name):  # type: ignore[arg-type]
             owner = self._names.get(module)
             if owner is not None:
+                self._read.add((owner, name))
                 self._note(owner, name, value)
 
     def record_write(self, module: torch.nn.Module, name: str, value: Any) -> None:
@@ -143,6 +145,8 @@ class AttributeReads:
     def finish(self) -> None:
         """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
         for (owner, path), before in self._before.items():
+            if (owner, path) in self._read:  # what the forward tells itself; the graph has it
+                continue
             attributes = vars(self._root.get_submodule(owner))
             if holds(attributes.get(path, _MISSING), before):
                 continue
