@@ -33,7 +33,7 @@ _KINDS = (
 _PLAIN = (bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
-_MISSING, _UNREAD = object(), object()
+_MISSING = object()
 # What nn.Module keeps for itself; hooks and sub-modules are watched by the transition manager.
 _MODULE_INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
 
@@ -101,6 +101,7 @@ class AttributeReads:
         self._places: dict[int, tuple[Any, str, str]] = {}  # id of an object -> it, and where it was first met
         self.watch_class: Callable[[type], None] = lambda kind: None  # set while reads are recorded
         self.values: dict[tuple[str, str], Any] = {}
+        self._read: set[tuple[str, str]] = set()
         self.changed: list[str] = []
         self._before = {module: dict(vars(module)) for module in self._names}
 
@@ -113,7 +114,10 @@ class AttributeReads:
         if name in vars(module) or _is_class_setting(type(module), name):  # type: ignore[arg-type]
             owner = self._names.get(module)
             if owner is not None:
-                self._note(owner, name, value)
+                self._read.add((owner, name))
+                # What the forward has set before it reads it is no input of it.
+                if holds(value, self._before[module].get(name, getattr(type(module), name, _MISSING))):
+                    self._note(owner, name, value)
 
     def record_object(self, holder: Any, name: str, value: Any) -> None:
         """Notes one read of an object that a module holds."""
@@ -140,8 +144,8 @@ class AttributeReads:
                 self.watch_class(type(value))
 
     def _set(self) -> Iterator[tuple[torch.nn.Module, str, bool]]:
-        """The attributes that the traced forward has set and left different without reading them first, and whether it
-        left a tensor there: the trace's own, which stands for no real one.
+        """The attributes that the traced forward has set and left different, and whether it left a tensor there: the
+        trace's own, which stands for no real one. Not what it also reads: what a forward tells itself is in the graph.
         """
         for module, before in self._before.items():
             for name, value in list(vars(module).items()):
@@ -151,8 +155,7 @@ class AttributeReads:
                 if _holds_fake(value):
                     yield module, name, True
                 elif isinstance(value, _PLAIN) and not type(module).__module__.startswith("torch."):
-                    read_first = holds(was, self.values.get((self._names[module], name), _UNREAD))
-                    if not read_first and not holds(value, was):
+                    if (self._names[module], name) not in self._read and not holds(value, was):
                         yield module, name, False
 
     def _reset(self, module: torch.nn.Module, name: str) -> None:

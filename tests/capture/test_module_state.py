@@ -278,8 +278,8 @@ def test_detach_in_place_stops_the_gradient() -> None:
 def test_attribute_that_the_forward_only_sets_is_noted() -> None:
     def forward(m: Module, x: torch.Tensor) -> torch.Tensor:
         m.rows = x.shape[1] + 1
-        m.kind = "linear"
-        return m.linear(x).sum()
+        m.kind, m.columns = "linear", x.shape[1]
+        return m.linear(x).sum() / m.columns
 
     module = Module(forward)
     module.kind = "linear"
