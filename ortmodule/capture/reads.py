@@ -108,7 +108,8 @@ class AttributeReads:
             owner = self._names.get(module)
             if owner is not None:
                 self._read.add((owner, name))
-                self._note(owner, name, value)
+                if (owner, name) not in self._before:
+                    self._note(owner, name, value)
 
     def record_write(self, module: torch.nn.Module, name: str, value: Any) -> None:
         """Notes that `module.name` is about to be set to a plain value."""
@@ -145,7 +146,7 @@ class AttributeReads:
     def finish(self) -> None:
         """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
         for (owner, path), before in self._before.items():
-            if (owner, path) in self._read:  # what the forward tells itself; the graph has it
+            if (owner, path) in self._read:  # set, then read: what the forward tells itself is in the graph
                 continue
             attributes = vars(self._root.get_submodule(owner))
             if holds(attributes.get(path, _MISSING), before):
