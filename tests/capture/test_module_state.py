@@ -279,6 +279,7 @@ def test_attribute_that_the_forward_only_sets_is_noted() -> None:
     def forward(m: Module, x: torch.Tensor) -> torch.Tensor:
         m.rows = x.shape[1] + 1
         m.kind, m.columns = "linear", x.shape[1]
+        m.columns *= 2
         return m.linear(x).sum() / m.columns
 
     module = Module(forward)
