@@ -235,7 +235,13 @@ def export_module(
     asked: set[str] = set()
     wrapper = _Wrapper(module, leaves, spec, reads, flags)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
-    with compat.LOCK, _same_random_state(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
+    with (
+        compat.LOCK,
+        compat.deferred_interrupt(),
+        _same_random_state(),
+        warnings.catch_warnings(),
+        contextlib.ExitStack() as stack,
+    ):
         warnings.simplefilter("ignore")
         for context in autocast_off:
             stack.enter_context(context)
