@@ -26,9 +26,12 @@ def make_fast_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> _C.FastCall | None:
-    """A FastCall for calls like this one; None where an argument has no native pattern (a dataclass, say)."""
+    """A FastCall for calls like this one; None where there is no native pattern for them."""
     info, captured = transition.info, transition.info.captured
-    if STRIDES in captured.settings:  # a native pattern does not look at them
+    if STRIDES in captured.settings or captured.flags:  # a native pattern does not look at them
+        return None
+    tables = [table for m in module.modules() for table in (m._modules, m._parameters, m._buffers)]
+    if not all(isinstance(table, dict) for table in tables):  # a module of torch.jit.script has views of its own
         return None
     sources: list[Any] = []
     for name in info.onnx_graph_input_names:

@@ -39,6 +39,17 @@ _LOGGER = logging.getLogger("ortmodule")
 _FAST_CALLS = 4
 
 
+def is_flag(leaf: Any) -> bool:
+    """Whether a call's leaf is one bool, as a tensor in host memory: a graph per value is no more than two."""
+    flag = isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bool and leaf.numel() == 1
+    return flag and leaf.device.type == "cpu"
+
+
+def flag_value(leaf: torch.Tensor) -> Any:
+    """The flag's value, nested as the tensor is."""
+    return leaf.tolist()
+
+
 class _Graph:
     """One captured graph and the sessions made from it, by the set of inputs that want a gradient."""
 
@@ -54,7 +65,8 @@ class _Graph:
         self.loaded = loaded  # the key under which it was found in the cache on disk
         self.dynamic = dynamic
         self.shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves]
-        self.tensor_leaves = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        tensors = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        self.tensor_leaves = [i for i in tensors if i not in captured.flags]
         self.answers = answers(captured.settings, leaves, module)
         self.sessions: dict[tuple[Any, ...], Transition] = {}
 
@@ -67,6 +79,9 @@ class _Graph:
             for axis, (new, old) in enumerate(zip(shape, self.shapes[i], strict=True)):  # type: ignore[arg-type]
                 if new != old and (i, axis) not in self.dynamic:
                     return f"size {axis} of input '{names[i] if names else i}' changed from {old} to {new}"
+        for i, value in self.captured.flags.items():
+            if flag_value(leaves[i]) != value:
+                return f"the value of input '{names[i] if names else i}', on which the forward branches, changed"
         for owner, path, value in self.captured.attributes:
             try:
                 holder, name = holder_of(module, owner, path)
@@ -214,7 +229,7 @@ class GraphTransitionManager:
             captured, dynamic = found
             reason += ", from the disk cache"
         else:
-            captured, dynamic = self._capture(args, kwargs, leaves, dynamic)
+            captured, dynamic = self._capture_or_bake(args, kwargs, leaves, dynamic)
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
             names_changed = ", ".join(captured.changed_attributes)
@@ -229,6 +244,24 @@ class GraphTransitionManager:
         self._graphs.setdefault(signature, []).append(graph)
         self._bound()
         return graph
+
+    def _capture_or_bake(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], dynamic: set[tuple[int, int]]
+    ) -> tuple[Captured, set[tuple[int, int]]]:
+        """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value."""
+        try:
+            return self._capture(args, kwargs, leaves, dynamic)
+        except CaptureError:
+            flags = {i: flag_value(leaf) for i, leaf in enumerate(leaves) if is_flag(leaf)}
+            if not flags:
+                raise
+            try:
+                captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None, flags=flags)
+            except CaptureError:
+                captured = None
+            if captured is None:
+                raise
+            return captured, dynamic
 
     def _capture(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], dynamic: set[tuple[int, int]]

@@ -22,6 +22,7 @@ import functools
 import itertools
 import logging
 import re
+import signal
 import threading
 import traceback
 import types
@@ -47,6 +48,7 @@ __all__ = [
     "LOCK",
     "captured_elsewhere",
     "current_source_line",
+    "deferred_interrupt",
     "export_guards",
     "recompute_region",
     "release_example_inputs",
@@ -66,6 +68,32 @@ _OUR_ROOT = str(Path(__file__).parent)
 def captured_elsewhere() -> bool:
     """Whether another thread captures at this moment."""
     return any(thread != threading.get_ident() for thread in _capturing)
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Holds a Ctrl-C back until its end: in the midst of torch's dispatch an exception may end the whole process.
+
+    A second one is not held back.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[tuple[int, types.FrameType | None]] = []
+
+    def hold(number: int, frame: types.FrameType | None) -> None:
+        if held:
+            handler(number, frame)
+        held.append((number, frame))
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 def user_source_line(error: BaseException) -> str | None:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -75,12 +75,18 @@ class _Wrapper(torch.nn.Module):
     """The traced module: tensors in, tensors out."""
 
     def __init__(
-        self, module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, reads: AttributeReads
+        self,
+        module: torch.nn.Module,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        reads: AttributeReads,
+        flags: Mapping[int, Any],
     ) -> None:
         super().__init__()
         self.module = module
         self._reads = reads
         self._leaves = leaves
+        self._flags = {i: (value, leaves[i].dtype, leaves[i].device) for i, value in flags.items()}
         self._spec = spec
         self._autocast = [
             (device, torch.get_autocast_dtype(device))
@@ -92,7 +98,10 @@ class _Wrapper(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> list[Any]:
         given = iter(tensors)
-        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        leaves = [
+            self._flag(*self._flags[i]) if i in self._flags else next(given) if isinstance(leaf, torch.Tensor) else leaf
+            for i, leaf in enumerate(self._leaves)
+        ]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         with contextlib.ExitStack() as stack:
             for device, dtype in self._autocast:
@@ -102,6 +111,10 @@ class _Wrapper(torch.nn.Module):
             result = self.module(*args, **kwargs)
         self._reads.finish()
         return self._collect(result)
+
+    @staticmethod
+    def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.tensor(value, dtype=dtype, device=device)
 
     def _collect(self, result: Any) -> list[Any]:
         flat, self.result.spec = _flatten_result(result)
@@ -197,7 +210,11 @@ def _refuse_python_at_each_call(module: torch.nn.Module) -> None:
 
 
 def export_module(
-    module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, dynamic: set[tuple[int, int]]
+    module: torch.nn.Module,
+    leaves: list[Any],
+    spec: pytree.TreeSpec,
+    dynamic: set[tuple[int, int]],
+    flags: Mapping[int, Any],
 ) -> Exported:
     """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
 
@@ -205,19 +222,26 @@ def export_module(
         module: the user's module; its parameters, buffers and random state are left as they are.
         leaves, spec: the call, as `flatten_call` gives it.
         dynamic: (leaf index, axis) pairs whose size shall stay symbolic where the module allows it.
+        flags: by leaf index, the values of tensors that shall be constants.
 
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
     """
     _refuse_python_at_each_call(module)
-    tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and i not in flags]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     reads = AttributeReads(module)
     seconds: dict[str, float] = {}
     asked: set[str] = set()
-    wrapper = _Wrapper(module, leaves, spec, reads)
+    wrapper = _Wrapper(module, leaves, spec, reads, flags)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
-    with compat.LOCK, _same_random_state(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
+    with (
+        compat.LOCK,
+        compat.deferred_interrupt(),
+        _same_random_state(),
+        warnings.catch_warnings(),
+        contextlib.ExitStack() as stack,
+    ):
         warnings.simplefilter("ignore")
         for context in autocast_off:
             stack.enter_context(context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -88,6 +88,7 @@ class Captured:
         needs_python: objects that the graph refers to by number and that must live as long as it.
         seconds: wall seconds per step.
         trace: what the graph was made from; only where `capture` was asked to keep it.
+        flags: by flat leaf index, the values of the tensors that were baked in.
     """
 
     model: onnx.ModelProto
@@ -110,6 +111,7 @@ class Captured:
     needs_python: list[FunctionCall]
     seconds: dict[str, float]
     trace: Trace | None = None
+    flags: dict[int, Any] = dataclasses.field(default_factory=dict)
 
 
 def capture(
@@ -120,6 +122,7 @@ def capture(
     dynamic_dims: Iterable[tuple[int, int]] | None = None,
     keep_trace: bool = False,
     optional_dims: Iterable[tuple[int, int]] = (),
+    flags: Mapping[int, Any] | None = None,
 ) -> Captured:
     """Captures `module(*args, **kwargs)` as an ONNX graph, in the module's present mode and the caller's autocast.
 
@@ -131,6 +134,7 @@ def capture(
         dynamic_dims: (index among the flat leaves of (args, kwargs), axis) of the sizes to keep symbolic. None: static.
         keep_trace: whether the result's `trace` is kept.
         optional_dims: further ones, to be kept symbolic if the module does not fix them.
+        flags: by flat leaf index, the value of each tensor on which the forward branches; the graph holds for it only.
 
     Raises:
         CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
@@ -139,10 +143,11 @@ def capture(
     optional = set(optional_dims) - dynamic
     with compat.LOCK:
         leaves, in_spec = flatten_call(args, kwargs)
-        exported = export_module(module, leaves, in_spec, dynamic | optional)
+        exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {})
         start = time.perf_counter()
         assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
         captured = assembly.captured(leaves, in_spec, dynamic, optional)
+        captured.flags = dict(flags or {})
         captured.seconds["convert"] = time.perf_counter() - start
         if keep_trace:
             captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
@@ -333,7 +338,10 @@ def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
         given = []
     positional = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = []
-    paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs))[0]
+    try:
+        paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs))[0]
+    except ValueError:  # a class that is registered without names for its parts
+        return [f"leaf{i}" for i in range(len(pytree.tree_leaves((args, kwargs))))]
     for path, _ in paths:
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path[1:]]
         if path[0].idx == 0:

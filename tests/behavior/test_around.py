@@ -131,7 +131,8 @@ def test_threads_may_share_one_wrapper_from_the_first_call_on(threads: int) -> N
             for step in range(8):
                 x = torch.randn(2 + (step + number) % 3, 4)
                 result = model(x)
-                torch.testing.assert_close(result, nn.functional.linear(x, *weights[:2]).tanh() @ weights[2].T + weights[3])
+                hidden = nn.functional.linear(x, *weights[:2]).tanh()
+                torch.testing.assert_close(result, hidden @ weights[2].T + weights[3])
                 result.sum().backward()
         except BaseException as error:
             errors.append(error)
@@ -216,6 +217,24 @@ def test_modes_that_nobody_asks_about_share_a_graph() -> None:
             x = rand(4, 4).T if step % 2 else rand(4, 4)
             torch.testing.assert_close(model(x), eager(x))
     assert exports(model) == 1
+
+
+def test_a_branch_on_a_flag_given_as_a_tensor_takes_a_graph_per_value() -> None:
+    model, eager = pair(Lambda(lambda m, x, flag: m.linear(x).relu() if flag else m.linear(x).tanh()))
+    for step in range(6):
+        compare(model, eager, (rand(3 + step // 2, 4), torch.tensor(step % 2 == 0)), {})
+    report = model.report()
+    assert report.fallback == "none" and len(report.exports) == 4, report
+    assert "the value of input 'arg1', on which the forward branches, changed" in report.exports[1].reason
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_sub_module_may_be_inside() -> None:
+    eager = mlp()
+    eager[1] = torch.jit.script(nn.Tanh())
+    model = ORTModule(copy.deepcopy(eager))
+    for _ in range(3):
+        compare(model, eager, (rand(5, 4),), {})
 
 
 def test_parameters_may_get_their_shapes_from_the_first_call() -> None:
