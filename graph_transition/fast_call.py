@@ -9,7 +9,7 @@ import torch
 
 from .. import _C
 from ..capture.reads import Held, holder_of
-from ..capture.settings import STRIDES
+from ..capture.settings import LEAVES, STRIDES
 from .signature import global_hook_tables, hook_tables
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def make_fast_call(
 ) -> _C.FastCall | None:
     """A FastCall for calls like this one; None where there is no native pattern for them."""
     info, captured = transition.info, transition.info.captured
-    if STRIDES in captured.settings or captured.flags:  # a native pattern does not look at them
+    if not {STRIDES, LEAVES}.isdisjoint(captured.settings) or captured.flags:  # a native pattern does not look at them
         return None
     tables = [table for m in module.modules() for table in (m._modules, m._parameters, m._buffers)]
     if not all(isinstance(table, dict) for table in tables):  # a module of torch.jit.script has views of its own

@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["GRADIENT_MODE", "INFERENCE_MODE", "REQUIRES_GRAD", "STRIDES", "answers", "recorded_settings"]
+__all__ = ["GRADIENT_MODE", "INFERENCE_MODE", "LEAVES", "REQUIRES_GRAD", "STRIDES", "answers", "recorded_settings"]
 
 GRADIENT_MODE = "gradient mode"
 INFERENCE_MODE = "inference mode"
 REQUIRES_GRAD = "requires_grad"
 STRIDES = "strides"
+LEAVES = "is_leaf"
 
 _MISSING = object()
 # (owner, attribute, the settings on which what it says depends)
@@ -34,7 +35,7 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (torch.Tensor, "stride", (STRIDES,)),
 )
 # Whether an intermediate tensor requires a gradient depends on the mode as well.
-_PROPERTIES = (("requires_grad", (REQUIRES_GRAD, GRADIENT_MODE)), ("is_leaf", (REQUIRES_GRAD, GRADIENT_MODE)))
+_PROPERTIES = (("requires_grad", (REQUIRES_GRAD, GRADIENT_MODE)), ("is_leaf", (LEAVES, GRADIENT_MODE)))
 _TORCH_THAT_COUNTS = ("torch.nn.modules.", "torch.nn.functional", "torch.nn.attention", "torch.nn.utils.")
 _TORCH_THAT_DOES_NOT = ("torch.nn.modules.module",)
 
@@ -49,7 +50,9 @@ def answers(names: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module
         elif name == INFERENCE_MODE:
             found[name] = torch.is_inference_mode_enabled(), tuple(t.is_inference() for t in tensors)
         elif name == REQUIRES_GRAD:
-            found[name] = tuple((t.requires_grad, t.is_leaf) for t in (*tensors, *module.parameters()))
+            found[name] = tuple(t.requires_grad for t in (*tensors, *module.parameters()))
+        elif name == LEAVES:
+            found[name] = tuple(t.is_leaf for t in tensors)
         elif name == STRIDES:
             found[name] = tuple(map(_layout, tensors))
     return found
