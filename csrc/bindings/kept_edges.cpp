@@ -80,6 +80,7 @@ class KeptAccumulator {
   const Edge edge_;
 };
 
+// This and release() are called without the GIL, which a tensor may take when it comes to be held and when it goes.
 std::shared_ptr<const KeptAccumulators> KeptEdges::find(const std::vector<at::Tensor>& inputs,
                                                         const std::vector<size_t>& places,
                                                         const std::vector<bool>& wanted, std::vector<Found>& found) {
@@ -127,8 +128,9 @@ std::shared_ptr<const KeptAccumulators> KeptEdges::find(const std::vector<at::Te
 }
 
 void KeptEdges::release() {
+  std::shared_ptr<const KeptAccumulators> kept;  // goes after the lock: leaves may be freed with it
   const std::lock_guard<std::mutex> lock(mutex_);
-  kept_ = nullptr;
+  kept_.swap(kept);
 }
 
 }  // namespace ortmodule

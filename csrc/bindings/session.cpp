@@ -279,7 +279,7 @@ void register_session(py::module_& m) {
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
       .def("observe", &Session::observe, py::arg("callback"),
            "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
-      .def("release_edges", &Session::release_edges,
+      .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),
            "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
       .def("statistics", &Session::statistics)
       .def("stage_names",
