@@ -269,8 +269,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
       resolve(*copy, {.infer = false});
       if (!recompute_from(*copy, saved_names)) return nullptr;
       resolve(*copy, {.infer = false});
-      for (const NodeArg* value :
-           saved_for_backward(*copy, gradient_outputs(*copy, forward_outputs, partial.dxs))) {
+      for (const NodeArg* value : saved_for_backward(*copy, gradient_outputs(*copy, forward_outputs, partial.dxs))) {
         if (std::find(partial.dys.begin(), partial.dys.end(), value) != partial.dys.end()) continue;
         if (!saved_names.count(value->name()) || !same_value(*unfused, *copy, value->name())) return nullptr;
       }

@@ -11,14 +11,45 @@ namespace ortmodule {
 namespace {
 
 constexpr OpcodeInfo kOpcodes[] = {
-    {"number", 0},         {"add", 2},       {"sub", 2},        {"mul", 2},           {"div", 2},
-    {"min", 2},            {"max", 2},       {"less", 2},       {"less_equal", 2},    {"greater", 2},
-    {"greater_equal", 2},  {"equal", 2},     {"and", 2},        {"or", 2},            {"xor", 2},
-    {"where", 3},          {"not", 1},       {"neg", 1},        {"abs", 1},           {"sqrt", 1},
-    {"rsqrt", 1},          {"reciprocal", 1}, {"exp", 1},       {"log", 1},           {"tanh", 1},
-    {"erf", 1},            {"sigmoid", 1},   {"relu", 1},       {"gelu", 1},          {"gelu_tanh", 1},
-    {"silu", 1},           {"gelu_grad", 2}, {"gelu_tanh_grad", 2}, {"silu_grad", 2}, {"tanh_grad", 2},
-    {"sigmoid_grad", 2},   {"philox_dropout", 2}, {"row_sum", 1}, {"row_mean", 1},
+    {"number", 0},
+    {"add", 2},
+    {"sub", 2},
+    {"mul", 2},
+    {"div", 2},
+    {"min", 2},
+    {"max", 2},
+    {"less", 2},
+    {"less_equal", 2},
+    {"greater", 2},
+    {"greater_equal", 2},
+    {"equal", 2},
+    {"and", 2},
+    {"or", 2},
+    {"xor", 2},
+    {"where", 3},
+    {"not", 1},
+    {"neg", 1},
+    {"abs", 1},
+    {"sqrt", 1},
+    {"rsqrt", 1},
+    {"reciprocal", 1},
+    {"exp", 1},
+    {"log", 1},
+    {"tanh", 1},
+    {"erf", 1},
+    {"sigmoid", 1},
+    {"relu", 1},
+    {"gelu", 1},
+    {"gelu_tanh", 1},
+    {"silu", 1},
+    {"gelu_grad", 2},
+    {"gelu_tanh_grad", 2},
+    {"silu_grad", 2},
+    {"tanh_grad", 2},
+    {"sigmoid_grad", 2},
+    {"philox_dropout", 2},
+    {"row_sum", 1},
+    {"row_mean", 1},
 };
 static_assert(std::size(kOpcodes) == static_cast<size_t>(Opcode::kCount));
 
@@ -112,9 +143,8 @@ void check_kinds(const FusedProgram& program, const Reader& reader, const Attrib
 const OpcodeInfo& opcode_info(Opcode op) { return kOpcodes[static_cast<size_t>(op)]; }
 
 bool FusedProgram::is_state(int input) const {
-  return std::any_of(code.begin(), code.end(), [&](const Instruction& i) {
-    return i.op == Opcode::kPhiloxDropout && i.arguments[1] == input;
-  });
+  return std::any_of(code.begin(), code.end(),
+                     [&](const Instruction& i) { return i.op == Opcode::kPhiloxDropout && i.arguments[1] == input; });
 }
 
 std::vector<char> FusedProgram::row_values() const {

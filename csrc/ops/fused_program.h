@@ -1,7 +1,7 @@
 // The program of a FusedKernel: what one pass over memory computes, as a list of instructions on values.
 //
-// It is backend-neutral: on the CPU an interpreter runs it tile by tile (fused/fused_kernel.cpp), and it holds all that a
-// generator of device code needs. A node carries it as readable attributes:
+// It is backend-neutral: on the CPU an interpreter runs it tile by tile (fused/fused_kernel.cpp), and it holds all that
+// a generator of device code needs. A node carries it as readable attributes:
 //
 //     program = ["%2 = add %0 %1", "%3 = number 0.5", "%4 = mul %2 %3"]   outputs = ["full float %4"]   rows = []
 //
@@ -83,10 +83,10 @@ struct Instruction {
 
 enum class OutputForm {
   kFull,
-  kRow,           // [.., 1]
-  kRowDropped,    // [..]: without the last axis
-  kColumn,        // [N]
-  kColumnKept,    // [1, .., 1, N]
+  kRow,         // [.., 1]
+  kRowDropped,  // [..]: without the last axis
+  kColumn,      // [N]
+  kColumnKept,  // [1, .., 1, N]
   kCount,
 };
 

@@ -82,10 +82,10 @@ bool instruction(FusionContext& c) {
 
 #define ORTMODULE_FUSES_CONCAT_(a, b) a##b
 #define ORTMODULE_FUSES_CONCAT(a, b) ORTMODULE_FUSES_CONCAT_(a, b)
-#define ORTMODULE_FUSES(domain, op, ...)                                            \
+#define ORTMODULE_FUSES(domain, op, ...)                                           \
   [[maybe_unused]] static const bool ORTMODULE_FUSES_CONCAT(fuses_, __COUNTER__) = \
       ::ortmodule::FusionFacts::instance().set(domain, #op, __VA_ARGS__, false)
 // For operators that reduce over the last axis, or over all but it.
-#define ORTMODULE_FUSES_ROWS(domain, op, ...)                                       \
+#define ORTMODULE_FUSES_ROWS(domain, op, ...)                                      \
   [[maybe_unused]] static const bool ORTMODULE_FUSES_CONCAT(fuses_, __COUNTER__) = \
       ::ortmodule::FusionFacts::instance().set(domain, #op, __VA_ARGS__, true)

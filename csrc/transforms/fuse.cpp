@@ -99,7 +99,8 @@ class Writer : public FusionContext {
         if (argument >= 0) argument = final_number(argument);
     const bool has_rows = !space.empty() && !is_one(space.back());
     for (const NodeArg* in : inputs_) {
-      const bool row = has_rows && in && in->type().shape && !in->type().shape->empty() && is_one(in->type().shape->back());
+      const bool row =
+          has_rows && in && in->type().shape && !in->type().shape->empty() && is_one(in->type().shape->back());
       program.row_input.push_back(row && in->type().dtype != DType::kInt64);
     }
     // A single element fits row values and full ones; it is a row value where there are any.
@@ -180,7 +181,8 @@ class Fuser {
       const NodeArg* in = node.input(i);
       const FormalInput* formal = node.record()->formal_input(i);
       if (!in || is_number(*in) || (formal && formal->host)) continue;
-      if (!fusable_type(in->type().dtype) || !in->type().shape || !broadcasts_to(*in->type().shape, space)) return false;
+      if (!fusable_type(in->type().dtype) || !in->type().shape || !broadcasts_to(*in->type().shape, space))
+        return false;
     }
     Writer writer;
     if (!writer.add(node, fact->fn)) return false;
@@ -262,7 +264,8 @@ class Fuser {
                        [&](const Use& use) { return cluster_[use.node->id()] != cluster; });
   }
 
-  // Whether the program means what the nodes meant: its kinds of values are their shapes, and its inputs span the space.
+  // Whether the program means what the nodes meant: its kinds of values are their shapes, and its inputs span the
+  // space.
   bool is_sound(const Writer& writer, const FusedProgram& program, const Cluster& cluster) const {
     const std::vector<char> rows = program.row_values();
     for (const Writer::Output& out : writer.outputs()) {

@@ -1,5 +1,5 @@
-// Joins clusters of elementwise operators, casts, counter-based dropout and reductions over the last or all but the last
-// axis into FusedKernel nodes, each of which reads and writes memory once.
+// Joins clusters of elementwise operators, casts, counter-based dropout and reductions over the last or all but the
+// last axis into FusedKernel nodes, each of which reads and writes memory once.
 //
 // Note [Clusters]
 // Nodes are taken in execution order. A node joins the clusters that make its inputs when (a) they belong to the same

@@ -120,9 +120,9 @@ def fused_cases(_: torch.dtype) -> list[Case]:
         bits = [rand(65, dtype=torch.bool), rand(65, dtype=torch.bool)]
         cases.append(_case(bits, [f"%2 = {op} %0 %1", "%3 = not %2"], ["full bool %2", "full float %3"]))
     # Every kind of broadcast, strides, and 16-bit types that meet.
-    program = ["%4 = where %0 %1 %2", "%5 = number 0.5", "%6 = mul %4 %5", "%7 = add %6 %3"]
-    condition, wide = rand(4, 1, 33, dtype=torch.bool), rand(33, 7, 4).permute(2, 1, 0)
-    cases.append(_case([condition, wide, rand(7, 1), rand(1, 1, 33)], [*program, "%8 = less %7 %1"], ["full float %7", "full bool %8"], [2]))
+    program = ["%4 = where %0 %1 %2", "%5 = number 0.5", "%6 = mul %4 %5", "%7 = add %6 %3", "%8 = less %7 %1"]
+    operands = [rand(4, 1, 33, dtype=torch.bool), rand(33, 7, 4).permute(2, 1, 0), rand(7, 1), rand(1, 1, 33)]
+    cases.append(_case(operands, program, ["full float %7", "full bool %8"], [2]))
     half, brain = rand(50, 70).half(), rand(50, 70).bfloat16()
     cases.append(_case([half, brain, rand(50, 70)], ["%3 = mul %0 %2", "%4 = add %3 %1"],
                        ["full float16 %4", "full bfloat16 %3", "full float %4"]))  # fmt: skip

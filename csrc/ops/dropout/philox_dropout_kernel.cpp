@@ -116,9 +116,8 @@ void backward(KernelContext& c) {
 
 ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "aten", [](const Node&) -> Kernel { return forward<false>; });
 ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "cpu", [](const Node&) -> Kernel { return forward<true>; }).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", PhiloxState, "aten", [](const Node&) -> Kernel {
-  return [](KernelContext& c) { c.out(0, draw_philox_state()); };
-});
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxState, "aten",
+                 [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, draw_philox_state()); }; });
 ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropoutGrad, "aten", [](const Node&) -> Kernel { return backward<false>; });
 ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropoutGrad, "cpu", [](const Node&) -> Kernel {
   return backward<true>;

@@ -116,13 +116,13 @@ ORTMODULE_OP("", Softplus, 1).apply(unary).grad({"X"}, [](GradContext& c) {
 });
 ORTMODULE_OP("ai.ortmodule", SoftplusGrad, 1).apply(unary_grad).body(times_factor<softplus_factor>);
 
+// With the error function ATen's own kernels are faster than a program (512 x 768 floats and a sum: 0.45 ms against
+// 0.59, the gradient 0.65 against 0.95), with tanh they are slower.
 ORTMODULE_FUSES("", Gelu, [](FusionContext& c) {
-  const bool tanh = c.node().get_string("approximate", "none") == "tanh";
-  return tanh ? instruction<Opcode::kGeluTanh>(c) : instruction<Opcode::kGelu>(c);
+  return c.node().get_string("approximate", "none") == "tanh" && instruction<Opcode::kGeluTanh>(c);
 });
 ORTMODULE_FUSES("ai.ortmodule", GeluGrad, [](FusionContext& c) {
-  const bool tanh = c.node().get_string("approximate", "none") == "tanh";
-  return tanh ? instruction<Opcode::kGeluTanhGrad>(c) : instruction<Opcode::kGeluGrad>(c);
+  return c.node().get_string("approximate", "none") == "tanh" && instruction<Opcode::kGeluTanhGrad>(c);
 });
 ORTMODULE_FUSES("ai.ortmodule", Silu, instruction<Opcode::kSilu>);
 ORTMODULE_FUSES("ai.ortmodule", SiluGrad, instruction<Opcode::kSiluGrad>);

@@ -35,15 +35,15 @@ struct FusedPlan {
   FusedProgram program;
   std::vector<FusedStep> steps;
   std::vector<FusedColumn> column_sums;
-  std::vector<char> row;          // per value
-  std::vector<char> number;       // per value
-  std::vector<char> state;        // per input
-  std::vector<int> slot;          // per value: its place in a thread's scratch memory, full and row values apart
-  std::vector<int> last_read;     // per value: the last step that reads it, -1: none; their number: the end of a tile
-  std::vector<int> made;          // per value: the step that makes it, -1: none
+  std::vector<char> row;       // per value
+  std::vector<char> number;    // per value
+  std::vector<char> state;     // per input
+  std::vector<int> slot;       // per value: its place in a thread's scratch memory, full and row values apart
+  std::vector<int> last_read;  // per value: the last step that reads it, -1: none; their number: the end of a tile
+  std::vector<int> made;       // per value: the step that makes it, -1: none
   int full_slots = 0, row_slots = 0;
-  bool whole_rows = false;        // reduces over rows: a tile holds whole ones
-  bool knows_rows = false;        // has row values: a tile holds whole rows where the sizes allow no other
+  bool whole_rows = false;  // reduces over rows: a tile holds whole ones
+  bool knows_rows = false;  // has row values: a tile holds whole rows where the sizes allow no other
 
  private:
   void find_steps();

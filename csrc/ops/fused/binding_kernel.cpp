@@ -79,8 +79,7 @@ FusedPlan::FusedPlan(FusedProgram p) : program(std::move(p)), row(program.row_va
   slot.assign(values, -1);
   number.assign(values, 0);
   for (int i = 0; i < program.inputs; ++i) state.push_back(program.is_state(i));
-  for (size_t k = 0; k < program.code.size(); ++k)
-    number[program.inputs + k] = program.code[k].op == Opcode::kNumber;
+  for (size_t k = 0; k < program.code.size(); ++k) number[program.inputs + k] = program.code[k].op == Opcode::kNumber;
   whole_rows = program.reduces_rows();
   knows_rows = std::any_of(row.begin(), row.end(), [](char r) { return r != 0; });
   find_steps();
@@ -209,8 +208,7 @@ bool FusedBinding::matches(const std::vector<int64_t>& key, const at::Tensor* co
   for (size_t i = 0; i < count; ++i) {
     const at::Tensor& t = *inputs[i];
     const auto rank = static_cast<size_t>(t.dim());
-    if (at + 2 + 2 * rank > key.size() || key[at] != static_cast<int64_t>(t.scalar_type()) ||
-        key[at + 1] != t.dim())
+    if (at + 2 + 2 * rank > key.size() || key[at] != static_cast<int64_t>(t.scalar_type()) || key[at + 1] != t.dim())
       return false;
     at += 2;
     if (!std::equal(t.sizes().begin(), t.sizes().end(), key.begin() + static_cast<long>(at))) return false;
@@ -232,8 +230,8 @@ std::shared_ptr<const FusedBinding> bind_fused(const FusedPlan& plan, const std:
     const size_t missing = out->sizes.size() - sizes.size();
     for (size_t d = 0; d < sizes.size(); ++d) {
       int64_t& size = out->sizes[missing + d];
-      ORTMODULE_CHECK(size == sizes[d] || size == 1 || sizes[d] == 1, kRuntime, "[FusedKernel] input ", i,
-                      " of shape ", sizes, " does not broadcast to ", c10::IntArrayRef(out->sizes), " (", node, ")");
+      ORTMODULE_CHECK(size == sizes[d] || size == 1 || sizes[d] == 1, kRuntime, "[FusedKernel] input ", i, " of shape ",
+                      sizes, " does not broadcast to ", c10::IntArrayRef(out->sizes), " (", node, ")");
       if (size == 1) size = sizes[d];
     }
   }

@@ -84,48 +84,87 @@ class Expansion {
     const auto at = [&](int a) { return i.arguments[a] < 0 ? nullptr : values_[i.arguments[a]]; };
     NodeArg *x = at(0), *y = at(1), *z = at(2);
     switch (i.op) {
-      case Opcode::kNumber: return c_.node().graph().constant(TensorData::scalar(DType::kFloat, i.number));
-      case Opcode::kAdd: return f_.add(x, y);
-      case Opcode::kSub: return f_.sub(x, y);
-      case Opcode::kMul: return f_.mul(x, y);
-      case Opcode::kDiv: return f_.div(x, y);
-      case Opcode::kMin: return plain("Min", {x, y});
-      case Opcode::kMax: return plain("Max", {x, y});
-      case Opcode::kLess: return compared("Less", x, y);
-      case Opcode::kLessEqual: return compared("LessOrEqual", x, y);
-      case Opcode::kGreater: return compared("Greater", x, y);
-      case Opcode::kGreaterEqual: return compared("GreaterOrEqual", x, y);
-      case Opcode::kEqual: return compared("Equal", x, y);
-      case Opcode::kAnd: return compared("And", is_true(x), is_true(y));
-      case Opcode::kOr: return compared("Or", is_true(x), is_true(y));
-      case Opcode::kXor: return compared("Xor", is_true(x), is_true(y));
-      case Opcode::kWhere: return f_.where(is_true(x), y, z);
-      case Opcode::kNot: return f_.from(1, x);
-      case Opcode::kNeg: return f_.unary("Neg", x);
-      case Opcode::kAbs: return f_.unary("Abs", x);
-      case Opcode::kSqrt: return f_.unary("Sqrt", x);
-      case Opcode::kRsqrt: return f_.unary("Reciprocal", f_.unary("Sqrt", x));
-      case Opcode::kReciprocal: return f_.unary("Reciprocal", x);
-      case Opcode::kExp: return f_.unary("Exp", x);
-      case Opcode::kLog: return f_.unary("Log", x);
-      case Opcode::kTanh: return f_.unary("Tanh", x);
-      case Opcode::kErf: return f_.unary("Erf", x);
-      case Opcode::kSigmoid: return f_.sigmoid(x);
-      case Opcode::kRelu: return f_.unary("Relu", x);
-      case Opcode::kGelu: return f_.unary("Gelu", x);
-      case Opcode::kGeluTanh: return c_.emit("Gelu", {x}, {{"approximate", std::string("tanh")}});
-      case Opcode::kSilu: return f_.mul(x, f_.sigmoid(x));
-      case Opcode::kGeluGrad: return gelu_grad(x, y);
-      case Opcode::kGeluTanhGrad: return gelu_tanh_grad(x, y);
-      case Opcode::kSiluGrad: return silu_grad(x, y);
-      case Opcode::kTanhGrad: return f_.mul(x, f_.from(1, f_.mul(y, y)));
-      case Opcode::kSigmoidGrad: return f_.mul(x, f_.mul(y, f_.from(1, y)));
+      case Opcode::kNumber:
+        return c_.node().graph().constant(TensorData::scalar(DType::kFloat, i.number));
+      case Opcode::kAdd:
+        return f_.add(x, y);
+      case Opcode::kSub:
+        return f_.sub(x, y);
+      case Opcode::kMul:
+        return f_.mul(x, y);
+      case Opcode::kDiv:
+        return f_.div(x, y);
+      case Opcode::kMin:
+        return plain("Min", {x, y});
+      case Opcode::kMax:
+        return plain("Max", {x, y});
+      case Opcode::kLess:
+        return compared("Less", x, y);
+      case Opcode::kLessEqual:
+        return compared("LessOrEqual", x, y);
+      case Opcode::kGreater:
+        return compared("Greater", x, y);
+      case Opcode::kGreaterEqual:
+        return compared("GreaterOrEqual", x, y);
+      case Opcode::kEqual:
+        return compared("Equal", x, y);
+      case Opcode::kAnd:
+        return compared("And", is_true(x), is_true(y));
+      case Opcode::kOr:
+        return compared("Or", is_true(x), is_true(y));
+      case Opcode::kXor:
+        return compared("Xor", is_true(x), is_true(y));
+      case Opcode::kWhere:
+        return f_.where(is_true(x), y, z);
+      case Opcode::kNot:
+        return f_.from(1, x);
+      case Opcode::kNeg:
+        return f_.unary("Neg", x);
+      case Opcode::kAbs:
+        return f_.unary("Abs", x);
+      case Opcode::kSqrt:
+        return f_.unary("Sqrt", x);
+      case Opcode::kRsqrt:
+        return f_.unary("Reciprocal", f_.unary("Sqrt", x));
+      case Opcode::kReciprocal:
+        return f_.unary("Reciprocal", x);
+      case Opcode::kExp:
+        return f_.unary("Exp", x);
+      case Opcode::kLog:
+        return f_.unary("Log", x);
+      case Opcode::kTanh:
+        return f_.unary("Tanh", x);
+      case Opcode::kErf:
+        return f_.unary("Erf", x);
+      case Opcode::kSigmoid:
+        return f_.sigmoid(x);
+      case Opcode::kRelu:
+        return f_.unary("Relu", x);
+      case Opcode::kGelu:
+        return f_.unary("Gelu", x);
+      case Opcode::kGeluTanh:
+        return c_.emit("Gelu", {x}, {{"approximate", std::string("tanh")}});
+      case Opcode::kSilu:
+        return f_.mul(x, f_.sigmoid(x));
+      case Opcode::kGeluGrad:
+        return gelu_grad(x, y);
+      case Opcode::kGeluTanhGrad:
+        return gelu_tanh_grad(x, y);
+      case Opcode::kSiluGrad:
+        return silu_grad(x, y);
+      case Opcode::kTanhGrad:
+        return f_.mul(x, f_.from(1, f_.mul(y, y)));
+      case Opcode::kSigmoidGrad:
+        return f_.mul(x, f_.mul(y, f_.from(1, y)));
       case Opcode::kPhiloxDropout:
         return c_.emit("ai.ortmodule::PhiloxDropoutGrad",
                        {x, c_.node().graph().constant(TensorData::scalar(DType::kDouble, i.number)), y});
-      case Opcode::kRowSum: return f_.sum(x, {-1});
-      case Opcode::kRowMean: return f_.mean(x, {-1});
-      case Opcode::kCount: break;
+      case Opcode::kRowSum:
+        return f_.sum(x, {-1});
+      case Opcode::kRowMean:
+        return f_.mean(x, {-1});
+      case Opcode::kCount:
+        break;
     }
     fail(ErrorCode::kInternal, "an opcode without a body");
   }

@@ -4,8 +4,8 @@
 // it stays in the first-level cache; every instruction is one vector loop over it (tile_ops.h). Contiguous floats are
 // read where they are, and written where they belong by the instruction that makes them: scratch memory holds what lies
 // between, and what needs converting or gathering. A tile of a program with row values is a number of whole rows.
-// Tiles are independent, so the order of threads changes nothing; sums over columns are taken by a number of chunks that
-// is the number of threads, and added in order.
+// Tiles are independent, so the order of threads changes nothing; sums over columns are taken by a number of chunks
+// that is the number of threads, and added in order.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -300,14 +300,20 @@ class TileRunner {
 std::vector<int64_t> output_sizes(const FusedBinding& binding, OutputForm form) {
   std::vector<int64_t> sizes = binding.sizes;
   switch (form) {
-    case OutputForm::kRow: sizes.back() = 1; break;
-    case OutputForm::kRowDropped: sizes.pop_back(); break;
-    case OutputForm::kColumn: return {binding.width};
+    case OutputForm::kRow:
+      sizes.back() = 1;
+      break;
+    case OutputForm::kRowDropped:
+      sizes.pop_back();
+      break;
+    case OutputForm::kColumn:
+      return {binding.width};
     case OutputForm::kColumnKept:
       std::fill(sizes.begin(), sizes.end(), 1);
       sizes.back() = binding.width;
       break;
-    default: break;
+    default:
+      break;
   }
   return sizes;
 }
@@ -339,7 +345,8 @@ class FusedKernelState {
     for (int i = 0; i < plan_.program.inputs; ++i) {
       inputs.push_back(&c.in(i));
       ORTMODULE_CHECK(plan_.state[i] ? inputs[i]->scalar_type() == at::kLong : converts(inputs[i]->scalar_type()),
-                      kRuntime, "[FusedKernel] input ", i, " has the type ", inputs[i]->scalar_type(), " (", name_, ")");
+                      kRuntime, "[FusedKernel] input ", i, " has the type ", inputs[i]->scalar_type(), " (", name_,
+                      ")");
     }
     const std::shared_ptr<const FusedBinding> binding = bound(inputs);
     Run run{plan_, *binding, {}, {}, {}, {}};
@@ -388,7 +395,8 @@ class FusedKernelState {
         outputs[o] = at::empty(output_sizes(run.binding, out.form), at::TensorOptions(run.outputs[o].type));
       }
       run.outputs[o].data = static_cast<char*>(outputs[o].mutable_data_ptr());
-      if (plan_.made[out.value] >= 0 && !is_column(out.form) && run.outputs[o].type == at::kFloat && run.direct[out.value] < 0)
+      if (plan_.made[out.value] >= 0 && !is_column(out.form) && run.outputs[o].type == at::kFloat &&
+          run.direct[out.value] < 0)
         run.direct[out.value] = static_cast<int>(o);
     }
     return outputs;

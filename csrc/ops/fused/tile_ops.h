@@ -14,7 +14,8 @@ struct TileOperand {
   bool single;
 };
 
-// d[i] = op(x[i], y[i], z[i]) for i < n. d may be an operand's memory. Operands that the instruction lacks are not read.
+// d[i] = op(x[i], y[i], z[i]) for i < n. d may be an operand's memory. Operands that the instruction lacks are not
+// read.
 using TileFn = void (*)(float* d, TileOperand x, TileOperand y, TileOperand z, int64_t n);
 
 // How the second of two instructions in one takes what the first gives, with z as its other operand.

@@ -1,6 +1,6 @@
-// The levels of tile_ops.h. Sleef, the library behind ATen's own kernels, is called by its functions' names: ATen's vector
-// classes exist for one level per translation unit, set by compiler flags for the whole of it, and inline functions
-// compiled under such flags may end up in code for older processors.
+// The levels of tile_ops.h. Sleef, the library behind ATen's own kernels, is called by its functions' names: ATen's
+// vector classes exist for one level per translation unit, set by compiler flags for the whole of it, and inline
+// functions compiled under such flags may end up in code for older processors.
 #include "ops/fused/tile_ops.h"
 
 #include <cmath>

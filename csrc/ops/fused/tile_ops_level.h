@@ -17,11 +17,11 @@ constexpr int64_t kLanes = LEVEL_BYTES / 4;
 VECTOR_FUNCTION splat(float x) { return x - V{}; }
 VECTOR_FUNCTION load(const float* p) { return *reinterpret_cast<const Loose*>(p); }
 VECTOR_FUNCTION v_sqrt(V x) { return LEVEL_SQRT(x); }
-#define VECTOR_MATH(name)                                              \
-  VECTOR_FUNCTION v_##name(V x) {                                      \
-    if (LEVEL_SLEEF(name)) return LEVEL_SLEEF(name)(x);                \
-    for (int64_t k = 0; k < kLanes; ++k) x[k] = std::name(x[k]);       \
-    return x;                                                          \
+#define VECTOR_MATH(name)                                        \
+  VECTOR_FUNCTION v_##name(V x) {                                \
+    if (LEVEL_SLEEF(name)) return LEVEL_SLEEF(name)(x);          \
+    for (int64_t k = 0; k < kLanes; ++k) x[k] = std::name(x[k]); \
+    return x;                                                    \
   }
 VECTOR_MATH(exp)
 VECTOR_MATH(log)
@@ -71,43 +71,42 @@ LEVEL_TARGET ORTMODULE_INLINE V rest(TileOperand o, int64_t at, int64_t n) {
 
 // The plain loop, where every operand is in memory, is apart from what needs stack memory: its call has to be cheap.
 // Elsewhere a single operand is a vector in memory that the loop reads again and again: one loop serves every mix.
-#define TILE_OP(name, count, expression)                                                          \
-  LEVEL_TARGET __attribute__((noinline)) void name##_mixed(                                       \
-      float* d, TileOperand ox, [[maybe_unused]] TileOperand oy, [[maybe_unused]] TileOperand oz, \
-      int64_t i, int64_t n) {                                                                     \
-    const V sx = splat(*ox.data), sy = count > 1 ? splat(*oy.data) : V{};                         \
-    const V sz = count > 2 ? splat(*oz.data) : V{};                                               \
-    const float* px = ox.single ? reinterpret_cast<const float*>(&sx) : ox.data;                  \
-    [[maybe_unused]] const float* py = oy.single ? reinterpret_cast<const float*>(&sy) : oy.data; \
-    [[maybe_unused]] const float* pz = oz.single ? reinterpret_cast<const float*>(&sz) : oz.data; \
-    const int64_t nx = !ox.single;                                                                \
-    [[maybe_unused]] const int64_t ny = !oy.single, nz = !oz.single;                              \
-    for (; i + kLanes <= n; i += kLanes) {                                                        \
-      const V x = load(px + i * nx);                                                              \
-      [[maybe_unused]] const V y = count > 1 ? load(py + i * ny) : V{};                           \
-      [[maybe_unused]] const V z = count > 2 ? load(pz + i * nz) : V{};                           \
-      *reinterpret_cast<Loose*>(d + i) = (expression);                                            \
-    }                                                                                             \
-    if (i == n) return;                                                                           \
-    const V x = rest(ox, i, n - i);                                                               \
-    [[maybe_unused]] const V y = count > 1 ? rest(oy, i, n - i) : V{};                            \
-    [[maybe_unused]] const V z = count > 2 ? rest(oz, i, n - i) : V{};                            \
-    const V result = (expression);                                                                \
-    for (int64_t k = 0; i < n; ++i, ++k) d[i] = result[k];                                        \
-  }                                                                                               \
-  LEVEL_TARGET void name(float* d, TileOperand ox, [[maybe_unused]] TileOperand oy,               \
-                         [[maybe_unused]] TileOperand oz, int64_t n) {                            \
-    int64_t i = 0;                                                                                \
-    if (!(ox.single || (count > 1 && oy.single) || (count > 2 && oz.single))) {                   \
-      for (; i + kLanes <= n; i += kLanes) {                                                      \
-        const V x = load(ox.data + i);                                                            \
-        [[maybe_unused]] const V y = count > 1 ? load(oy.data + i) : V{};                         \
-        [[maybe_unused]] const V z = count > 2 ? load(oz.data + i) : V{};                         \
-        *reinterpret_cast<Loose*>(d + i) = (expression);                                          \
-      }                                                                                           \
-      if (i == n) return;                                                                         \
-    }                                                                                             \
-    name##_mixed(d, ox, oy, oz, i, n);                                                            \
+#define TILE_OP(name, count, expression)                                                                              \
+  LEVEL_TARGET __attribute__((noinline)) void name##_mixed(float* d, TileOperand ox, [[maybe_unused]] TileOperand oy, \
+                                                           [[maybe_unused]] TileOperand oz, int64_t i, int64_t n) {   \
+    const V sx = splat(*ox.data), sy = count > 1 ? splat(*oy.data) : V{};                                             \
+    const V sz = count > 2 ? splat(*oz.data) : V{};                                                                   \
+    const float* px = ox.single ? reinterpret_cast<const float*>(&sx) : ox.data;                                      \
+    [[maybe_unused]] const float* py = oy.single ? reinterpret_cast<const float*>(&sy) : oy.data;                     \
+    [[maybe_unused]] const float* pz = oz.single ? reinterpret_cast<const float*>(&sz) : oz.data;                     \
+    const int64_t nx = !ox.single;                                                                                    \
+    [[maybe_unused]] const int64_t ny = !oy.single, nz = !oz.single;                                                  \
+    for (; i + kLanes <= n; i += kLanes) {                                                                            \
+      const V x = load(px + i * nx);                                                                                  \
+      [[maybe_unused]] const V y = count > 1 ? load(py + i * ny) : V{};                                               \
+      [[maybe_unused]] const V z = count > 2 ? load(pz + i * nz) : V{};                                               \
+      *reinterpret_cast<Loose*>(d + i) = (expression);                                                                \
+    }                                                                                                                 \
+    if (i == n) return;                                                                                               \
+    const V x = rest(ox, i, n - i);                                                                                   \
+    [[maybe_unused]] const V y = count > 1 ? rest(oy, i, n - i) : V{};                                                \
+    [[maybe_unused]] const V z = count > 2 ? rest(oz, i, n - i) : V{};                                                \
+    const V result = (expression);                                                                                    \
+    for (int64_t k = 0; i < n; ++i, ++k) d[i] = result[k];                                                            \
+  }                                                                                                                   \
+  LEVEL_TARGET void name(float* d, TileOperand ox, [[maybe_unused]] TileOperand oy, [[maybe_unused]] TileOperand oz,  \
+                         int64_t n) {                                                                                 \
+    int64_t i = 0;                                                                                                    \
+    if (!(ox.single || (count > 1 && oy.single) || (count > 2 && oz.single))) {                                       \
+      for (; i + kLanes <= n; i += kLanes) {                                                                          \
+        const V x = load(ox.data + i);                                                                                \
+        [[maybe_unused]] const V y = count > 1 ? load(oy.data + i) : V{};                                             \
+        [[maybe_unused]] const V z = count > 2 ? load(oz.data + i) : V{};                                             \
+        *reinterpret_cast<Loose*>(d + i) = (expression);                                                              \
+      }                                                                                                               \
+      if (i == n) return;                                                                                             \
+    }                                                                                                                 \
+    name##_mixed(d, ox, oy, oz, i, n);                                                                                \
   }
 
 TILE_OP(add, 2, x + y)
@@ -143,13 +142,13 @@ TILE_OP(silu, 1, v_silu(x))
 TILE_OP(gelu_grad, 2, v_gelu_grad(x, y))
 TILE_OP(gelu_tanh_grad, 2, v_gelu_tanh_grad(x, y))
 TILE_OP(silu_grad, 2, v_silu_grad(x, y))
-TILE_OP(tanh_grad, 2, x*(1.0f - y * y))
-TILE_OP(sigmoid_grad, 2, x*((1.0f - y) * y))
+TILE_OP(tanh_grad, 2, x * (1.0f - y * y))
+TILE_OP(sigmoid_grad, 2, x * ((1.0f - y) * y))
 
-#define TILE_PAIRS(name, first)             \
-  TILE_OP(name##_add, 3, (first) + z)       \
-  TILE_OP(name##_sub, 3, (first) - z)       \
-  TILE_OP(name##_sub_from, 3, z - (first))  \
+#define TILE_PAIRS(name, first)            \
+  TILE_OP(name##_add, 3, (first) + z)      \
+  TILE_OP(name##_sub, 3, (first) - z)      \
+  TILE_OP(name##_sub_from, 3, z - (first)) \
   TILE_OP(name##_mul, 3, (first) * z)
 TILE_PAIRS(add, x + y)
 TILE_PAIRS(sub, x - y)
@@ -157,33 +156,66 @@ TILE_PAIRS(mul, x* y)
 #undef TILE_PAIRS
 
 // The sum of element(i) for i < n, in four vectors of partial sums.
-#define TILE_SUM(name, parameters, vector_element, element)                           \
-  LEVEL_TARGET float name parameters {                                                \
-    V sums[4] = {};                                                                   \
-    int64_t i = 0;                                                                    \
-    for (; i + 4 * kLanes <= n; i += 4 * kLanes)                                      \
-      for (int k = 0; k < 4; ++k) {                                                   \
-        const int64_t at = i + k * kLanes;                                            \
-        sums[k] += vector_element;                                                    \
-      }                                                                               \
+#define TILE_SUM(name, parameters, vector_element, element)                             \
+  LEVEL_TARGET float name parameters {                                                  \
+    V sums[4] = {};                                                                     \
+    int64_t i = 0;                                                                      \
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes)                                        \
+      for (int k = 0; k < 4; ++k) {                                                     \
+        const int64_t at = i + k * kLanes;                                              \
+        sums[k] += vector_element;                                                      \
+      }                                                                                 \
     for (int64_t at = i; at + kLanes <= n; i = at += kLanes) sums[0] += vector_element; \
-    const V all = (sums[0] + sums[1]) + (sums[2] + sums[3]);                          \
-    float total = 0;                                                                  \
-    for (int64_t k = 0; k < kLanes; ++k) total += all[k];                             \
-    for (; i < n; ++i) total += element;                                              \
-    return total;                                                                     \
+    const V all = (sums[0] + sums[1]) + (sums[2] + sums[3]);                            \
+    float total = 0;                                                                    \
+    for (int64_t k = 0; k < kLanes; ++k) total += all[k];                               \
+    for (; i < n; ++i) total += element;                                                \
+    return total;                                                                       \
   }
 TILE_SUM(sum, (const float* x, int64_t n), load(x + at), x[i])
 TILE_SUM(dot, (const float* x, const float* y, int64_t n), load(x + at) * load(y + at), x[i] * y[i])
 #undef TILE_SUM
 
 // In the order of Opcode.
-constexpr TileOps kOps{{nullptr,        add,           sub,        mul,         div,         minimum,      maximum,
-                        less,           less_equal,    greater,    greater_equal, equal,     both,         either,
-                        unequal,        where,         negated,    neg,         absolute,    square_root,  rsqrt,
-                        reciprocal,     exponential,   logarithm,  tangent,     error_function, sigmoid,   relu,
-                        gelu,           gelu_tanh,     silu,       gelu_grad,   gelu_tanh_grad, silu_grad, tanh_grad,
-                        sigmoid_grad,   nullptr,       nullptr,    nullptr},
+constexpr TileOps kOps{{nullptr,
+                        add,
+                        sub,
+                        mul,
+                        div,
+                        minimum,
+                        maximum,
+                        less,
+                        less_equal,
+                        greater,
+                        greater_equal,
+                        equal,
+                        both,
+                        either,
+                        unequal,
+                        where,
+                        negated,
+                        neg,
+                        absolute,
+                        square_root,
+                        rsqrt,
+                        reciprocal,
+                        exponential,
+                        logarithm,
+                        tangent,
+                        error_function,
+                        sigmoid,
+                        relu,
+                        gelu,
+                        gelu_tanh,
+                        silu,
+                        gelu_grad,
+                        gelu_tanh_grad,
+                        silu_grad,
+                        tanh_grad,
+                        sigmoid_grad,
+                        nullptr,
+                        nullptr,
+                        nullptr},
                        {{add_add, add_sub, add_sub_from, add_mul},
                         {sub_add, sub_sub, sub_sub_from, sub_mul},
                         {mul_add, mul_sub, mul_sub_from, mul_mul}},

@@ -1,0 +1,124 @@
+// Which nodes become one kernel, and which never do.
+#include "transforms/fuse.h"
+
+#include "ops/fused_program.h"
+#include "support.h"
+
+namespace ortmodule {
+namespace {
+
+using testing::count;
+using testing::resolved;
+
+constexpr const char* kFused = "ai.ortmodule::FusedKernel";
+
+FusionResult run(Graph& graph) {
+  const FusionResult result = fuse(graph);
+  verify_edges(graph);
+  resolve(graph);
+  return result;
+}
+
+TEST(Fuse, AChainBecomesOneKernelUnderTheNamesOfItsOutputs) {
+  auto g =
+      resolved("graph g(x: float[b, 8], w: float[8]) -> (y, e)\n %m = Mul(%x, %w)\n %e = Exp(%m)\n %y = Add(%e, %x)");
+  const FusionResult result = run(*g);
+  EXPECT_EQ(result.kernels, 1u);
+  EXPECT_EQ(result.nodes, 3u);
+  EXPECT_EQ(g->node_count(), 1u);
+  ASSERT_NE(g->find("y"), nullptr);
+  EXPECT_EQ(g->find("y")->producer(), g->find("e")->producer());
+  EXPECT_EQ(g->find("m"), nullptr) << "what only the cluster reads is in no memory";
+  EXPECT_EQ(g->find("y")->type().text(), "float[b, 8]");
+}
+
+TEST(Fuse, SingleNodesIntegersAndDoublesStayAsTheyAre) {
+  for (const char* text : {"graph g(x: float[4, 4]) -> (y)\n %y = Exp(%x)",
+                           "graph g(x: double[4, 4]) -> (y)\n %e = Exp(%x)\n %y = Add(%e, %x)",
+                           "graph g(x: int64[4, 4]) -> (y)\n %e = Mul(%x, %x)\n %y = Add(%e, %x)",
+                           "graph g(x: float[?]) -> (y)\n %e = Exp(%x)\n %y = Add(%e, %x)"}) {
+    auto g = resolved(text);
+    EXPECT_EQ(run(*g).kernels, 0u) << text;
+  }
+}
+
+TEST(Fuse, ACycleThroughAnotherNodeIsNeverMade) {
+  auto g =
+      resolved("graph g(x: float[4, 4]) -> (y)\n %a = Exp(%x)\n %m = MatMul(%a, %x)\n %b = Neg(%m)\n %y = Add(%a, %b)");
+  const FusionResult result = run(*g);
+  EXPECT_EQ(result.kernels, 1u);
+  EXPECT_EQ(g->find("a")->producer()->op(), "Exp") << "the product reads it before the sum";
+  EXPECT_EQ(g->find("y")->producer()->qualified_op(), kFused);
+}
+
+TEST(Fuse, ForwardAndBackwardNeverMix) {
+  auto g = resolved("graph g(x: float[4, 4]) -> (y)\n %a = Exp(%x)\n %b = Neg(%a)\n %y = Sqrt(%b)");
+  g->find("y")->producer()->set_phase(Phase::kBackward);
+  run(*g);
+  EXPECT_EQ(g->find("y")->producer()->op(), "Sqrt");
+  EXPECT_EQ(g->find("b")->producer()->qualified_op(), kFused);
+}
+
+TEST(Fuse, RowStatisticsAndSumsOverColumnsJoin) {
+  auto g = resolved(R"(graph g(x: float[b, s, 16], w: float[16]) -> (y, d)
+    const %e: float[] = [1e-6]
+    const %last: int64[1] = [-1]
+    const %first: int64[2] = [0, 1]
+    %q = Mul(%x, %x)
+    %m = ReduceMean(%q, %last)
+    %v = Add(%m, %e)
+    %i = Sqrt(%v)
+    %n = Div(%x, %i)
+    %y = Mul(%n, %w)
+    %d = ReduceSum(%y, %first) {keepdims=0})");
+  EXPECT_EQ(run(*g).kernels, 1u);
+  const FusedProgram program = read_program(*g->find("y")->producer());
+  EXPECT_EQ(g->find("d")->producer(), g->find("y")->producer());
+  ASSERT_EQ(program.outputs.size(), 2u);
+  EXPECT_EQ(program.outputs[1].form, OutputForm::kColumn);
+  EXPECT_TRUE(program.reduces_rows());
+}
+
+TEST(Fuse, WhatReadsASumOverColumnsStaysOutside) {
+  auto g = resolved(R"(graph g(x: float[b, 16]) -> (y)
+    const %first: int64[1] = [0]
+    %q = Mul(%x, %x)
+    %d = ReduceSum(%q, %first) {keepdims=1}
+    %y = Add(%q, %d))");
+  run(*g);
+  EXPECT_NE(g->find("y")->producer(), g->find("d")->producer());
+}
+
+TEST(Fuse, ADrawKeepsItsPlaceAndItsState) {
+  auto g = resolved(R"(graph g(x: float[4, 4]) -> (y, state)
+    const %r: double[] = [0.5]
+    %d, %state = ai.ortmodule::PhiloxDropout(%x, %r)
+    %y = Add(%d, %x))");
+  EXPECT_EQ(run(*g).kernels, 1u);
+  EXPECT_EQ(g->find("state")->producer()->op(), "PhiloxState");
+  EXPECT_EQ(g->find("y")->producer()->input(0), g->find("state"));
+}
+
+TEST(FusedProgram, TextIsReadBackAsItWasWritten) {
+  auto g = resolved("graph g(x: float[b, 8]) -> (y)\n %m = Exp(%x)\n %y = Add(%m, %x)");
+  run(*g);
+  const Node& node = *g->find("y")->producer();
+  EXPECT_EQ(node.get_strings("program"), (std::vector<std::string>{"%1 = exp %0", "%2 = add %1 %0"}));
+  EXPECT_EQ(node.get_strings("outputs"), (std::vector<std::string>{"full float %2"}));
+  const Attributes again = write_program(read_program(node));
+  EXPECT_EQ(std::get<std::vector<std::string>>(again.at("program")), node.get_strings("program"));
+  EXPECT_EQ(std::get<std::vector<std::string>>(again.at("outputs")), node.get_strings("outputs"));
+}
+
+TEST(FusedProgram, AWrongLineIsNamed) {
+  for (const char* line : {"%1 = expo %0", "%2 = exp %0", "%1 = exp %1", "%1 = add %0", "exp %0", "%1 = number x"}) {
+    const std::string text =
+        "graph g(x: float[4]) -> (y)\n %y = ai.ortmodule::FusedKernel(%x) {outputs=[\"full float "
+        "%1\"], program=[\"" +
+        std::string(line) + "\"]}";
+    testing::expect_error(ErrorCode::kInvalidGraph, "is no line of a program", [&] { resolved(text); });
+  }
+}
+
+}  // namespace
+}  // namespace ortmodule
