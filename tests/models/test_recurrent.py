@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ortmodule import Options, ORTModule
+from ortmodule import Options, ORTModule, export_training_graph
 
 HIDDEN = 6
 FORMS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
@@ -66,3 +66,20 @@ def test_loss_and_gradients_are_those_of_eager(name: str, given: bool) -> None:
         for mine, theirs in zip(got[1:], wanted[1:], strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert model.report().aten_nodes == {}
+
+
+@pytest.mark.parametrize("name", [n for n in FORMS if "dropout" not in FORMS[n][1]])
+def test_the_portable_training_graph_runs_in_the_onnxruntime_package(name: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    kind, options = FORMS[name]
+    torch.manual_seed(0)
+    module, x = Summed(kind(8, HIDDEN, **options)), torch.randn(4, 3, 8)
+    model = export_training_graph(module, (x,))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    parameters = {n: p.detach().numpy() for n, p in module.named_parameters()}
+    others = {i.name: x.numpy() for i in session.get_inputs() if i.name not in parameters}
+    ones = {n: torch.ones(()).numpy() for n in others if n.endswith("_grad")}
+    results = session.run([f"{n}_grad" for n in parameters], {**others, **parameters, **ones})
+    module(x).backward()
+    for got, parameter in zip(results, module.parameters(), strict=True):
+        torch.testing.assert_close(torch.from_numpy(got), parameter.grad, rtol=1e-4, atol=1e-5)
