@@ -166,4 +166,10 @@ ROWS = [
         lambda dtype: [Case((rand(2, 3, dtype=dtype), rand(4, dtype=dtype)), outputs=2)],
         MICROSOFT,
     ),
+    row(
+        "InplaceClipGradNorm",
+        lambda a, b, max_norm=1.0: torch.cat([a, b]) * (max_norm / (torch.cat([a, b]).norm() + 1e-6)).clamp(max=1.0),
+        lambda dtype: [Case(tuple(tensors(dtype, 1)), form) for form in ({}, {"max_norm": 50.0})],
+        nodes=sequences("InplaceClipGradNorm", 0, 1),
+    ),
 ]

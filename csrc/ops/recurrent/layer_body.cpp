@@ -151,11 +151,13 @@ void recurrent_layer_body(BodyContext& c) {
     s.out(h);
   }
   const auto results = s.scan();
+  const auto give = [&](size_t slot, NodeArg* value) {
+    if (slot < c.node().outputs().size()) c.out(slot, value);
+  };
+  // The last states, then y, gates and cells.
   const size_t states = l.lstm() ? 2 : 1;
-  c.out(1, results[0]);
-  if (l.lstm() && c.node().outputs().size() > 2) c.out(2, results[1]);
-  for (size_t i = states, slot = 0; i < results.size(); ++i, slot = slot == 0 ? 3 : slot + 1)
-    if (slot < c.node().outputs().size()) c.out(slot, results[i]);
+  for (size_t i = 0; i < states; ++i) give(1 + i, results[i]);
+  for (size_t i = states; i < results.size(); ++i) give(i == states ? 0 : 2 + i - states, results[i]);
 }
 
 void recurrent_layer_grad_body(BodyContext& c) {
