@@ -1,12 +1,12 @@
 """Every architecture of the installed transformers package, tiny and random, through ORTModule beside eager.
 
     python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT | --only KEYS] [--jobs 2]
-                                   [--json OUT]
+                                   [--json OUT [--resume]]
 
-Per architecture a process of its own with a time limit: one training step at two input sizes; loss and every gradient
-are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the reason. Ends in
-`N passed, N failed, N whole-fallback`. Not here: speed (step_time.py), and how a tiny configuration is made
-(zoo_configs.py).
+Per architecture a process of its own with a limit on its CPU time: a training step at two input sizes, whose loss and
+gradients are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the
+reason. Ends in `N passed, N failed, N whole-fallback`. Not here: speed (step_time.py), and how a tiny configuration is
+made (zoo_configs.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import collections
 import contextlib
 import copy
 import io
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -35,6 +37,7 @@ from common import facts, write_json
 Result = dict[str, Any]
 TEXT_SIZES = ((3, 24), (5, 33))
 IMAGE_BATCHES = (3, 5)
+WAIT = 10  # times the time limit: how long a process may take where others share its processor
 MEMORY_LIMIT = 5 << 30  # bytes; what a default configuration may not exceed when its sizes have unusual names
 
 
@@ -107,8 +110,9 @@ def try_architecture(task: str, name: str, sizes: int = 2) -> Result:
     return result
 
 
-def child(task: str, name: str, sizes: int, answer: multiprocessing.connection.Connection) -> None:
+def child(task: str, name: str, sizes: int, seconds: int, answer: multiprocessing.connection.Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     with contextlib.redirect_stdout(io.StringIO()):
         result = try_architecture(task, name, sizes)
@@ -117,7 +121,7 @@ def child(task: str, name: str, sizes: int, answer: multiprocessing.connection.C
     os._exit(0)
 
 
-def run_all(work: list[tuple[str, str]], jobs: int, seconds: float, sizes: int) -> Iterator[tuple[str, str, Result]]:
+def run_all(work: list[tuple[str, str]], jobs: int, seconds: int, sizes: int) -> Iterator[tuple[str, str, Result]]:
     """Results as they come; a child that crashes or takes too long is a failure with that reason."""
     fork = multiprocessing.get_context("fork")  # the libraries are loaded once, in the parent
     waiting = collections.deque(work)
@@ -126,23 +130,25 @@ def run_all(work: list[tuple[str, str]], jobs: int, seconds: float, sizes: int) 
         while waiting and len(running) < jobs:
             task, name = waiting.popleft()
             mine, theirs = fork.Pipe(duplex=False)
-            process = fork.Process(target=child, args=(task, name, sizes, theirs))
+            process = fork.Process(target=child, args=(task, name, sizes, seconds, theirs))
             process.start()
             theirs.close()
             running[mine] = (task, name, process, time.monotonic())
         ready = multiprocessing.connection.wait(list(running), timeout=1.0)
         for pipe in list(running):
             task, name, process, start = running[pipe]
-            late = time.monotonic() - start > seconds
+            late = time.monotonic() - start > seconds * WAIT
             if pipe not in ready and not late:
                 continue
-            result: Result = {"state": "failed", "why": f"took more than {seconds:.0f} s"}
+            result: Result = {"state": "failed", "why": f"took more than {seconds * WAIT} s"}
             if pipe in ready:
                 try:
                     result = pipe.recv()
                 except EOFError:
                     process.join()
-                    result = {"state": "failed", "why": f"the process ended with {process.exitcode}"}
+                    ended = f"the process ended with {process.exitcode}"
+                    why = f"took more than {seconds} CPU seconds" if process.exitcode == -signal.SIGKILL else ended
+                    result = {"state": "failed", "why": why}
             process.kill()
             process.join()
             del running[pipe]
@@ -156,9 +162,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="KEYS", help="these alone, such as causal/gpt2,image/vit")
     parser.add_argument("--match", default="", help="only architectures whose name holds this")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of one architecture")
+    parser.add_argument("--seconds", type=int, default=300, help="CPU time limit of one architecture")
     parser.add_argument("--sizes", type=int, default=2, choices=(1, 2), help="1: without the second input size")
-    parser.add_argument("--json", metavar="OUT")
+    parser.add_argument("--json", metavar="OUT", help="results, written after each architecture")
+    parser.add_argument("--resume", action="store_true", help="keep what OUT holds and run only what it lacks")
     args = parser.parse_args(argv)
     import ortmodule  # noqa: F401  before the forks
 
@@ -167,6 +174,10 @@ def main(argv: list[str] | None = None) -> int:
         wanted = args.only.split(",")
         work = sorted((w for w in work if "/".join(w) in wanted), key=lambda w: wanted.index("/".join(w)))
     results: dict[str, Result] = {}
+    if args.resume and args.json and os.path.exists(args.json):
+        with open(args.json) as file:
+            results = json.load(file)["results"]
+        work = [w for w in work if "/".join(w) not in results]
     for task, name, result in run_all(work, args.jobs, args.seconds, args.sizes):
         results[f"{task}/{name}"] = result
         print(f"{result['state']:8}{result['seconds']:6.1f} s  {task}/{name}  {result.get('why', '')}", flush=True)

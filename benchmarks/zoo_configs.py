@@ -81,7 +81,8 @@ _SIZES: dict[str, int] = {
 }  # fmt: skip
 # What a default configuration may leave to the checkpoint; filled in by the second attempt.
 _OFTEN_OPEN = ("vocab_size", "num_key_value_heads", "head_dim", "num_experts", "n_routed_experts", "n_shared_experts",
-               "num_experts_per_tok", "pad_token_id")  # fmt: skip
+               "num_experts_per_tok", "pad_token_id", "bos_token_id", "eos_token_id",
+               "decoder_start_token_id")  # fmt: skip
 _PER_LAYER = ("layer_types", "mlp_layer_types", "intermediate_size", "activation_sparsity_pattern", "layers_block_type")
 
 
@@ -217,5 +218,9 @@ def _batches(
         mask = torch.ones_like(ids)
         mask[0, -3:] = 0
         labels = ids.masked_fill(mask == 0, -100)
+        if hasattr(config, "num_codebooks") and "musicgen" in config.model_type:  # one label per codebook
+            labels = labels.unsqueeze(-1)
         batches.append({"input_ids": ids, "attention_mask": mask, "labels": labels})
+        if config.model_type == "git":  # a language model that counts its image's tokens even where it is given none
+            batches[-1]["pixel_values"] = torch.randn(batch, 3, *[config.vision_config.image_size] * 2)
     return batches

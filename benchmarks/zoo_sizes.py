@@ -29,7 +29,7 @@ BY_TYPE: dict[str, dict[str, Any]] = {
     "donut-swin": _WINDOWS,
     "efficientnet": {
         "image_size": 32, "in_channels": [32, 8, 16], "out_channels": [8, 16, 24], "kernel_sizes": [3, 3, 5],
-        "strides": [1, 2, 2], "num_block_repeats": [1, 1, 2], "expand_ratios": [1, 2, 2], "hidden_dim": 32,
+        "strides": [1, 2, 2], "num_block_repeats": [1, 1, 2], "expand_ratios": [1, 2, 2], "hidden_dim": 1280,
         "width_coefficient": 1.0, "depth_coefficient": 1.0,
     },
     "focalnet": {
@@ -89,9 +89,10 @@ BY_TYPE: dict[str, dict[str, Any]] = {
     },
     "cpmant": {"prompt_length": 8, "position_bias_num_buckets": 32},
     "dbrx": {"ffn_config": {"hidden_size": 32, "ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
-             "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}},
+             "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v4": {"num_key_value_heads": 1, "qk_rope_head_dim": 8, "head_dim": 16},
     "dots3_note_text": {"num_key_value_heads": 4, "head_dim": 16},
+    "encoder-decoder": {"decoder_start_token_id": 1, "pad_token_id": 0},
     "esmc": {"num_key_value_heads": 4},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8},
     "funnel": {"block_sizes": [1, 1], "block_repeats": [1, 1], "num_decoder_layers": 1},
@@ -113,8 +114,8 @@ BY_TYPE: dict[str, dict[str, Any]] = {
     "qwen3_asr_encoder": {"downsample_hidden_size": 16, "output_dim": 32},
     "reformer": {
         "axial_pos_embds": False,
-        "axial_pos_shape": [8, 16], "axial_pos_embds_dim": [16, 16], "local_attn_chunk_length": 8,
-        "lsh_attn_chunk_length": 8, "attn_layers": ["local", "lsh"], "feed_forward_size": 64,
+        "axial_pos_shape": [8, 16], "axial_pos_embds_dim": [16, 16], "local_attn_chunk_length": 3,
+        "lsh_attn_chunk_length": 3, "attn_layers": ["local", "lsh"], "feed_forward_size": 64, "hash_seed": 0,
         "num_buckets": 4,
     },
     "roc_bert": {
@@ -122,6 +123,7 @@ BY_TYPE: dict[str, dict[str, Any]] = {
     },
     "vibevoice_acoustic_tokenizer_encoder": {"num_filters": 4, "depths": [1, 1], "downsampling_ratios": [2]},
     "xlnet": {"mem_len": None},
+    "xmod": {"default_language": "en_XX"},
     "xlstm": {"num_heads": 4, "chunk_size": 16, "max_inference_chunksize": 16, "qk_dim_factor": 0.5},
     "zamba": {
         "layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4, "attention_hidden_size": 64,

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.modules.module as torch_module
 from torch.utils import _python_dispatch
 from torch.utils import _pytree as pytree
 
@@ -26,12 +25,11 @@ from .. import _build_info, capture
 from ..options import Options
 from .code_facts import VERSIONED, Unkeyable
 from .fingerprint import Fingerprint, tensor_facts
-from .signature import autocast_state
+from .signature import autocast_state, global_hook_tables
 
 __all__ = ["DiskKey", "Unkeyable", "key_of"]
 
 _CACHE_OPTIONS = ("cache_dir", "cache_dir_mib", "cache_size")
-_GLOBAL_HOOKS = [n for n in vars(torch_module) if n.startswith("_global_") and n.endswith("_hooks")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +141,7 @@ def _settings() -> tuple[Any, ...]:
 def _refuse_unknown_modes() -> None:
     if torch.overrides._get_current_function_mode_stack() or _python_dispatch._get_current_dispatch_mode() is not None:
         raise Unkeyable("a torch function mode or dispatch mode is active")
-    if any(getattr(torch_module, name) for name in _GLOBAL_HOOKS):
+    if any(global_hook_tables()):
         raise Unkeyable("a global module hook is registered")
 
 

@@ -9,7 +9,8 @@ import torch
 
 from .. import _C
 from ..capture.reads import Held, holder_of
-from .signature import hook_tables
+from ..capture.settings import LEAVES, STRIDES
+from .signature import global_hook_tables, hook_tables
 
 if TYPE_CHECKING:
     from ..capture import OutputRef
@@ -25,8 +26,13 @@ def make_fast_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> _C.FastCall | None:
-    """A FastCall for calls like this one; None where an argument has no native pattern (a dataclass, say)."""
+    """A FastCall for calls like this one; None where there is no native pattern for them."""
     info, captured = transition.info, transition.info.captured
+    if not {STRIDES, LEAVES}.isdisjoint(captured.settings) or captured.flags:  # a native pattern does not look at them
+        return None
+    tables = [table for m in module.modules() for table in (m._modules, m._parameters, m._buffers)]
+    if not all(isinstance(table, dict) for table in tables):  # a module of torch.jit.script has views of its own
+        return None
     sources: list[Any] = []
     for name in info.onnx_graph_input_names:
         if name in info.data_accessor:
@@ -83,7 +89,7 @@ def _returned(module: torch.nn.Module, outputs: Iterable[OutputRef]) -> list[tup
 
 def _watches(module: torch.nn.Module, attributes: Iterable[tuple[str, str, Any]]) -> list[tuple[Any, Any, Any]]:
     """Everything of the module that the graph has baked in."""
-    watches: list[tuple[Any, Any, Any]] = []
+    watches: list[tuple[Any, Any, Any]] = [(table, None, len(table)) for table in global_hook_tables()]
     for m in module.modules():
         watches.append((m.__dict__, "training", m.training))
         watches.extend((m._modules, name, child) for name, child in m._modules.items())

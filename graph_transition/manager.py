@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from .. import _C
 from ..capture import Captured, capture, leaf_names
 from ..capture.reads import holder_of, holds
+from ..capture.settings import answers
 from ..errors import CaptureError, ORTModuleError
 from ..node_dump import NodeDump
 from ..options import DebugOptions, Options
@@ -38,17 +39,35 @@ _LOGGER = logging.getLogger("ortmodule")
 _FAST_CALLS = 4
 
 
+def is_flag(leaf: Any) -> bool:
+    """Whether a call's leaf is one bool, as a tensor in host memory: a graph per value is no more than two."""
+    flag = isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bool and leaf.numel() == 1
+    return flag and leaf.device.type == "cpu"
+
+
+def flag_value(leaf: torch.Tensor) -> Any:
+    """The flag's value, nested as the tensor is."""
+    return leaf.tolist()
+
+
 class _Graph:
     """One captured graph and the sessions made from it, by the set of inputs that want a gradient."""
 
     def __init__(
-        self, captured: Captured, leaves: Sequence[Any], dynamic: frozenset[tuple[int, int]], loaded: DiskKey | None
+        self,
+        captured: Captured,
+        module: torch.nn.Module,
+        leaves: Sequence[Any],
+        dynamic: frozenset[tuple[int, int]],
+        loaded: DiskKey | None,
     ) -> None:
         self.captured = captured
         self.loaded = loaded  # the key under which it was found in the cache on disk
         self.dynamic = dynamic
         self.shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves]
-        self.tensor_leaves = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        tensors = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        self.tensor_leaves = [i for i in tensors if i not in captured.flags]
+        self.answers = answers(captured.settings, leaves, module)
         self.sessions: dict[tuple[Any, ...], Transition] = {}
 
     def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> str | None:
@@ -60,6 +79,9 @@ class _Graph:
             for axis, (new, old) in enumerate(zip(shape, self.shapes[i], strict=True)):  # type: ignore[arg-type]
                 if new != old and (i, axis) not in self.dynamic:
                     return f"size {axis} of input '{names[i] if names else i}' changed from {old} to {new}"
+        for i, value in self.captured.flags.items():
+            if flag_value(leaves[i]) != value:
+                return f"the value of input '{names[i] if names else i}', on which the forward branches, changed"
         for owner, path, value in self.captured.attributes:
             try:
                 holder, name = holder_of(module, owner, path)
@@ -68,6 +90,9 @@ class _Graph:
                 now = None
             if not holds(now, value):
                 return f"the attribute {owner + '.' if owner else ''}{path} changed from {value!r} to {now!r}"
+        for setting, answer in answers(self.answers, leaves, module).items():
+            if answer != self.answers[setting]:
+                return f"the forward asks for the {setting}, which changed"
         if self.dynamic:
             failed = self.captured.check([leaves[i] for i in self.tensor_leaves])
             if failed is not None:
@@ -137,6 +162,11 @@ class GraphTransitionManager:
         """Every session that is kept."""
         return [t for graphs in self._graphs.values() for g in graphs for t in g.sessions.values()]
 
+    def release_edges(self) -> None:
+        """Lets the sessions go of what they keep of autograd between steps."""
+        for transition in self.transitions():
+            transition.session.release_edges()
+
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSignature:
         """The signature of a call. Raises CaptureError for an argument that has none."""
         return signature_of(*flatten_call(args, kwargs), self._module)
@@ -199,7 +229,7 @@ class GraphTransitionManager:
             captured, dynamic = found
             reason += ", from the disk cache"
         else:
-            captured, dynamic = self._capture(args, kwargs, leaves, dynamic)
+            captured, dynamic = self._capture_or_bake(args, kwargs, leaves, dynamic)
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
             names_changed = ", ".join(captured.changed_attributes)
@@ -210,10 +240,28 @@ class GraphTransitionManager:
         axes = tuple(f"{names.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
         self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized), found is not None))
         _LOGGER.info("export %d of %s: %s (%.2f s)", len(self.exports), type(self._module).__name__, reason, seconds)
-        graph = _Graph(captured, leaves, frozenset(dynamic), key if found else None)
+        graph = _Graph(captured, self._module, leaves, frozenset(dynamic), key if found else None)
         self._graphs.setdefault(signature, []).append(graph)
         self._bound()
         return graph
+
+    def _capture_or_bake(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], dynamic: set[tuple[int, int]]
+    ) -> tuple[Captured, set[tuple[int, int]]]:
+        """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value."""
+        try:
+            return self._capture(args, kwargs, leaves, dynamic)
+        except CaptureError:
+            flags = {i: flag_value(leaf) for i, leaf in enumerate(leaves) if is_flag(leaf)}
+            if not flags:
+                raise
+            try:
+                captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None, flags=flags)
+            except CaptureError:
+                captured = None
+            if captured is None:
+                raise
+            return captured, dynamic
 
     def _capture(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], dynamic: set[tuple[int, int]]

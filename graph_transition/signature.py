@@ -11,19 +11,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.modules.module as torch_module
 from torch.utils import _pytree as pytree
 
 from ..capture import flatten_call
 from ..errors import CaptureError
 
-__all__ = ["CallSignature", "flatten_call", "hook_tables", "signature_of"]
+__all__ = ["CallSignature", "flatten_call", "global_hook_tables", "hook_tables", "signature_of"]
 
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout,
     torch.memory_format,
 )  # fmt: skip
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
+)  # fmt: skip
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
-ModuleFacts = tuple[int, bool, int, tuple[str, ...]]
+# What of a tensor of a module counts: its name, dtype and shape.
+TensorFacts = tuple[str, torch.dtype, tuple[int, ...]]
+ModuleFacts = tuple[int, bool, int, tuple[TensorFacts, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,15 +41,17 @@ class CallSignature:
         structure: text of the pytree structure of (args, kwargs).
         leaves: per flat leaf ("tensor", dtype, rank, device), or ("value", type, value) where an object's value is that
             of its attributes.
-        modules: (identity, training flag, number of hooks, names of parameters and buffers) of every sub-module, in
+        modules: (identity, training flag, number of hooks, facts of parameters and buffers) of every sub-module, in
             `modules()` order.
         autocast: (device type, dtype) where autocast is on.
+        default_dtype: of tensors that the forward makes from Python numbers.
     """
 
     structure: str
     leaves: tuple[tuple[Any, ...], ...]
     modules: tuple[ModuleFacts, ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
+    default_dtype: torch.dtype
 
     def differences(self, other: CallSignature, names: Sequence[str]) -> list[str]:
         """Sentences that say what changed from `other` to this signature; `names` are those of this one's leaves."""
@@ -60,10 +69,24 @@ class CallSignature:
         elif [m[2] for m in self.modules] != [m[2] for m in other.modules]:
             out.append("a hook was added or removed")
         elif [m[3] for m in self.modules] != [m[3] for m in other.modules]:
-            out.append("a parameter or buffer was added or removed")
+            out.append(_tensor_difference(self.modules, other.modules))
         if self.autocast != other.autocast:
             out.append(f"autocast changed from {other.autocast or 'off'} to {self.autocast or 'off'}")
+        if self.default_dtype != other.default_dtype:
+            out.append(f"the default dtype changed from {other.default_dtype} to {self.default_dtype}")
         return out
+
+
+def _tensor_difference(new: Sequence[ModuleFacts], old: Sequence[ModuleFacts]) -> str:
+    for (*_, now), (*_, before) in zip(new, old, strict=True):
+        if [t[0] for t in now] != [t[0] for t in before]:
+            break
+        for (name, dtype, shape), (_, old_dtype, old_shape) in zip(now, before, strict=True):
+            if dtype != old_dtype:
+                return f"the dtype of '{name}' changed from {old_dtype} to {dtype}"
+            if shape != old_shape:
+                return f"the shape of '{name}' changed from {list(old_shape)} to {list(shape)}"
+    return "a parameter or buffer was added or removed"
 
 
 def _leaf_text(leaf: tuple[Any, ...]) -> str:
@@ -83,30 +106,49 @@ def hook_tables(module: torch.nn.Module) -> list[dict[int, Any]]:
     return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
 
 
+def global_hook_tables() -> list[dict[int, Any]]:
+    """The same of hooks that are registered for every module."""
+    return [getattr(torch_module, name) for name in _GLOBAL_HOOKS]
+
+
 def module_state(module: torch.nn.Module) -> tuple[ModuleFacts, ...]:
-    """(identity, training flag, number of hooks, names of the tensors it has) of every sub-module."""
-    return tuple((id(m), m.training, sum(map(len, hook_tables(m))), _tensor_names(m)) for m in module.modules())
+    """(identity, training flag, number of hooks, facts of the tensors it has) of every sub-module."""
+    everywhere = sum(map(len, global_hook_tables()))
+    return tuple(
+        (id(m), m.training, sum(map(len, hook_tables(m)), everywhere), _tensor_facts(m)) for m in module.modules()
+    )
 
 
-def _tensor_names(module: torch.nn.Module) -> tuple[str, ...]:
-    return tuple(name for table in (module._parameters, module._buffers) for name, t in table.items() if t is not None)
+def _tensor_facts(module: torch.nn.Module) -> tuple[TensorFacts, ...]:
+    tables = (module._parameters, module._buffers)
+    return tuple((name, t.dtype, tuple(t.shape)) for table in tables for name, t in table.items() if t is not None)
 
 
 def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Module) -> CallSignature:
     """The signature of a flattened call.
 
     Raises:
-        CaptureError: a leaf that is neither a tensor nor comparable by value, or an object that holds tensors.
+        CaptureError: a leaf that is neither a tensor nor comparable by value, an object that holds tensors, or a tensor
+            that is no plain one (sparse, nested, of a class with a behavior of its own).
     """
     facts: list[tuple[Any, ...]] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
+            if type(leaf) not in _PLAIN_TENSORS or leaf.layout != torch.strided or leaf.is_quantized:
+                raise CaptureError(_tensor_refusal(leaf))
             facts.append(("tensor", leaf.dtype, leaf.dim(), str(leaf.device)))
         elif isinstance(leaf, _PLAIN):
             facts.append(("value", type(leaf), leaf))
         else:
             facts.append(("value", type(leaf), _frozen(leaf, type(leaf))))
-    return CallSignature(str(spec), tuple(facts), module_state(module), autocast_state())
+    return CallSignature(str(spec), tuple(facts), module_state(module), autocast_state(), torch.get_default_dtype())
+
+
+def _tensor_refusal(leaf: torch.Tensor) -> str:
+    if type(leaf) not in _PLAIN_TENSORS:
+        name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+        return f"an argument is of the tensor class {name}, whose operations may be its own"
+    return f"an argument is a tensor of layout {leaf.layout}, dtype {leaf.dtype}"
 
 
 def _frozen(value: Any, argument: type, depth: int = 6) -> Any:

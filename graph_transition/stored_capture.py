@@ -58,6 +58,8 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
             name = next(a.s.decode() for a in node.attribute if a.name == "operator")
             if name.partition("::")[0] not in ("aten", "prims"):
                 raise NotStorable(f"the graph calls the custom operator {name}")
+    if captured.flags:
+        raise NotStorable("the graph holds for one value of a tensor")
     sections = {"model": captured.model.SerializeToString()}
     constants: dict[str, Any] = {}
     for name, tensor in captured.constants.items():
@@ -77,6 +79,7 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
         "mutations": captured.mutations,
         "out_spec": _spec_to_data(captured.out_spec),
         "attributes": [[owner, path, _attribute_value(value)] for owner, path, value in captured.attributes],
+        "settings": captured.settings,
         "guards": captured.guards,
         "specialized": captured.specialized,
     }
@@ -146,6 +149,7 @@ def _restore(
         baked=[(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
         attributes=[_present_attribute(module, *entry) for entry in facts["attributes"]],
         changed_attributes=[],
+        settings=[str(name) for name in facts["settings"]],
         guards=guards,
         check=compile_check(guards),
         specialized=[str(s) for s in facts["specialized"]],

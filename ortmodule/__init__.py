@@ -19,6 +19,7 @@ from .errors import (  # noqa: E402
 )
 from .extending import SessionOptions, include_dir, register_gradient  # noqa: E402
 from .inference_session import InferenceSession  # noqa: E402
+from .memory_report import HeldTensor, MemoryReport, SessionMemory  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
 from .profiler import NodeTime, Profile, profile  # noqa: E402
@@ -28,17 +29,20 @@ from .training_graph import export_training_graph  # noqa: E402
 __all__ = [
     "CaptureError",
     "DebugOptions",
+    "HeldTensor",
     "InferenceSession",
     "InternalError",
     "InvalidArgumentError",
     "InvalidGraphError",
     "LogLevel",
+    "MemoryReport",
     "NodeTime",
     "ORTModule",
     "ORTModuleError",
     "Options",
     "Profile",
     "Report",
+    "SessionMemory",
     "SessionOptions",
     "UnsupportedError",
     "export_training_graph",

@@ -17,9 +17,13 @@ import torch
 from torch import nn
 
 from . import _C
+from .capture.compat import LOCK as CAPTURE_LOCK
+from .capture.compat import captured_elsewhere
+from .eager_calls import stays_eager
 from .errors import InvalidArgumentError, ORTModuleError
 from .extending import load_libraries
 from .graph_transition import GraphTransitionManager, NoLossError
+from .memory_report import MemoryReport, SessionMemory
 from .options import DebugOptions, Options
 from .partial import PartialFallback
 from .report import Report
@@ -98,12 +102,14 @@ def _forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
         result = fast.call(args, kwargs)
         if result is not NotImplemented:
             return result
-    if torch.compiler.is_compiling():
+    if (torch.compiler.is_compiling() and not captured_elsewhere()) or stays_eager(self._original):
         return self._original(*args, **kwargs)
+    self._manager.release_edges()  # PyTorch may run this one, or another session
     if self._fallback_reasons and self._failed_before(args, kwargs):
         return self._run_parts(args, kwargs)
     try:
-        transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
+        with CAPTURE_LOCK:  # a capture takes the module apart for a moment, and torch's tracing is one per process
+            transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
     except NoLossError:
         raise
     except (ORTModuleError, TypeError) as error:
@@ -205,6 +211,16 @@ class ORTModule(nn.Module):
             matmul_choices=tuple(_C.matmul_choices().splitlines()),
         )
 
+    def memory_report(self) -> MemoryReport:
+        """Which tensors the steps hold when they hold most, as measured on the first run of each graph. Printable."""
+        tensors = {id(t): t for t in (*self._original.parameters(), *self._original.buffers())}
+        gradients = [p.grad for p in self._original.parameters() if p.grad is not None]
+        return MemoryReport(
+            parameter_bytes=sum(t.nbytes for t in tensors.values()),
+            gradient_bytes=sum(g.nbytes for g in gradients),
+            sessions=tuple(SessionMemory.of(session) for session in self._sessions()),
+        )
+
     def _sessions(self) -> Iterator[_C.Session]:
         yield from (t.session for t in self._manager.transitions())
         if self._fallback_reasons:
@@ -272,6 +288,10 @@ class ORTModule(nn.Module):
     def __reduce__(self) -> Any:
         # Pickle's own way refuses an object whose __class__ is not its type.
         return _blank, (type(self),), self.__getstate__()
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        # torch.jit.script compiles Python source; the wrapped module's is what it can read.
+        return self._original
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are rebuilt on first use; compiled sessions do not travel.

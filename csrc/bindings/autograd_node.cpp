@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "bindings/gradient_writer.h"
 
 namespace ortmodule {
 
@@ -33,11 +34,12 @@ auto make_node(Args&&... args) {
 using ModulePtr = decltype(make_node<NodePtr>(std::shared_ptr<StepBackward>(), std::vector<size_t>(), true));
 
 // Whether anybody but the engine waits for this leaf's gradient. Another holder of the accumulator is another path to
-// the leaf, which waits for our edge, or somebody who may hook it.
-bool is_watched(const Edge& edge) {
+// the leaf, which waits for our edge, or somebody who may hook it; `holders`: how many it has of us.
+bool is_watched(const Edge& edge, size_t holders) {
   auto& accumulator = *edge.function;
-  return edge.function.use_count() > 1 || !accumulator.pre_hooks().empty() || !accumulator.post_hooks().empty() ||
-         !accumulator.tensor_pre_hooks().empty() || accumulator.tensor_post_acc_grad_hooks();
+  return static_cast<size_t>(edge.function.use_count()) > holders || !accumulator.pre_hooks().empty() ||
+         !accumulator.post_hooks().empty() || !accumulator.tensor_pre_hooks().empty() ||
+         accumulator.tensor_post_acc_grad_hooks();
 }
 
 struct RestoreEdges : torch::autograd::FunctionPostHook {
@@ -49,31 +51,12 @@ struct RestoreEdges : torch::autograd::FunctionPostHook {
   ModuleBackward* node;  // owns this hook
 };
 
-// What AccumulateGrad does for dense gradients: takes a buffer that nobody else holds, copies otherwise, adds in place.
-void write_gradient(const at::Tensor& leaf, at::Tensor gradient) {
-  at::Tensor& slot = leaf.mutable_grad();
-  if (slot.defined()) {
-    slot.add_(gradient);
-    return;
-  }
-  const bool sole_owner = gradient.use_count() == 1 && gradient.storage().use_count() == 1;
-  const bool same_layout =
-      gradient.strides() == leaf.strides() || (gradient.is_contiguous() && !leaf.is_non_overlapping_and_dense());
-  // A view of a larger buffer would keep all of it alive.
-  const bool whole = gradient.nbytes() == gradient.storage().nbytes();
-  if (sole_owner && same_layout && whole) {
-    slot = std::move(gradient);
-    return;
-  }
-  at::Tensor copy = leaf.is_non_overlapping_and_dense()
-                        ? at::empty_strided(leaf.sizes(), leaf.strides(), gradient.options())
-                        : at::empty(leaf.sizes(), gradient.options());
-  slot = copy.copy_(gradient);
-}
-
 }  // namespace
 
-void ModuleBackward::set_leaves(std::vector<at::Tensor> leaves) { leaves_ = std::move(leaves); }
+void ModuleBackward::set_leaves(std::vector<const at::Tensor*> leaves, std::shared_ptr<const KeptAccumulators> kept) {
+  leaves_ = std::move(leaves);
+  kept_ = std::move(kept);
+}
 
 void ModuleBackward::restore_edges() {
   if (!hidden_edges_.empty()) next_edges() = std::move(hidden_edges_);
@@ -84,8 +67,11 @@ void ModuleBackward::release_variables() {
   if (first_) step_->state.reset();
 }
 
-bool ModuleBackward::may_write_directly(const at::Tensor& leaf, const Edge& edge) const {
-  if (!leaf.defined() || !edge.function || is_watched(edge)) return false;
+bool ModuleBackward::may_write_directly(size_t edge) const {
+  if (!leaves_[edge]) return false;
+  const at::Tensor& leaf = *leaves_[edge];
+  if (is_watched(next_edge(edge), (*kept_)[gradients_[edge]] ? 2 : 1) || leaf.grad_dtype() != leaf.scalar_type())
+    return false;
   const at::Tensor& existing = leaf.grad();
   return !existing.defined() || (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
                                  existing.device() == leaf.device() && !existing.requires_grad());
@@ -136,16 +122,17 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   bool all_direct = plain && !has_next();
   for (size_t i = 0; i < count; ++i) {
     place[gradients_[i]] = i;
-    direct[i] = plain && may_write_directly(leaves_[i], next_edge(i));
+    direct[i] = plain && may_write_directly(i);
     all_direct = all_direct && (direct[i] || !next_edge(i).is_valid());
   }
   variable_list results(num_outputs());
+  GradientWriter writer;
   const OutputSink sink = [&](size_t index, at::Tensor value) {
     const size_t edge = place[index];
     if (edge == SIZE_MAX)
       progress.early[index] = std::move(value);
     else if (direct[edge])
-      write_gradient(leaves_[edge], std::move(value));
+      writer.write(*leaves_[edge], std::move(value));
     else
       results[edge] = std::move(value);
   };
@@ -165,6 +152,8 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
     if (!options.device().is_cpu()) results.back() = at::empty({0}, options);
   }
   leave_progress(std::move(progress));
+  progress = {};
+  writer.finish();
   // Note [Direct gradient writes]; an undefined result is a gradient of zero, which AccumulateGrad passes over.
   if (!all_direct) return results;
   hidden_edges_ = std::move(next_edges());
@@ -172,7 +161,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   return {};
 }
 
-std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
+std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent, KeptEdges& kept_edges,
                                          const std::vector<at::Tensor>& inputs) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
@@ -189,20 +178,15 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
     if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();
 
   const size_t count = program.x_inputs.size();
-  edge_list edges(count);
-  std::vector<at::Tensor> leaves(count);
+  // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.
+  std::vector<KeptEdges::Found> found;
+  const std::shared_ptr<const KeptAccumulators> kept =
+      kept_edges.find(inputs, program.x_inputs, program.x_reachable, found);
   const std::vector<size_t>& segments = agent->segments();
   size_t chain = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;
   bool watched = false;
-  for (size_t k = 0; k < count; ++k) {
-    const at::Tensor& x = inputs[program.x_inputs[k]];
-    // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.
-    if (!x.requires_grad() || !program.x_reachable[k]) continue;
-    edges[k] = torch::autograd::impl::gradient_edge(x);
-    if (!x.is_leaf()) continue;
-    leaves[k] = x;
-    watched = watched || (chain > 1 && is_watched(edges[k]));
-  }
+  for (size_t k = 0; chain > 1 && k < count && !watched; ++k)
+    watched = found[k].leaf && is_watched(found[k].edge, (*kept)[k] ? 2 : 1);
   if (!watched) chain = 1;
 
   const auto step = std::make_shared<StepBackward>();
@@ -213,18 +197,21 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   for (size_t s = chain; s-- > 0;) {
     std::vector<size_t> own;
     edge_list own_edges;
-    std::vector<at::Tensor> own_leaves;
+    std::vector<const at::Tensor*> own_leaves;
+    own.reserve(count);
+    own_edges.reserve(count + 1);
+    own_leaves.reserve(count);
     for (size_t k = 0; k < count; ++k) {
       if (chain > 1 && segments[k] != s) continue;
       own.push_back(k);
-      own_edges.push_back(std::move(edges[k]));
-      own_leaves.push_back(std::move(leaves[k]));
+      own_edges.push_back(std::move(found[k].edge));
+      own_leaves.push_back(found[k].leaf);
     }
     if (node) own_edges.emplace_back(node, 0);
     node = make_node<NodePtr>(step, std::move(own), s == 0);
     if (s > 0) node->add_input_metadata(at::empty({0}, outputs[program.y_outputs[0]].options()));
     node->set_next_edges(std::move(own_edges));
-    node->set_leaves(std::move(own_leaves));
+    node->set_leaves(std::move(own_leaves), kept);
     node->add_post_hook(std::make_unique<RestoreEdges>(&*node));
   }
   for (size_t i : program.y_outputs) torch::autograd::set_history(outputs[i], node);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bindings/kept_edges.h"
 #include "runtime/training_agent.h"
 
 namespace ortmodule {
@@ -17,12 +18,12 @@ namespace ortmodule {
 //
 // Note [Direct gradient writes]
 // AccumulateGrad costs about 2.3 us per parameter. In a plain backward() nothing can tell whether the AccumulateGrad
-// of a leaf ran when it has no hook and no holder but this node: then each gradient is added to `.grad` here, as soon
-// as it is computed. Where that holds for every edge, the edges are hidden from the engine for the rest of that
-// evaluation (a post hook puts them back, for retain_graph); else the engine gets undefined gradients for the leaves
-// that are done. In every other case (autograd.grad, inputs=, hooks on the tensor or on its AccumulateGrad as DDP has
-// them, a leaf that the loss reaches on another path as well, an existing sparse or differently typed .grad)
-// gradients go through the edges.
+// of a leaf ran when it has no hook and no holder but this node and the sessions: then each gradient is added to
+// `.grad` here, as soon as it is computed. Where that holds for every edge, the edges are hidden from the engine for
+// the rest of that evaluation (a post hook puts them back, for retain_graph); else the engine gets undefined gradients
+// for the leaves that are done. In every other case (autograd.grad, inputs=, hooks on the tensor or on its
+// AccumulateGrad as DDP has them, a leaf that the loss reaches on another path as well, an existing sparse or
+// differently typed .grad) gradients go through the edges.
 //
 // Note [Gradient segments]
 // Autograd hands on a node's gradients when the node is done. Where somebody waits for them (DDP's buckets, an
@@ -53,12 +54,13 @@ class ModuleBackward : public torch::autograd::Node {
   std::string name() const override { return "ORTModuleBackward"; }
   void release_variables() override;
 
-  // Leaf tensors (undefined for inputs that are not leaves), parallel to `gradients`.
-  void set_leaves(std::vector<at::Tensor> leaves);
+  // Parallel to `gradients`: the tensors of the accumulators that the edges lead to, null where one leads elsewhere.
+  // `kept` holds what the session keeps of all gradients of the step.
+  void set_leaves(std::vector<const at::Tensor*> leaves, std::shared_ptr<const KeptAccumulators> kept);
   void restore_edges();
 
  private:
-  bool may_write_directly(const at::Tensor& leaf, const torch::autograd::Edge& edge) const;
+  bool may_write_directly(size_t edge) const;
   bool has_next() const { return num_outputs() > gradients_.size(); }
   // The backward of this evaluation: begun here, or by the node before.
   StepBackward::Progress take_progress(const torch::autograd::variable_list& grads);
@@ -67,12 +69,13 @@ class ModuleBackward : public torch::autograd::Node {
   const std::shared_ptr<StepBackward> step_;
   const std::vector<size_t> gradients_;
   const bool first_;
-  std::vector<at::Tensor> leaves_;
+  std::vector<const at::Tensor*> leaves_;
+  std::shared_ptr<const KeptAccumulators> kept_;
   torch::autograd::edge_list hidden_edges_;
 };
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes.
-std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
+std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent, KeptEdges& kept,
                                          const std::vector<at::Tensor>& inputs);
 
 }  // namespace ortmodule

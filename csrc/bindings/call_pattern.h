@@ -2,11 +2,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <vector>
 
 namespace ortmodule {
+
+// Marks of tensors that are no plain memory: a subclass with a dispatch of its own (a fake tensor), a wrapper of
+// torch.func.
+constexpr c10::DispatchKeySet kForeignKeys({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
+                                            c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
 
 // What a tensor leaf must be. A size of -1 may be anything.
 struct TensorPattern {
@@ -17,6 +23,7 @@ struct TensorPattern {
 
   bool matches(const at::Tensor& t) const {
     if (t.scalar_type() != dtype || t.device() != device || t.requires_grad() != requires_grad) return false;
+    if (t.layout() != at::kStrided || t.key_set().has_any(kForeignKeys)) return false;
     const auto have = t.sizes();
     if (have.size() != sizes.size()) return false;
     for (size_t i = 0; i < sizes.size(); ++i)

@@ -2,8 +2,13 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 
 #include <unordered_map>
 
@@ -109,6 +114,13 @@ struct Source {
   }
 };
 
+// Whether a trace, a transform or a mode is active that must see every operator: see ortmodule/eager_calls.py.
+bool stays_eager() {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
+         torch::autograd::ForwardADLevel::try_get_by_idx(0) || torch::jit::tracer::isTracing();
+}
+
 class FastCall {
  public:
   // sources: int (leaf) | (dict, key) | tensor, per graph input. watches: (dict or object, key, expected), or
@@ -124,7 +136,8 @@ class FastCall {
         guard_(std::move(guard)),
         restore_(std::move(restore)),
         grad_mode_(at::GradMode::is_enabled()),
-        inference_mode_(c10::InferenceMode::is_enabled()) {
+        inference_mode_(c10::InferenceMode::is_enabled()),
+        default_dtype_(c10::get_default_dtype_as_scalartype()) {
     for (const py::handle item : sources) sources_.push_back(read_source(item));
     std::unordered_map<PyObject*, size_t> place;
     for (const py::handle item : watches) {
@@ -165,6 +178,7 @@ class FastCall {
   bool check(const py::tuple& args, const py::dict& kwargs, std::vector<at::Tensor>& leaves,
              std::vector<at::Tensor>& inputs) {
     if (at::GradMode::is_enabled() != grad_mode_ || c10::InferenceMode::is_enabled() != inference_mode_) return false;
+    if (c10::get_default_dtype_as_scalartype() != default_dtype_ || stays_eager()) return false;
     if (autocast_state(at::kCPU) != autocast_[0] || autocast_state(at::kCUDA) != autocast_[1]) return false;
     leaves.reserve(args_.leaf_count() + kwargs_.leaf_count());
     if (!args_.match(args.ptr(), leaves) || !kwargs_.match(kwargs.ptr(), leaves)) return false;
@@ -226,6 +240,7 @@ class FastCall {
   CallPattern args_, kwargs_;
   py::object guard_, restore_;
   bool grad_mode_, inference_mode_;
+  at::ScalarType default_dtype_;
   std::vector<std::pair<bool, at::ScalarType>> autocast_;
   std::vector<Source> sources_;
   std::vector<Watch> always_;

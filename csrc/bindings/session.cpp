@@ -4,6 +4,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/container_type.h"
 #include "base/status.h"
@@ -102,16 +105,19 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
   const py::gil_scoped_release release;
   compiled_ = compile(text.data(), text.size(), read);
   for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
+  std::vector<size_t> overwritten;
   for (const auto& [output, input] : mutations_) {
     ORTMODULE_CHECK_ARG(output < compiled_.output_names.size() && input < compiled_.input_names.size(), "mutation (",
                         output, ", ", input, ") is out of range");
     first_mutation_ = std::min(first_mutation_, output);
+    overwritten.push_back(input);
   }
+  if (!overwritten.empty()) compiled_.agent->set_overwritten(overwritten);
 }
 
 std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) const {
   const py::gil_scoped_release release;
-  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, inputs);
+  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, inputs);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
     for (const auto& [output, input] : mutations_) inputs[input].copy_(outputs[output]);
@@ -182,6 +188,52 @@ py::dict Session::statistics() const {
   return out;
 }
 
+py::list Session::memory_at_peak() const {
+  const TrainingProgram& program = compiled_.agent->program();
+  struct Maker {
+    const NodeArg* value;
+    const Node* node;
+  };
+  std::unordered_map<int, Maker> makers;
+  const auto note = [&](const ExecutionPlan& plan) {
+    for (const LogicStream& stream : plan.streams)
+      for (const Step& step : stream.steps)
+        for (size_t i = 0; i < step.outputs.size(); ++i)
+          if (step.outputs[i] >= 0) makers.try_emplace(step.outputs[i], Maker{step.node->output(i), step.node});
+  };
+  note(program.forward->plan());
+  if (program.full_backward) note(program.full_backward->executor->plan());
+  // What a value is for; a saved output is both, and it is the saving that costs.
+  const ExecutionPlan* backward = program.full_backward ? &program.full_backward->executor->plan() : nullptr;
+  using Slots = std::unordered_set<int>;
+  const auto set_of = [](const std::vector<int>& slots) { return Slots(slots.begin(), slots.end()); };
+  const std::array<std::pair<const char*, Slots>, 3> kinds{{
+      {"saved", set_of(program.saved_slots)},
+      {"gradient", backward ? set_of(backward->output_slots) : Slots()},
+      {"output", set_of(program.forward->plan().output_slots)},
+  }};
+  py::list out;
+  const auto add = [&](const char* half, const std::vector<HeldBytes>& all) {
+    for (const HeldBytes& held : all) {
+      int slot = held.slots.front();
+      const char* kind = makers.count(slot) ? "temporary" : "given";
+      for (auto named = kinds.rbegin(); named != kinds.rend(); ++named)
+        for (int holder : held.slots)
+          if (named->second.count(holder)) {
+            slot = holder;
+            kind = named->first;
+          }
+      const auto maker = makers.find(slot);
+      const Node* node = maker == makers.end() ? nullptr : maker->second.node;
+      out.append(py::make_tuple(half, node ? maker->second.value->name() : "", node ? node->op() : "",
+                                node ? node->name() : "", held.bytes, kind));
+    }
+  };
+  add("forward", compiled_.agent->forward_held());
+  add("backward", compiled_.agent->backward_held());
+  return out;
+}
+
 py::bytes Session::stage_model(const std::string& name, bool portable) const {
   for (const Stage& stage : compiled_.stages) {
     if (stage.name != name) continue;
@@ -227,6 +279,8 @@ void register_session(py::module_& m) {
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
       .def("observe", &Session::observe, py::arg("callback"),
            "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
+      .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),
+           "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
       .def("statistics", &Session::statistics)
       .def("stage_names",
            [](const Session& s) {
@@ -236,6 +290,7 @@ void register_session(py::module_& m) {
            })
       .def("stage_model", &Session::stage_model, py::arg("stage"), py::arg("portable") = false)
       .def("plan_text", &Session::plan_text)
+      .def("memory_at_peak", &Session::memory_at_peak)
       .def("take_times", &Session::take_times);
 
   m.def("matmul_choices", &matmul_choices);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/kept_edges.h"
 #include "compile/compile.h"
 
 namespace ortmodule {
@@ -23,10 +24,16 @@ class Session {
   // back. Releases the GIL.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
+  // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
+  void release_edges() const { edges_->release(); }
+
   // Calls `callback` after every step of every later run (Note [Observed runs]); None: no more.
   void observe(const pybind11::object& callback) const;
 
   pybind11::dict statistics() const;
+  // (half, value, operator and node that made it, bytes, kind) of what each half of the first run held when it held
+  // most. Kinds: "saved" by forward for backward, "gradient", "output", "given" by autograd, "temporary".
+  pybind11::list memory_at_peak() const;
   // The graph of a stage as a serialized ModelProto; `portable` in operators that any ONNX runtime has.
   pybind11::bytes stage_model(const std::string& name, bool portable) const;
   std::string plan_text() const;
@@ -37,6 +44,7 @@ class Session {
 
  private:
   CompiledModel compiled_;
+  std::unique_ptr<KeptEdges> edges_ = std::make_unique<KeptEdges>();
   Mutations mutations_;
   std::vector<DType> input_types_;
   size_t first_mutation_ = SIZE_MAX;  // mutations follow the caller's outputs

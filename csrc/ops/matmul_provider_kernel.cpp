@@ -18,6 +18,7 @@
 #include <tuple>
 
 #include "base/status.h"
+#include "ops/blas.h"
 
 namespace ortmodule {
 namespace {
@@ -54,6 +55,10 @@ at::Tensor by_aten(const at::Tensor& a, const at::Tensor& w, const at::Tensor& b
   return bias.defined() ? at::linear(a, w, bias) : at::linear(a, w);
 }
 
+// A product that takes this long is not measured again when one library is clearly faster.
+constexpr double kLongSeconds = 0.01;
+constexpr double kClearLead = 1.5;
+
 template <class F>
 double seconds_of(F&& product) {
   const auto start = std::chrono::steady_clock::now();
@@ -64,15 +69,21 @@ double seconds_of(F&& product) {
 struct Timing {
   double aten = 1e30, onednn = 1e30;
   bool onednn_wins() const { return onednn * kClearGain < aten; }
+  bool is_clear() const {
+    return std::min(aten, onednn) > kLongSeconds && std::max(aten, onednn) > kClearLead * std::min(aten, onednn);
+  }
 };
 
-// Both in turns, the best of each: a disturbance must hit one side every time to matter.
-Timing measure(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, int rounds) {
+// Both in turns, the best of each: a disturbance must hit one side every time to matter. The winner's last product is
+// left in `result`: a first step should not multiply once more.
+Timing measure(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, int rounds, at::Tensor& result) {
   Timing timing;
-  for (int i = 0; i < rounds; ++i) {
-    timing.aten = std::min(timing.aten, seconds_of([&] { by_aten(a, w, bias); }));
-    timing.onednn = std::min(timing.onednn, seconds_of([&] { by_onednn(a, w, bias); }));
+  at::Tensor aten, onednn;
+  for (int i = 0; i < rounds && !timing.is_clear(); ++i) {
+    timing.aten = std::min(timing.aten, seconds_of([&] { aten = by_aten(a, w, bias); }));
+    timing.onednn = std::min(timing.onednn, seconds_of([&] { onednn = by_onednn(a, w, bias); }));
   }
+  result = timing.onednn_wins() ? std::move(onednn) : std::move(aten);
   return timing;
 }
 
@@ -80,7 +91,8 @@ Timing measure(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias,
 bool onednn_gains_here() {
   static const bool gains = [] {
     const at::Tensor a = at::ones({256, 512}), w = at::ones({512, 512});
-    return measure(a, w, {}, 4).onednn_wins();
+    at::Tensor result;
+    return measure(a, w, {}, 4, result).onednn_wins();
   }();
   return gains;
 }
@@ -109,7 +121,7 @@ Table& table() {
   return *lives_on;
 }
 
-bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, at::Tensor& result) {
   if (!onednn_gains_here()) return false;
   const ShapeClass key = classify(a, w, bias);
   {
@@ -117,18 +129,24 @@ bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor&
     const auto it = table().timings.find(key);
     if (it != table().timings.end()) return it->second.onednn_wins();
   }
-  const Timing timing = measure(a, w, bias, 2);
+  const Timing timing = measure(a, w, bias, 2, result);
   const std::unique_lock lock(table().mutex);
-  return table().timings.try_emplace(key, timing).first->second.onednn_wins();
+  const bool choice = table().timings.try_emplace(key, timing).first->second.onednn_wins();
+  if (choice != timing.onednn_wins()) result.reset();  // another thread measured as well, and was first
+  return choice;
 }
 
-bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+// `columns`: of the result.
+bool is_small(const at::Tensor& a, int64_t columns) { return a.numel() * columns < kSmallProduct; }
+
+// `result`: the product, where it had to be measured.
+bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, at::Tensor& result) {
   if (current == MatmulProvider::kAten || a.scalar_type() != at::kFloat || !a.is_cpu() || w.scalar_type() != at::kFloat)
     return false;
   if (a.numel() == 0 || w.numel() == 0 || !onednn()) return false;
   if (current == MatmulProvider::kOneDnn) return true;
-  if (a.numel() * w.size(0) < kSmallProduct || at::globalContext().deterministicAlgorithms()) return false;
-  return measured_choice(a, w, bias);
+  if (is_small(a, w.size(0)) || at::globalContext().deterministicAlgorithms()) return false;
+  return measured_choice(a, w, bias, result);
 }
 
 }  // namespace
@@ -145,12 +163,28 @@ MatmulScope::MatmulScope(MatmulProvider provider) : outer_(std::exchange(current
 MatmulScope::~MatmulScope() { current = outer_; }
 
 at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
-  return by_onednn_is_best(a, w, bias) ? by_onednn(a, w, bias) : by_aten(a, w, bias);
+  if (current != MatmulProvider::kOneDnn && is_small(a, w.size(0)))
+    if (at::Tensor out = blas_linear(a, w, bias); out.defined()) return out;
+  at::Tensor result;
+  const bool onednn = by_onednn_is_best(a, w, bias, result);
+  if (result.defined()) return result;
+  return onednn ? by_onednn(a, w, bias) : by_aten(a, w, bias);
 }
 
 at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
+  if (current != MatmulProvider::kOneDnn && is_small(a, b.size(1)))
+    if (at::Tensor out = blas_product(a, b); out.defined()) return out;
   const at::Tensor w = b.t();
-  return by_onednn_is_best(a, w, {}) ? by_onednn(a, w, {}) : at::mm(a, b);
+  at::Tensor result;
+  const bool onednn = by_onednn_is_best(a, w, {}, result);
+  if (result.defined()) return result;
+  return onednn ? by_onednn(a, w, {}) : at::mm(a, b);
+}
+
+at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b) {
+  if (current != MatmulProvider::kOneDnn && is_small(a, b.size(1)))
+    if (at::Tensor out = blas_transposed_product(a, b); out.defined()) return out;
+  return matrix_product(a.t(), b);
 }
 
 std::string matmul_choices() {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <new>
 #include <stdexcept>
+#include <unordered_map>
 
 #include "base/status.h"
 #include "ops/aten_support.h"
@@ -95,14 +96,17 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
     }
   }
   ready_after_.assign(plan_.output_slots.size(), 0);
+  std::unordered_map<int, size_t> last_output;  // of a slot
+  for (size_t i = 0; i < plan_.output_slots.size(); ++i) last_output[plan_.output_slots[i]] = i;
   for (size_t i = 0; i < plan_.output_slots.size(); ++i) {
     const int slot = plan_.output_slots[i];
     if (slot < 0) continue;
+    const Emit emit{i, last_output[slot] != i};
     const long at = static_cast<size_t>(slot) < last_touch.size() ? last_touch[slot] : -1;
     if (at < 0)
-      emit_at_end_.push_back(i);
+      emit_at_end_.push_back(emit);
     else
-      steps_[at].emits.push_back(i);
+      steps_[at].emits.push_back(emit);
     ready_after_[i] = at < 0 ? steps_.size() : static_cast<size_t>(at) + 1;
   }
   for (const auto& [slot, value] : plan_.constants) {
@@ -150,11 +154,9 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   const c10::OptionalDeviceGuard device_guard(device_.is_cpu() ? std::optional<c10::Device>() : device_);
   KernelContext context(frame.slots.data(), &frame.symbols, device_);
-  const auto emit = [&](size_t index) {
-    const int slot = plan_.output_slots[index];
-    bool again = false;  // the same value is a later output as well
-    for (size_t k = index + 1; k < plan_.output_slots.size() && !again; ++k) again = plan_.output_slots[k] == slot;
-    (*sink)(index, again ? frame.slots[slot] : std::move(frame.slots[slot]));
+  const auto emit = [&](const Emit& output) {
+    at::Tensor& value = frame.slots[plan_.output_slots[output.index]];
+    (*sink)(output.index, output.again ? value : std::move(value));
   };
   const std::shared_ptr<StepMemory::Run> memory = frame.memory ? frame.memory->run() : nullptr;
   StepClock clock(steps_.size());
@@ -167,10 +169,10 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     if (observer) (*observer)(*prepared.step, frame);
     for (int slot : prepared.step->release) frame.slots[slot].reset();
     if (sink)
-      for (size_t index : prepared.emits) emit(index);
+      for (const Emit& output : prepared.emits) emit(output);
   }
   if (sink && end >= steps_.size())
-    for (size_t index : emit_at_end_) emit(index);
+    for (const Emit& output : emit_at_end_) emit(output);
   if (!clock.on()) return;
   const std::lock_guard<std::mutex> lock(times_mutex_);
   times_.resize(steps_.size());

@@ -60,18 +60,23 @@ class Executor {
   std::vector<StepTime> take_times() const;
 
  private:
+  // An output of the plan; `again`: a later one is the same value.
+  struct Emit {
+    size_t index;
+    bool again;
+  };
   struct Prepared {
     Kernel kernel;
     KernelContext::StepView view;
     const Step* step;
-    std::vector<size_t> emits;  // outputs of the plan that are final after this step
+    std::vector<Emit> emits;  // what is final after this step
   };
   void run_step(const Prepared& prepared, KernelContext& context, CpuAllocationServer* allocations) const;
 
   ExecutionPlan plan_;
   c10::Device device_;
   std::vector<Prepared> steps_;
-  std::vector<size_t> emit_at_end_;
+  std::vector<Emit> emit_at_end_;
   std::vector<size_t> ready_after_;
   std::vector<std::pair<int, at::Tensor>> constants_;
   mutable std::mutex times_mutex_;

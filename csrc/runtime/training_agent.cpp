@@ -43,7 +43,7 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
     if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = inputs[i];
 
   if (peak_forward_ == 0) {  // the first run is measured
-    MemoryMeter meter(frame, false);
+    MemoryMeter meter(frame, std::vector<char>(frame.slots.size(), true));
     const StepObserver measured = [&](const Step& step, const Frame& f) {
       meter.after_step(step, f);
       if (observer) (*observer)(step, f);
@@ -51,7 +51,8 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
     program_.forward->run(frame, nullptr, &measured);
     meter.finish(frame);
     peak_forward_ = meter.peak();
-    saved_bytes_ = meter.now();
+    forward_held_ = meter.held_at_peak();
+    saved_bytes_ = meter.held_by(program_.saved_slots);
   } else {
     program_.forward->run(frame, nullptr, observer.get());
   }
@@ -66,6 +67,8 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   std::vector<at::Tensor> kept(frame.slots.size());
   for (int slot : program_.saved_slots) kept[slot] = std::move(frame.slots[slot]);
   frame.slots = std::move(kept);
+  for (int slot : overwritten_slots_)
+    if (frame.slots[slot].defined()) frame.slots[slot] = frame.slots[slot].detach().clone();
   for (int slot : program_.watched_slots) {
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.emplace_back(slot, t._version());
@@ -74,6 +77,11 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
   *state = std::move(run);
   return outputs;
+}
+
+void TrainingAgent::set_overwritten(const std::vector<size_t>& inputs) {
+  for (size_t i : inputs)
+    if (program_.input_slots[i] >= 0) overwritten_slots_.push_back(program_.input_slots[i]);
 }
 
 void TrainingAgent::observe(std::shared_ptr<const StepObserver> observer) {
@@ -153,7 +161,13 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
     if (slot < 0) continue;
     frame.slots[slot] = dys[i].defined() ? dys[i] : at::zeros(state.y_types[i].first, state.y_types[i].second);
   }
-  if (peak_backward_ == 0) run->meter = std::make_unique<MemoryMeter>(frame, true);
+  if (peak_backward_ == 0) {
+    std::vector<char> given(frame.slots.size(), false);
+    for (const int slot : program_.input_slots)
+      if (slot >= 0) given[slot] = true;
+    for (const auto& [slot, constant] : program.executor->plan().constants) given[slot] = true;
+    run->meter = std::make_unique<MemoryMeter>(frame, given);
+  }
   return run;
 }
 
@@ -168,7 +182,10 @@ void TrainingAgent::advance(BackwardRun& run, size_t end, const OutputSink& sink
       if (observer) (*observer)(step, f);
     };
     executor.run(run.frame, &sink, &measured, run.next, end);
-    if (end >= executor.step_count()) peak_backward_ = run.meter->peak();
+    if (end >= executor.step_count()) {
+      peak_backward_ = run.meter->peak();
+      backward_held_ = run.meter->held_at_peak();
+    }
   } else {
     executor.run(run.frame, &sink, observer.get(), run.next, end);
   }

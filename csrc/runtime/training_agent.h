@@ -85,6 +85,9 @@ class TrainingAgent {
   // Segment of each gradient (plan/gradient_segments.h); empty where nothing has a gradient.
   const std::vector<size_t>& segments() const { return segments_; }
 
+  // Graph inputs that the caller overwrites after each forward: backward reads a copy of those that it needs.
+  void set_overwritten(const std::vector<size_t>& inputs);
+
   // Called after each step of every run, on the thread that runs it; null: nobody.
   void observe(std::shared_ptr<const StepObserver> observer);
 
@@ -94,6 +97,9 @@ class TrainingAgent {
   int64_t peak_forward_bytes() const { return peak_forward_; }
   int64_t peak_backward_bytes() const { return peak_backward_; }
   int64_t saved_bytes() const { return saved_bytes_; }
+  // What made those peaks up.
+  const std::vector<HeldBytes>& forward_held() const { return forward_held_; }
+  const std::vector<HeldBytes>& backward_held() const { return backward_held_; }
   // The kept memory of the session's runs; null where the device's allocator keeps its own (every GPU's does).
   const StepMemory* memory() const { return memory_.get(); }
   // Of forward, then of every variant of backward (see Executor::take_times).
@@ -109,8 +115,10 @@ class TrainingAgent {
   std::mutex mutex_;
   std::map<std::vector<bool>, std::shared_ptr<BackwardProgram>> variants_;
   std::vector<size_t> segments_;
+  std::vector<int> overwritten_slots_;
   std::shared_ptr<const StepObserver> observer_;
   int64_t peak_forward_ = 0, peak_backward_ = 0, saved_bytes_ = 0;
+  std::vector<HeldBytes> forward_held_, backward_held_;
 };
 
 }  // namespace ortmodule

@@ -2,7 +2,8 @@
 // ai.ortmodule::PhiloxDropout, which recomputes its mask in backward from (seed, element index) instead of storing it.
 // AttentionDropout becomes PhiloxAttention, which stays one node and never stores a mask or a probability.
 //
-// Only when asked for: the numbers drawn are not those of PyTorch's eager dropout.
+// Only when asked for: the numbers drawn are not those of PyTorch's eager dropout. An inference session of a module in
+// train mode draws in the same way, because torch.utils.checkpoint runs the same forward first without gradients.
 #include "ops/resolve.h"
 #include "transforms/passes.h"
 
@@ -15,7 +16,7 @@ class CounterDropoutRule : public RewriteRule {
   std::vector<std::string> ops() const override { return {"Dropout"}; }
 
   bool match(const Node& node, const TransformContext& context) const override {
-    if (!context.training || context.options.dropout != "fast") return false;
+    if (context.options.dropout != "fast") return false;
     const NodeArg *mask = node.output(1), *mode = node.input(2);
     if (mask && (!mask->uses().empty() || mask->is_graph_output())) return false;
     // A seed asks for one fixed stream.
@@ -41,7 +42,7 @@ class CounterAttentionRule : public RewriteRule {
 
   // A graph output keeps its name and its node.
   bool match(const Node& node, const TransformContext& context) const override {
-    return context.training && context.options.dropout == "fast" && !node.output(0)->is_graph_output();
+    return context.options.dropout == "fast" && !node.output(0)->is_graph_output();
   }
 
   void rewrite(Graph& graph, Node& node, const TransformContext&) const override {

@@ -35,6 +35,9 @@ _STANDS_FOR = {
     "ortmodule::rnn_tanh": ("aten::rnn_tanh", "input"), "ortmodule::rnn_relu": ("aten::rnn_relu", "input"),
 }  # fmt: skip
 
+# Arguments that ask for a sparse gradient: of embedding and embedding_bag, and of gather.
+_SPARSE_GRADIENT = ("sparse", "sparse_grad")
+
 
 def onnx_type(dtype: torch.dtype) -> int:
     """The ONNX data type of a torch dtype.
@@ -61,6 +64,8 @@ def emit(c: Converter, target: torch._ops.OpOverload, args: Sequence[Any], kwarg
         else:
             texts.append("-")
             continue
+        if argument.name in _SPARSE_GRADIENT and given is True:
+            raise CaptureError(f"the operator '{schema.name}' is to give a sparse gradient, which no graph can hold")
         if argument.has_default_value() and _is_default(given, argument.default_value):
             texts.append("-")
         else:

@@ -5,6 +5,7 @@ torch whose effect an export would lose without a word:
 
 - `autograd.Function.apply`: traced through, the user's backward would be lost; becomes `ortmodule::python_op`.
 - `Tensor.data`: export takes what is made from it for a constant; becomes `detach`.
+- `len`: its result must be an int, so `len(x)` would fix the size; becomes `x.shape[0]`.
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
@@ -15,11 +16,13 @@ The patches are process-global, hence `LOCK`. No graph is read or written here.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import itertools
 import logging
 import re
+import signal
 import threading
 import traceback
 import types
@@ -43,7 +46,9 @@ from .reads import AttributeReads, recorded_reads
 
 __all__ = [
     "LOCK",
+    "captured_elsewhere",
     "current_source_line",
+    "deferred_interrupt",
     "export_guards",
     "recompute_region",
     "release_example_inputs",
@@ -54,9 +59,41 @@ __all__ = [
 ]
 
 LOCK = threading.RLock()
+_capturing: list[int] = []  # the thread that captures
 _MISSING = object()
 _TORCH_ROOT = str(Path(torch.__file__).parent)
 _OUR_ROOT = str(Path(__file__).parent)
+
+
+def captured_elsewhere() -> bool:
+    """Whether another thread captures at this moment."""
+    return any(thread != threading.get_ident() for thread in _capturing)
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Holds a Ctrl-C back until its end: in the midst of torch's dispatch an exception may end the whole process.
+
+    A second one is not held back.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[tuple[int, types.FrameType | None]] = []
+
+    def hold(number: int, frame: types.FrameType | None) -> None:
+        if held:
+            handler(number, frame)
+        held.append((number, frame))
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 def user_source_line(error: BaseException) -> str | None:
@@ -96,8 +133,11 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
     calls: list[FunctionCall] = []
     thread = threading.get_ident()
     with _quiet_torch(), contextlib.ExitStack() as stack:
+        _capturing.append(thread)
+        stack.callback(_capturing.pop)
         stack.enter_context(_replaced_apply(thread))
         stack.enter_context(_replaced_data(thread))
+        stack.enter_context(_replaced_len(thread))
         for owner, name, make in _patches():
             stack.enter_context(_replaced(owner, name, make, thread))
         stack.enter_context(recorded_reads(reads, thread))
@@ -215,6 +255,23 @@ def _replaced_data(thread: int) -> Iterator[None]:
         yield
     finally:
         delattr(torch.Tensor, "data")
+
+
+@contextlib.contextmanager
+def _replaced_len(thread: int) -> Iterator[None]:
+    """Makes `len` of a traced tensor its first size, which may be symbolic."""
+    original = builtins.len
+
+    def length(value: Any, /) -> Any:
+        if isinstance(value, FakeTensor) and value.dim() > 0 and threading.get_ident() == thread:
+            return value.shape[0]
+        return original(value)
+
+    setattr(builtins, "len", length)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(builtins, "len", original)  # noqa: B010
 
 
 def _recurrent(name: str, original: Any) -> Any:

@@ -15,18 +15,21 @@ import dataclasses
 import functools
 import random
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.nn.modules.module as torch_module
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
 from . import compat, regions, writes
 from .function_call import FunctionCall
 from .reads import AttributeReads
+from .settings import recorded_settings
 
 __all__ = ["Exported", "export_module", "flatten_call"]
 
@@ -45,6 +48,7 @@ class Exported:
         calls: the custom autograd Functions that the graph refers to.
         attributes: (module FQN, attribute, value) for the plain attributes that the forward read.
         changed_attributes: `module.attribute` of those that the forward itself changed.
+        settings: what of the call's settings the forward asked about (settings.py).
         seconds: wall seconds per step of the export.
     """
 
@@ -55,6 +59,7 @@ class Exported:
     calls: list[FunctionCall]
     attributes: list[tuple[str, str, Any]]
     changed_attributes: list[str]
+    settings: list[str]
     seconds: dict[str, float]
 
 
@@ -70,12 +75,18 @@ class _Wrapper(torch.nn.Module):
     """The traced module: tensors in, tensors out."""
 
     def __init__(
-        self, module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, reads: AttributeReads
+        self,
+        module: torch.nn.Module,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        reads: AttributeReads,
+        flags: Mapping[int, Any],
     ) -> None:
         super().__init__()
         self.module = module
         self._reads = reads
         self._leaves = leaves
+        self._flags = {i: (value, leaves[i].dtype, leaves[i].device) for i, value in flags.items()}
         self._spec = spec
         self._autocast = [
             (device, torch.get_autocast_dtype(device))
@@ -87,7 +98,10 @@ class _Wrapper(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> list[Any]:
         given = iter(tensors)
-        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        leaves = [
+            self._flag(*self._flags[i]) if i in self._flags else next(given) if isinstance(leaf, torch.Tensor) else leaf
+            for i, leaf in enumerate(self._leaves)
+        ]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         with contextlib.ExitStack() as stack:
             for device, dtype in self._autocast:
@@ -97,6 +111,10 @@ class _Wrapper(torch.nn.Module):
             result = self.module(*args, **kwargs)
         self._reads.finish()
         return self._collect(result)
+
+    @staticmethod
+    def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.tensor(value, dtype=dtype, device=device)
 
     def _collect(self, result: Any) -> list[Any]:
         flat, self.result.spec = _flatten_result(result)
@@ -172,6 +190,11 @@ def _holds_tensor(value: Any, depth: int = 3) -> bool:
 
 def _refuse_python_at_each_call(module: torch.nn.Module) -> None:
     """Hooks (but torch's own, weight_norm's, which only compute) must run in Python at each call, and so must DDP."""
+    for hook in (*torch_module._global_forward_hooks.values(), *torch_module._global_forward_pre_hooks.values()):
+        text = getattr(hook, "__qualname__", type(hook).__name__)
+        raise CaptureError(f"the forward hook {text} is registered for every module and runs in Python at each call")
+    if torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks:
+        raise CaptureError("a backward hook is registered for every module; a captured graph cannot honor it")
     for name, child in module.named_modules():
         where = f"module '{name}'" if name else "the module"
         if isinstance(child, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
@@ -187,7 +210,11 @@ def _refuse_python_at_each_call(module: torch.nn.Module) -> None:
 
 
 def export_module(
-    module: torch.nn.Module, leaves: list[Any], spec: pytree.TreeSpec, dynamic: set[tuple[int, int]]
+    module: torch.nn.Module,
+    leaves: list[Any],
+    spec: pytree.TreeSpec,
+    dynamic: set[tuple[int, int]],
+    flags: Mapping[int, Any],
 ) -> Exported:
     """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
 
@@ -195,22 +222,31 @@ def export_module(
         module: the user's module; its parameters, buffers and random state are left as they are.
         leaves, spec: the call, as `flatten_call` gives it.
         dynamic: (leaf index, axis) pairs whose size shall stay symbolic where the module allows it.
+        flags: by leaf index, the values of tensors that shall be constants.
 
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
     """
     _refuse_python_at_each_call(module)
-    tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and i not in flags]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     reads = AttributeReads(module)
     seconds: dict[str, float] = {}
-    wrapper = _Wrapper(module, leaves, spec, reads)
+    asked: set[str] = set()
+    wrapper = _Wrapper(module, leaves, spec, reads, flags)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
-    with compat.LOCK, _same_random_state(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
+    with (
+        compat.LOCK,
+        compat.deferred_interrupt(),
+        _same_random_state(),
+        warnings.catch_warnings(),
+        contextlib.ExitStack() as stack,
+    ):
         warnings.simplefilter("ignore")
         for context in autocast_off:
             stack.enter_context(context)
         calls = stack.enter_context(compat.traced_module_calls(reads))
+        stack.enter_context(recorded_settings(asked, threading.get_ident()))
         try:
             example = _distinct([leaves[i] for i in tensor_index])
             wanted = (shapes,) if shapes else None
@@ -218,7 +254,7 @@ def export_module(
                 seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
             regions.inline_regions(program)
-            writes.keep_histories(program.graph_module)
+            writes.keep_histories(program)
             regions.refuse_control_flow(program.graph_module)
             if not regions.is_convertible(program.graph_module):
                 writes.refuse_kept_histories(program.graph_module)
@@ -232,7 +268,9 @@ def export_module(
     result = wrapper.result
     assert result.spec is not None
     attributes = [(owner, name, value) for (owner, name), value in reads.values.items()]
-    return Exported(program, tensor_index, result.outputs, result.spec, calls, attributes, reads.changed, seconds)
+    return Exported(
+        program, tensor_index, result.outputs, result.spec, calls, attributes, reads.changed, sorted(asked), seconds
+    )
 
 
 def _distinct(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:

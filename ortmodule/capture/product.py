@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -80,6 +80,7 @@ class Captured:
         baked: (flat leaf index, value) for the call's leaves that are not tensors; the graph holds for these only.
         attributes: (module FQN, attribute name, value) for the plain attributes the forward read, baked as well.
         changed_attributes: those of them that the forward itself changes from call to call.
+        settings: the call's settings that the forward asked about; the graph holds for their present answers only.
         guards: the conditions on input sizes, as text.
         check: called with the call's flat tensors in order; the text of the first failed condition, or None.
         specialized: a sentence for each size that was asked to be dynamic and that the module fixes.
@@ -87,6 +88,7 @@ class Captured:
         needs_python: objects that the graph refers to by number and that must live as long as it.
         seconds: wall seconds per step.
         trace: what the graph was made from; only where `capture` was asked to keep it.
+        flags: by flat leaf index, the values of the tensors that were baked in.
     """
 
     model: onnx.ModelProto
@@ -101,6 +103,7 @@ class Captured:
     baked: list[tuple[int, Any]]
     attributes: list[tuple[str, str, Any]]
     changed_attributes: list[str]
+    settings: list[str]
     guards: list[str]
     check: Callable[[Sequence[torch.Tensor]], str | None]
     specialized: list[str]
@@ -108,6 +111,7 @@ class Captured:
     needs_python: list[FunctionCall]
     seconds: dict[str, float]
     trace: Trace | None = None
+    flags: dict[int, Any] = dataclasses.field(default_factory=dict)
 
 
 def capture(
@@ -118,6 +122,7 @@ def capture(
     dynamic_dims: Iterable[tuple[int, int]] | None = None,
     keep_trace: bool = False,
     optional_dims: Iterable[tuple[int, int]] = (),
+    flags: Mapping[int, Any] | None = None,
 ) -> Captured:
     """Captures `module(*args, **kwargs)` as an ONNX graph, in the module's present mode and the caller's autocast.
 
@@ -129,6 +134,7 @@ def capture(
         dynamic_dims: (index among the flat leaves of (args, kwargs), axis) of the sizes to keep symbolic. None: static.
         keep_trace: whether the result's `trace` is kept.
         optional_dims: further ones, to be kept symbolic if the module does not fix them.
+        flags: by flat leaf index, the value of each tensor on which the forward branches; the graph holds for it only.
 
     Raises:
         CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
@@ -137,10 +143,11 @@ def capture(
     optional = set(optional_dims) - dynamic
     with compat.LOCK:
         leaves, in_spec = flatten_call(args, kwargs)
-        exported = export_module(module, leaves, in_spec, dynamic | optional)
+        exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {})
         start = time.perf_counter()
         assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
         captured = assembly.captured(leaves, in_spec, dynamic, optional)
+        captured.flags = dict(flags or {})
         captured.seconds["convert"] = time.perf_counter() - start
         if keep_trace:
             captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
@@ -164,6 +171,10 @@ class _Assembly:
         self.named: dict[str, list[str]] = {"parameter": [], "buffer": [], "constant": []}
         self.constants: dict[str, torch.Tensor] = {}
         self.declared: set[str] = set()
+        signature = self.program.graph_signature
+        kept = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+        # The module's own tensors that are given a new value, perhaps without a look at the old one.
+        self.written = {self._name(s.target) for s in signature.output_specs if s.kind in kept and s.target}
 
     def captured(
         self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: set[tuple[int, int]],
@@ -189,8 +200,8 @@ class _Assembly:
             self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
             outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
-            self.exported.attributes, self.exported.changed_attributes, conditions, guards.compile_check(conditions),
-            specialized, fixed, self.exported.calls, self.exported.seconds,
+            self.exported.attributes, self.exported.changed_attributes, self.exported.settings, conditions,
+            guards.compile_check(conditions), specialized, fixed, self.exported.calls, self.exported.seconds,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -224,7 +235,8 @@ class _Assembly:
                 self.converter.define(node, self.builder.const(tensor.tolist(), tensor.dtype))
                 return
         if name not in shared:
-            if not node.users and not any(s[1] == name and n.users for n, s in self.sources.items()):
+            used = node.users or any(s[1] == name and n.users for n, s in self.sources.items())
+            if not used and name not in self.written:
                 return
             shared[name] = self._declare(node, name)
             self.named[kind].append(shared[name].name)
@@ -326,7 +338,10 @@ def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
         given = []
     positional = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = []
-    paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs))[0]
+    try:
+        paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs))[0]
+    except ValueError:  # a class that is registered without names for its parts
+        return [f"leaf{i}" for i in range(len(pytree.tree_leaves((args, kwargs))))]
     for path, _ in paths:
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path[1:]]
         if path[0].idx == 0:

@@ -1,4 +1,4 @@
-"""Which Python values a traced forward reads from its modules and from the objects that they hold.
+"""Which Python values a traced forward reads from its modules and from the objects that they hold, and which it sets.
 
 Such values are baked into the graph; a later call must find the same ones. Reads are noted by the attribute access
 itself: nn.Module's for the modules' own attributes, and, for an object that a module holds (a configuration, a
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .values import same, snapshot
 
@@ -29,6 +30,7 @@ _KINDS = (
     bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor, tuple, list, dict, set, frozenset, enum.Enum,
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
 )  # fmt: skip
+_PLAIN = (bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
 _MISSING = object()
@@ -69,6 +71,12 @@ def holds(now: Any, noted: Any) -> bool:
     return now is noted or same(now, noted)
 
 
+def _holds_fake(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_holds_fake, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, FakeTensor)
+
+
 def _is_settings(value: Any) -> bool:
     """Whether a value is an object whose attributes are worth noting, not one that computes."""
     kind = type(value)
@@ -93,7 +101,9 @@ class AttributeReads:
         self._places: dict[int, tuple[Any, str, str]] = {}  # id of an object -> it, and where it was first met
         self.watch_class: Callable[[type], None] = lambda kind: None  # set while reads are recorded
         self.values: dict[tuple[str, str], Any] = {}
+        self._read: set[tuple[str, str]] = set()
         self.changed: list[str] = []
+        self._before = {module: dict(vars(module)) for module in self._names}
 
     def record(self, module: torch.nn.Module, name: str, value: Any) -> None:
         """Notes one read of `module.name`; the first value wins."""
@@ -104,7 +114,10 @@ class AttributeReads:
         if name in vars(module) or _is_class_setting(type(module), name):  # type: ignore[arg-type]
             owner = self._names.get(module)
             if owner is not None:
-                self._note(owner, name, value)
+                self._read.add((owner, name))
+                # What the forward has set before it reads it is no input of it.
+                if holds(value, self._before[module].get(name, getattr(type(module), name, _MISSING))):
+                    self._note(owner, name, value)
 
     def record_object(self, holder: Any, name: str, value: Any) -> None:
         """Notes one read of an object that a module holds."""
@@ -115,7 +128,7 @@ class AttributeReads:
             self._note(place[1], f"{place[2]}.{name}", value)
 
     def _note(self, owner: str, path: str, value: Any) -> None:
-        if (owner, path) in self.values:
+        if (owner, path) in self.values or isinstance(value, FakeTensor):  # the latter the forward itself has set
             return
         if isinstance(value, _KINDS):
             self.values[owner, path] = snapshot(value)
@@ -130,8 +143,49 @@ class AttributeReads:
             else:
                 self.watch_class(type(value))
 
+    def _set(self) -> Iterator[tuple[torch.nn.Module, str, bool]]:
+        """The attributes that the traced forward has set and left different, and whether it left a tensor there: the
+        trace's own, which stands for no real one. Not what it also reads: what a forward tells itself is in the graph.
+        """
+        for module, before in self._before.items():
+            for name, value in list(vars(module).items()):
+                was = before.get(name, getattr(type(module), name, _MISSING))
+                if value is was or name in _MODULE_INTERNALS:
+                    continue
+                if _holds_fake(value):
+                    yield module, name, True
+                elif isinstance(value, _PLAIN) and not type(module).__module__.startswith("torch."):
+                    if (self._names[module], name) not in self._read and not holds(value, was):
+                        yield module, name, False
+
+    def _reset(self, module: torch.nn.Module, name: str) -> None:
+        if name in self._before[module]:
+            vars(module)[name] = self._before[module][name]
+        else:
+            del vars(module)[name]
+
+    def restore(self) -> None:
+        """Gives the attributes that hold tensors of the trace back what they were."""
+        for module, name, tensor in list(self._set()):
+            if tensor:
+                self._reset(module, name)
+
+    def _note_change(self, owner: str, path: str) -> None:
+        name = f"{owner}.{path}".lstrip(".")
+        if name not in self.changed:
+            self.changed.append(name)
+
     def finish(self) -> None:
         """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
+        for module, name, tensor in list(self._set()):
+            if not tensor:
+                self._reset(module, name)
+            elif name[0] == "_" and type(module).__module__.startswith("torch."):
+                continue
+            # weight_norm and its like set such an attribute before each forward, which alone reads it.
+            hooks = module._forward_pre_hooks.values()
+            if not any(str(type(hook).__module__).startswith("torch.nn.utils.") for hook in hooks):
+                self._note_change(self._names[module], name)
         for (owner, path), value in list(self.values.items()):
             try:
                 holder, name = holder_of(self._root, owner, path)
@@ -144,7 +198,7 @@ class AttributeReads:
                 # A default chosen at the first call (transformers' `config.problem_type`): from now on it is that.
                 self.values[owner, path] = now
                 continue
-            self.changed.append(f"{owner}.{path}".lstrip("."))
+            self._note_change(owner, path)
             # What the traced forward put into a container stands for no real value.
             if type(now) is list and type(value) is list:
                 now[:] = value
@@ -185,6 +239,7 @@ def recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
         yield
     finally:
         delattr(torch.nn.Module, "__getattribute__")
+        reads.restore()
         reads.watch_class = lambda kind: None
         for kind, raw in before.items():
             if raw is _MISSING:

@@ -21,6 +21,7 @@ from .autocast import AutocastRegion
 from .compat import storage_of
 
 __all__ = [
+    "MADE_WITHOUT_GRADIENT",
     "PART_VIEWS",
     "WITHOUT_HISTORY",
     "detached",
@@ -35,9 +36,17 @@ __all__ = [
 _SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 _DETACH = torch.ops.aten.detach.default
+_DETACH_IN_PLACE = torch.ops.aten.detach_.default  # `torch.tensor(1.0)` leaves one in the trace
 PART_VIEWS = (torch.ops.aten.slice.Tensor, torch.ops.aten.select.int)
 # Marks a write that was made under no_grad.
 WITHOUT_HISTORY = "ortmodule_without_history"
+# Operators that return their argument itself where there is nothing to do.
+_MAYBE_ITS_ARGUMENT = {
+    f"aten::{name}"
+    for name in ("to", "type_as", "contiguous", "dropout", "alpha_dropout", "feature_dropout", "flatten")
+} | {"aten::resolve_conj", "aten::resolve_neg"}
+# Marks a tensor that an operator under no_grad made: it has no history to keep.
+MADE_WITHOUT_GRADIENT = "ortmodule_made_without_gradient"
 _DUNDER = {"__iand__": "__and__", "__ior__": "__or__", "__ixor__": "__xor__"}
 
 
@@ -114,16 +123,56 @@ def _copy_body(
                 if without_grad and is_write(env[inner]):
                     env[inner].meta[WITHOUT_HISTORY] = True
                     _detach_operands(module, env[inner])
+                elif without_grad and _is_fresh(env[inner]):
+                    env[inner].meta[MADE_WITHOUT_GRADIENT] = True
         if without_grad:
-            results = [r if _written_root(r) in operands else detached(module, r) for r in results]
+            results = [r if _same_tensor(r) in operands else detached(module, r) for r in results]
     return results
+
+
+def _same_tensor(value: Any) -> Any:
+    """The node that first made the very tensor object that `value` is: an in-place operator and a conversion to what
+    the tensor is already return their argument, with its history, and the trace knows it by the new name from then on.
+    """
+    while isinstance(value, Node) and (is_write(value) or _returns_its_argument(value)):
+        value = value.args[0]
+    return value
+
+
+def _returns_its_argument(node: Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.name not in _MAYBE_ITS_ARGUMENT:
+        return False
+    argument, result = (n.meta.get("val") if isinstance(n, Node) else None for n in (node.args[0], node))
+    if not isinstance(argument, torch.Tensor) or not isinstance(result, torch.Tensor):
+        return False
+    return (
+        storage_of(argument) == storage_of(result)
+        and (argument.dtype, argument.device) == (result.dtype, result.device)
+        and (argument.shape, argument.stride()) == (result.shape, result.stride())
+    )
+
+
+def _is_fresh(node: Node) -> bool:
+    """Whether a node's result has memory of its own."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    given = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    return storage_of(node.meta["val"]) not in map(storage_of, given)
 
 
 def _written_root(value: Any) -> Any:
     """What an in-place operator's result is; `value` itself where it is no such result."""
     while isinstance(value, Node) and is_write(value):
-        value = value.args[0]
+        value = _written(value)
     return value
+
+
+def _written(node: Node) -> Any:
+    """The argument that a write goes into: the first, or `out`."""
+    target: Any = node.target
+    position = mutated_argument(target) or 0
+    name = target._schema.arguments[position].name
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name)
 
 
 def detached(module: GraphModule, value: Any) -> Any:
@@ -138,8 +187,14 @@ def detached(module: GraphModule, value: Any) -> Any:
 
 def _detach_operands(module: GraphModule, node: Node) -> None:
     """A write under no_grad stores values without their history."""
+    kept = _written(node)
+
+    def without_history(value: Any) -> Any:
+        return detached(module, value) if isinstance(value, Node) and value is not kept else value
+
     with module.graph.inserting_before(node):
-        node.args = (node.args[0], *(detached(module, a) if isinstance(a, Node) else a for a in node.args[1:]))
+        node.args = tuple(map(without_history, node.args))
+        node.kwargs = {name: without_history(value) for name, value in node.kwargs.items()}
 
 
 def is_write(node: Node) -> bool:
@@ -197,7 +252,8 @@ def is_convertible(module: GraphModule) -> bool:
     for node in writes:
         operator: Any = node.target
         written: Any = node.args[0]
-        if torch.Tag.inplace_view in operator.tags or mutated_argument(operator) != 0:
+        changes_view = torch.Tag.inplace_view in operator.tags and operator is not _DETACH_IN_PLACE
+        if changes_view or mutated_argument(operator) != 0:
             return False
         if functional_form(operator) is None:
             return False

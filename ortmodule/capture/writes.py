@@ -15,28 +15,37 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
-from .regions import WITHOUT_HISTORY, detached, functional_form, is_write, mutated_argument
+from .regions import MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY, detached, functional_form, is_write, mutated_argument
 
 __all__ = ["keep_histories", "refuse_kept_histories"]
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+_DETACH_IN_PLACE = torch.ops.aten.detach_.default
 _WITH_VALUE = "ortmodule::with_value_"
 
 
-def keep_histories(module: GraphModule) -> None:
+def keep_histories(program: torch.export.ExportedProgram) -> None:
     """Rewrites, in place, every write without a history into a tensor that may have one."""
+    module = program.graph_module
     graph = module.graph
+    without = {*program.graph_signature.inputs_to_buffers, *program.graph_signature.inputs_to_lifted_tensor_constants}
     order = {node: i for i, node in enumerate(graph.nodes)}
     history: set[Node] = set()
     changed = False
     for node in list(graph.nodes):
-        if _starts_history(node) or (node.target not in _ALIASES and not history.isdisjoint(node.all_input_nodes)):
+        inherits = node.target not in _ALIASES and MADE_WITHOUT_GRADIENT not in node.meta
+        if (
+            _starts_history(node)
+            and node.name not in without
+            or inherits
+            and not history.isdisjoint(node.all_input_nodes)
+        ):
             history.add(node)
         if node.op != "call_function" or not is_write(node) or mutated_argument(node.target) != 0:
             continue
         written = node.args[0]
         origin = _origin(written)
-        hidden = origin is not written or WITHOUT_HISTORY in node.meta
+        hidden = origin is not written or (WITHOUT_HISTORY in node.meta and node.target is not _DETACH_IN_PLACE)
         if hidden and origin in history and functional_form(node.target) is not None:
             history.add(_rewritten(module, node, origin, order))
             changed = True

@@ -352,6 +352,11 @@ def through_data(m: Lambda, x: Tensor) -> Tensor:
     return m.linear(x) * m.linear.weight.data.sum()
 
 
+def clamped_and_read_in_backward(m: Lambda, x: Tensor) -> Tensor:
+    m.linear.weight.data.clamp_(-0.3, 0.3)
+    return m.linear(torch.tanh(m.linear(x)))
+
+
 def hidden_write(m: Lambda, x: Tensor) -> Tensor:
     h = m.linear(x)
     with torch.no_grad():
@@ -408,6 +413,7 @@ FORWARDS: dict[str, Any] = {
     "straight through": lambda m, x: m.linear(x) + (m.linear(x).round() - m.linear(x)).detach(),
     "a parameter written under no_grad keeps its gradient": clamped,
     "a parameter written through .data keeps its gradient": through_data,
+    "a parameter written through .data is read again in backward": clamped_and_read_in_backward,
     "a value written under no_grad keeps its history": hidden_write,
 }
 for name, forward in FORWARDS.items():

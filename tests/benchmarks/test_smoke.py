@@ -82,3 +82,13 @@ def test_overhead_takes_the_kernels_off(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(out.read_text())["rows"]
     assert row["calls"] > 0 and row["kernels"] > 0 and row["checks"] > 0 and row["eager"] > 0
+
+
+def test_roofline_gives_bounds_and_how_far_the_runners_are(tmp_path: Path) -> None:
+    out = tmp_path / "roofline.json"
+    arguments = "--models tiny --runners eager --small --rounds 1 --samples 1 --threads 1 --json"
+    done = run("roofline.py", *arguments.split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["gflop"] > 0 and 0 < row["bound_ms"] <= row["products_ms"] * 1.01
+    assert row["x_bound"] == pytest.approx(row["fb_ms"] / row["bound_ms"])

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ortmodule.capture import aten_node
+from tests.ops.samples_recurrent import torch_layer
 
 TYPES = aten_node._TORCH_TYPES
 ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
@@ -418,3 +419,8 @@ def Resize(x, roi=None, scales=None, sizes=None, *, mode, coordinate_transformat
     if mode == "nearest":
         return F.interpolate(x, **by)
     return F.interpolate(x, **by, mode="bilinear", align_corners=coordinate_transformation_mode == "align_corners")
+
+
+@operator
+def RecurrentLayer(x, *inputs, mode, reverse=0, batch_first=0):
+    return torch_layer(x, *inputs, mode=mode, reverse=reverse, batch_first=batch_first)

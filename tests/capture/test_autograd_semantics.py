@@ -163,6 +163,24 @@ def test_no_grad_block_stops_the_gradient() -> None:
         assert_same_training(captured, module, (torch.randn(4, 8),))
 
 
+@pytest.mark.parametrize(
+    "convert",
+    [lambda h: h.to(torch.float32), lambda h: h.float().contiguous(), lambda h: F.dropout(h, 0.0).type_as(h)],
+    ids=["to", "contiguous", "dropout"],
+)
+def test_conversion_under_no_grad_to_what_a_tensor_is_already_keeps_its_gradient(convert: Callable[..., Any]) -> None:
+    """It returns the tensor itself, which the trace calls by the new name from then on."""
+
+    def forward(m: Module, x: torch.Tensor) -> torch.Tensor:
+        h = m.linear(x)
+        with torch.no_grad():
+            scores = convert(h) * 2
+        return (h * h * scores).sum()
+
+    module = Module(forward)
+    assert_same_training(capture(module, (torch.randn(4, 8),)), module, (torch.randn(4, 8),))
+
+
 def test_result_of_a_no_grad_block_is_returned() -> None:
     module = Module(no_grad_result)
     captured = capture(module, (torch.randn(4, 8),))

@@ -9,8 +9,6 @@ from tests import zoo
 
 from .parity import assert_same_training, assert_valid, aten_nodes
 
-WITH_ATEN = {"lstm", "gru"}
-
 
 @pytest.mark.parametrize("name", zoo.ALL)
 def test_static_graph_equals_eager(name: str) -> None:
@@ -18,8 +16,7 @@ def test_static_graph_equals_eager(name: str) -> None:
     captured = capture(sample.module, (), sample.inputs)
     assert_valid(captured)
     print(name, "ATen nodes:", dict(aten_nodes(captured)), "seconds:", captured.seconds)
-    if name not in WITH_ATEN:
-        assert not aten_nodes(captured)
+    assert not aten_nodes(captured)
     assert_same_training(captured, sample.module, (), sample.inputs, zoo.loss_of)
 
 
@@ -32,8 +29,7 @@ def test_dynamic_graph_holds_at_other_sizes(name: str) -> None:
     captured = capture(sample.module, (), sample.inputs, dynamic_dims=dims)
     assert_valid(captured)
     assert not captured.specialized
-    if name not in WITH_ATEN:
-        assert not aten_nodes(captured)
+    assert not aten_nodes(captured)
     for batch, seq in ((3, 16), (5, 23), (2, 40)):
         seq = 16 if name in zoo.STATIC_SEQUENCE else seq
         other = zoo.build(name, batch, seq)

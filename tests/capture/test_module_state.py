@@ -254,3 +254,35 @@ def test_autocast_around_the_call_becomes_casts() -> None:
     for p, w in zip(module.parameters(), wanted, strict=True):
         torch.testing.assert_close(p.grad, w)
     assert torch.is_autocast_enabled("cpu") is False
+
+
+def test_tensor_made_in_the_forward_needs_no_functionalization() -> None:
+    module = Module(lambda m, x: (m.linear(x) * torch.tensor(0.5)).sum())
+    captured = capture(module, (torch.randn(4, 8),))
+    assert "functionalize" not in captured.seconds
+    assert_same_training(captured, module, (torch.randn(4, 8),))
+
+
+def test_detach_in_place_stops_the_gradient() -> None:
+    def forward(m: Module, x: torch.Tensor) -> torch.Tensor:
+        h = m.linear(x)
+        kept = h * 2
+        h.detach_()
+        return (kept * h).sum()
+
+    module = Module(forward)
+    captured = capture(module, (torch.randn(4, 8),))
+    assert_same_training(captured, module, (torch.randn(4, 8),))
+
+
+def test_attribute_that_the_forward_only_sets_is_noted() -> None:
+    def forward(m: Module, x: torch.Tensor) -> torch.Tensor:
+        m.rows = x.shape[1] + 1
+        m.kind, m.columns = "linear", x.shape[1]
+        m.columns *= 2
+        return m.linear(x).sum() / m.columns
+
+    module = Module(forward)
+    module.kind = "linear"
+    assert capture(module, (torch.randn(4, 8),)).changed_attributes == ["rows"]
+    assert not hasattr(module, "rows")

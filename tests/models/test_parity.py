@@ -15,7 +15,6 @@ from ortmodule.report import Report
 from tests import zoo
 
 SIZES = ((3, 16), (5, 23), (2, 40))
-WITH_ATEN = ("lstm", "gru")
 WITH_DROPOUT = ("mlp", "lstm", "bert", "gpt2", "llama", "t5", "vit", "mixtral", "whisper")
 
 
@@ -90,10 +89,7 @@ class TestFamily:
             assert len(report.exports) <= 2, report
 
     def test_no_operator_is_left_to_aten(self, name: str) -> None:
-        if name not in WITH_ATEN:
-            assert outcome(name).report.aten_nodes == {}
-        else:
-            print(name, outcome(name).report.aten_nodes)
+        assert outcome(name).report.aten_nodes == {}
 
 
 @pytest.mark.parametrize("name", WITH_DROPOUT)

@@ -32,6 +32,54 @@ def bias_dropout_cases(dtype: torch.dtype) -> list[Case]:
     ]
 
 
+def bits(mask: Tensor) -> Tensor:
+    """A mask with one bit per element, uint32."""
+    flat = F.pad(mask.flatten().long(), (0, -mask.numel() % 32)).view(-1, 32)
+    return (flat << torch.arange(32)).sum(1).to(torch.uint32)
+
+
+def bitmask_bias_dropout(*inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+    y, mask = bias_dropout(*inputs)
+    return y, bits(mask)
+
+
+def bitmask_dropout(x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    return bitmask_bias_dropout(x, torch.zeros((), dtype=x.dtype), None, ratio, training)
+
+
+def bitmask_dropout_cases(dtype: torch.dtype) -> list[Case]:
+    x, ratio = rand(3, 5, 4, dtype=dtype), torch.tensor(0.25)
+    return [Case((x, ratio, torch.tensor(True)), {}, (1, 2), outputs=2), Case((x,), outputs=2)]
+
+
+def bitmask_dropout_grad(dy: Tensor, mask: Tensor, ratio: Tensor, training: Tensor) -> Tensor:
+    kept = (mask.long()[:, None] >> torch.arange(32)) & 1
+    return dy * kept.flatten()[: dy.numel()].view(dy.shape) / (1 - float(ratio)) if training else dy
+
+
+def bitmask_grad_cases(dtype: torch.dtype) -> list[Case]:
+    dy = rand(3, 5, 4, dtype=dtype)
+    mask = bits(rand(3, 5, 4, dtype=torch.bool))
+    return [Case((dy, mask, torch.tensor(0.25), torch.tensor(on))) for on in (True, False)]
+
+
+def bias_softmax_dropout(
+    x: Tensor, bias: Tensor, ratio: Tensor | None = None, *, is_inner_broadcast: int, axis: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    total, keep = x + bias, 1 - (0.5 if ratio is None else float(ratio))
+    softmax = torch.softmax(total.flatten(axis), -1).view(total.shape)
+    mask = torch.empty_like(softmax, dtype=torch.bool).bernoulli_(keep)
+    return softmax * mask / keep, mask, softmax
+
+
+def bias_softmax_dropout_cases(dtype: torch.dtype) -> list[Case]:
+    x, ratio = rand(2, 3, 4, dtype=dtype), torch.tensor(0.25)
+    return [
+        Case((x, rand(2, 1, 4, dtype=dtype), ratio), {"axis": 2, "is_inner_broadcast": 1}, (2,), outputs=3),
+        Case((x, rand(3, 4, dtype=dtype)), {"is_inner_broadcast": 0}, outputs=3),
+    ]
+
+
 def softmax_dropout_grad(dy: Tensor, mask: Tensor, y: Tensor, ratio: Tensor, axis: int = -1) -> Tensor:
     g = dy * mask / (1 - float(ratio))
     return y * (g - (g * y).sum(axis, keepdim=True))
@@ -186,6 +234,18 @@ def self_attention_cases(dtype: torch.dtype) -> list[Case]:
 
 LOOSE = 5e-2
 ROWS = [
+    Row("BitmaskDropout", bitmask_dropout, bitmask_dropout_cases, MICROSOFT, tolerance=LOOSE),
+    Row("BitmaskBiasDropout", bitmask_bias_dropout, bias_dropout_cases, MICROSOFT, tolerance=LOOSE),
+    Row(
+        "BitmaskDropoutGrad",
+        bitmask_dropout_grad,
+        bitmask_grad_cases,
+        MICROSOFT,
+        differentiable=False,
+        tolerance=LOOSE,
+        refuses=True,
+    ),
+    Row("BiasSoftmaxDropout", bias_softmax_dropout, bias_softmax_dropout_cases, MICROSOFT, tolerance=LOOSE),
     Row("BiasDropout", bias_dropout, bias_dropout_cases, MICROSOFT, tolerance=LOOSE),
     Row(
         "SoftmaxDropoutGrad",

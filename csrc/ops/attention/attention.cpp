@@ -64,7 +64,7 @@ void infer_attention(InferContext& c) {
     Dim keys = k->length;
     if (c.has(4)) {
       const Shape* past = c.shape_of_rank(4, 4);
-      keys = past ? keys + (*past)[2] : c.fresh_dim();
+      keys = past ? keys + (*past)[2] : c.fresh_shape(4)[3];  // the first three are lse's
     }
     present_key = Shape{k->batch, k->heads, keys, k->size};
     present_value = Shape{v->batch, v->heads, keys, v->size};

@@ -29,8 +29,9 @@ void infer_multi_head(InferContext& c) {
   if (q && v && (v->size() == 3 || v->size() == 4))
     y = Shape{(*q)[0], (*q)[1], v->size() == 3 ? (*v)[2] : (*v)[3] * Dim(heads)};
   c.out(0, c.dtype(0), std::move(y));
-  c.out(1, c.dtype(0), c.fresh_shape(4));
-  c.out(2, c.dtype(0), c.fresh_shape(4));
+  const Shape present = c.fresh_shape(8);  // a value's head size may be another than a key's
+  c.out(1, c.dtype(0), Shape(present.begin(), present.begin() + 4));
+  c.out(2, c.dtype(0), Shape(present.begin() + 4, present.end()));
 }
 
 void infer_self_attention(InferContext& c) {

@@ -86,11 +86,12 @@ ORTMODULE_OP("com.microsoft", SplitTraining, 1)
     .infer([](InferContext& c) {
       const Shape* x = c.shape(0);
       const auto sizes = c.dims_value(1);
+      const Shape unknown = c.fresh_shape(c.node().outputs().size());
       for (size_t i = 0; i < c.node().outputs().size(); ++i) {
         std::optional<Shape> y;
         if (x) {
           y = *x;
-          (*y)[c.axis(c.attr_int("axis", 0), x->size())] = sizes && i < sizes->size() ? (*sizes)[i] : c.fresh_dim();
+          (*y)[c.axis(c.attr_int("axis", 0), x->size())] = sizes && i < sizes->size() ? (*sizes)[i] : unknown[i];
         }
         c.out(i, c.dtype(0), std::move(y));
       }

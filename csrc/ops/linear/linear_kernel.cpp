@@ -10,7 +10,10 @@ namespace ortmodule {
 namespace {
 
 // A vector is one row.
-at::Tensor as_matrix(const at::Tensor& t) { return t.dim() > 1 ? t.flatten(0, -2) : t.unsqueeze(0); }
+at::Tensor as_matrix(const at::Tensor& t) {
+  if (t.dim() == 2) return t;
+  return t.dim() > 1 ? t.flatten(0, -2) : t.unsqueeze(0);
+}
 
 void linear(KernelContext& c) { c.out(0, linear_product(c.in(0), c.in(1), c.in_or_undefined(2))); }
 
@@ -26,7 +29,7 @@ void linear_grad(KernelContext& c) {
     }
     c.out(0, std::move(dx));
   }
-  if (c.wants(1)) c.out(1, matrix_product(rows.t(), as_matrix(c.in(1))));
+  if (c.wants(1)) c.out(1, transposed_product(rows, as_matrix(c.in(1))));
   if (c.wants(2)) c.out(2, at::sum(rows, 0));
 }
 

@@ -44,7 +44,7 @@ Kernel make_matmul_grad(const Node& node) {
     if (c.wants(1)) {
       const at::Tensor a = row_if_vector(c.in(1));
       if (fold)
-        c.out(1, matrix_product(as_rows(a).t(), as_rows(dy)));
+        c.out(1, transposed_product(as_rows(a), as_rows(dy)));
       else
         c.out(1, to_operand(at::matmul(a.transpose(-2, -1), dy), b_shape, false));
     }

@@ -118,8 +118,12 @@ void infer_split(InferContext& c) {
     const Dim chunk = Dim::floor_div((*x)[axis] + parts - Dim(1), parts);
     for (size_t i = 0; i < count; ++i) sizes.push_back(chunk);
     if (!sizes.empty() && given == static_cast<int64_t>(count)) sizes.back() = (*x)[axis] - chunk * (parts - Dim(1));
-    if (!sizes.empty() && sizes.back().is_known() && sizes.back().value() < 0)
-      c.error(str("an axis of size ", (*x)[axis].text(), " does not divide over ", given, " outputs"));
+    // Too few elements for so many parts: 5 over 4 are 2, 2, 1, 0.
+    if ((*x)[axis].is_known())
+      for (size_t i = 0; i < count; ++i) {
+        const int64_t left = (*x)[axis].value() - static_cast<int64_t>(i) * chunk.value();
+        sizes[i] = Dim(std::clamp<int64_t>(left, 0, chunk.value()));
+      }
   }
   const Shape fresh = c.fresh_shape(axis + count);
   for (size_t i = 0; i < count; ++i) {

@@ -4,7 +4,7 @@ Importing this package fills `registry.TRANSLATORS`. An operator without a trans
 NotImplemented for the arguments at hand, becomes an ATen node.
 """
 
-from . import create, elementwise, image, indexing, nn, order, reduction, shape
+from . import create, elementwise, image, indexing, nn, order, recurrent, reduction, shape
 from .registry import TRANSLATORS, Translator
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "indexing",
     "nn",
     "order",
+    "recurrent",
     "reduction",
     "shape",
 ]

@@ -1,0 +1,81 @@
+#include "bindings/gradient_writer.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+namespace ortmodule {
+namespace {
+
+const c10::StorageImpl* storage_of(const at::Tensor& t) {
+  return t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+// Whether the gradient lies as its leaf does, or as AccumulateGrad would lay it out.
+bool laid_out_for(const at::Tensor& leaf, const at::Tensor& gradient) {
+  return gradient.strides() == leaf.strides() || (gradient.is_contiguous() && !leaf.is_non_overlapping_and_dense());
+}
+
+void copy_to(const at::Tensor& leaf, const at::Tensor& gradient) {
+  const at::Tensor copy = leaf.is_non_overlapping_and_dense()
+                              ? at::empty_strided(leaf.sizes(), leaf.strides(), gradient.options())
+                              : at::empty(leaf.sizes(), gradient.options());
+  copy.copy_(gradient);
+  leaf.mutable_grad() = copy;
+}
+
+}  // namespace
+
+void GradientWriter::write(const at::Tensor& leaf, at::Tensor gradient) {
+  at::Tensor& slot = leaf.mutable_grad();
+  if (slot.defined()) {
+    slot.add_(gradient);
+    return;
+  }
+  if (gradient.use_count() > 1 || !gradient.has_storage() || !laid_out_for(leaf, gradient)) {
+    copy_to(leaf, gradient);
+  } else if (storage_of(gradient)->nbytes() == gradient.nbytes() && gradient.storage().use_count() == 1) {
+    slot = std::move(gradient);
+  } else {
+    parts_.push_back({&leaf, std::move(gradient)});
+  }
+}
+
+void GradientWriter::finish() {
+  const auto place = [](const Part& part) {
+    return std::make_pair(storage_of(part.gradient), part.gradient.storage_offset());
+  };
+  std::sort(parts_.begin(), parts_.end(), [&](const Part& a, const Part& b) {
+    const auto [a_storage, a_offset] = place(a);
+    const auto [b_storage, b_offset] = place(b);
+    return a_storage == b_storage ? a_offset < b_offset : std::less<>()(a_storage, b_storage);
+  });
+  for (auto begin = parts_.begin(), end = begin; begin != parts_.end(); begin = end) {
+    const c10::StorageImpl* storage = storage_of(begin->gradient);
+    size_t bytes = 0;
+    int64_t next = 0;
+    bool apart = true;
+    for (; end != parts_.end() && storage_of(end->gradient) == storage; ++end) {
+      const at::Tensor& t = end->gradient;
+      apart = apart && t.is_non_overlapping_and_dense() && t.storage_offset() >= next;
+      next = t.storage_offset() + t.numel();
+      bytes += t.nbytes();
+    }
+    const bool theirs = begin->gradient.storage().use_count() == static_cast<size_t>(end - begin);
+    // A small part would keep all of a large buffer alive.
+    const bool take = apart && theirs && bytes * 2 >= storage->nbytes();
+    for (auto part = begin; part != end; ++part) {
+      if (take)
+        part->leaf->mutable_grad() = std::move(part->gradient);
+      else
+        copy_to(*part->leaf, part->gradient);
+    }
+  }
+  parts_.clear();
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,22 @@
+// Small float products straight through torch's own BLAS.
+//
+// at::mm and at::linear find out about types, layouts, aliases and names before they call the BLAS: some microseconds,
+// more than the product itself where a layer is narrow. Only *_kernel.cpp files include this header. Not here: products
+// that are worth a choice of library (matmul_provider.h, which is who calls this).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace ortmodule {
+
+// Each is undefined where it does not apply: operands that are not float matrices on the CPU that a BLAS can read in
+// place, a bias that is not a contiguous row, a torch whose library exports no BLAS.
+
+// a [M, K] times b [K, N]: contiguous [M, N], with at::mm's bits.
+at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b);
+// The same with a [K, M], without a view of its transpose.
+at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b);
+// a [..., K] times w transposed, w [N, K], plus bias [N] where defined: contiguous [..., N], with at::linear's bits.
+at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias);
+
+}  // namespace ortmodule

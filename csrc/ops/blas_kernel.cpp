@@ -1,0 +1,113 @@
+#include "ops/blas.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+
+#include <algorithm>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <dlfcn.h>
+#define ORTMODULE_HAS_DLFCN
+#endif
+
+namespace ortmodule {
+namespace {
+
+using Sgemm = void(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
+                   const float*, const int*, const float*, float*, const int*);
+
+// In the library that ATen lies in and not in the whole process: other packages bring a BLAS of their own, with threads
+// of its own or wider integers.
+Sgemm* find_sgemm() {
+#ifdef ORTMODULE_HAS_DLFCN
+  Dl_info library;
+  if (!at::hasMKL() || !dladdr(reinterpret_cast<void*>(&at::globalContext), &library)) return nullptr;
+  void* handle = dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  return handle ? reinterpret_cast<Sgemm*>(dlsym(handle, "sgemm_")) : nullptr;
+#else
+  return nullptr;
+#endif
+}
+
+// A matrix as a BLAS sees it: rows of unit stride, or columns.
+struct Operand {
+  const float* data = nullptr;
+  int leading = 0;
+  bool by_rows = true;
+};
+
+bool plain(const at::Tensor& t) {
+  return t.scalar_type() == at::kFloat && t.is_cpu() && t.layout() == at::kStrided && !t.is_neg() && t.numel() > 0;
+}
+
+bool fits(int64_t n) { return n <= INT32_MAX; }
+
+bool read(const float* data, int64_t rows, int64_t columns, int64_t row, int64_t column, Operand& out) {
+  if (column == 1 && (row >= columns || rows == 1)) {
+    out = {data, static_cast<int>(rows == 1 ? columns : row), true};
+    return fits(row);
+  }
+  if (row == 1 && (column >= rows || columns == 1)) {
+    out = {data, static_cast<int>(columns == 1 ? rows : column), false};
+    return fits(column);
+  }
+  return false;
+}
+
+// c[m, n] = a b, or c += a b. A BLAS counts by columns: it computes c transposed.
+void multiply(Sgemm* sgemm, int64_t m, int64_t n, int64_t k, const Operand& a, const Operand& b, float* c, bool add) {
+  const int rows = static_cast<int>(m), columns = static_cast<int>(n), depth = static_cast<int>(k);
+  const float one = 1, beta = add ? 1 : 0;
+  sgemm(b.by_rows ? "N" : "T", a.by_rows ? "N" : "T", &columns, &rows, &depth, &one, b.data, &b.leading, a.data,
+        &a.leading, &beta, c, &columns);
+}
+
+Sgemm* sgemm() {
+  static Sgemm* const found = find_sgemm();
+  return found;
+}
+
+// `rows`: which axis of a counts the rows of the result.
+at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b) {
+  if (!sgemm() || a.dim() != 2 || b.dim() != 2 || !plain(a) || !plain(b) || a.size(1 - rows) != b.size(0)) return {};
+  const int64_t m = a.size(rows), k = b.size(0), n = b.size(1);
+  Operand left, right;
+  if (!fits(m) || !fits(n) || !fits(k) ||
+      !read(a.const_data_ptr<float>(), m, k, a.stride(rows), a.stride(1 - rows), left) ||
+      !read(b.const_data_ptr<float>(), k, n, b.stride(0), b.stride(1), right))
+    return {};
+  at::Tensor c(at::detail::empty_cpu({m, n}, at::kFloat));
+  multiply(sgemm(), m, n, k, left, right, c.mutable_data_ptr<float>(), false);
+  return c;
+}
+
+}  // namespace
+
+at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b) { return product(a, 0, b); }
+
+at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b) { return product(a, 1, b); }
+
+at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  if (!sgemm() || a.dim() < 1 || w.dim() != 2 || !plain(a) || !plain(w) || a.size(-1) != w.size(1)) return {};
+  if (!(a.dim() == 2 || a.is_contiguous())) return {};
+  if (bias.defined() && !(plain(bias) && bias.dim() == 1 && bias.is_contiguous() && bias.size(0) == w.size(0)))
+    return {};
+  const int64_t n = w.size(0), k = w.size(1), m = a.numel() / k;
+  Operand left, right;
+  if (!fits(m) || !fits(n) || !fits(k) ||
+      !read(a.const_data_ptr<float>(), m, k, a.dim() == 2 ? a.stride(0) : k, a.stride(-1), left) ||
+      !read(w.const_data_ptr<float>(), k, n, w.stride(1), w.stride(0), right))
+    return {};
+  c10::DimVector sizes(a.sizes());
+  sizes.back() = n;
+  at::Tensor c(at::detail::empty_cpu(sizes, at::kFloat));
+  float* out = c.mutable_data_ptr<float>();
+  if (bias.defined()) {
+    const float* row = bias.const_data_ptr<float>();
+    for (int64_t i = 0; i < m; ++i) std::copy_n(row, n, out + i * n);
+  }
+  multiply(sgemm(), m, n, k, left, right, out, bias.defined());
+  return c;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,35 @@
+"""Ctrl-C at any moment of a training step: a KeyboardInterrupt, and everything is as if the step had not begun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from ortmodule import Options, ORTModule
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal to the process")
+@pytest.mark.parametrize("delay", [0.01, 0.05, 0.1, 0.2, 0.4])
+def test_an_interrupted_first_step_leaves_everything_intact(delay: float) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    model = ORTModule(module, options=Options(fallback="error"))
+    patched = [set(vars(kind)) for kind in (nn.Module, torch.Tensor)]
+    timer = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            model.zero_grad()
+            model(torch.ones(5, 4)).sum().backward()
+    timer.join()
+    assert [set(vars(kind)) for kind in (nn.Module, torch.Tensor)] == patched
+    for name, tensor in module.state_dict().items():
+        assert type(tensor) is torch.Tensor and torch.equal(tensor, before[name])
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(model(x), module(x))

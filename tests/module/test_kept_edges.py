@@ -1,0 +1,181 @@
+"""What a session keeps of autograd between steps shows nowhere: Notes [Kept accumulators] and [Shared buffers]."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+import torch.nn as nn
+
+from ortmodule import ORTModule
+from tests.support import assert_same_gradients, mlp, pair
+
+
+def train(module: nn.Module, steps: int = 3, size: int = 4) -> None:
+    for _ in range(steps):
+        module.zero_grad()
+        module(torch.linspace(-1, 1, 5 * size).reshape(5, size)).square().mean().backward()
+
+
+def accumulator(p: torch.Tensor) -> torch.autograd.graph.Node:
+    return p.expand_as(p).grad_fn.next_functions[0][0]
+
+
+def test_steps_lead_to_the_same_accumulator() -> None:
+    model = ORTModule(mlp())
+    train(model)
+    ids = []
+    for _ in range(2):
+        loss = model(torch.ones(5, 4)).sum()
+        edges = {node.variable: node for node, _ in loss.grad_fn.next_functions[0][0].next_functions if node}
+        ids.append([edges[p] is accumulator(p) for p in model.parameters()])
+        loss.backward()
+    assert all(map(all, ids))
+
+
+def test_another_type_and_back() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        train(module)
+        module.double()
+        module.float()
+        train(module)
+    assert_same_gradients(model, eager)
+    seen: list[torch.Tensor] = []
+    node = accumulator(model.get_parameter("0.weight"))
+    node.register_hook(lambda *_: seen.append(torch.ones(())))
+    train(model, steps=2)
+    assert len(seen) == 2
+    assert_same_gradients(model, eager)
+
+
+def test_data_of_other_sizes() -> None:
+    def shrink(module: nn.Module) -> None:
+        first = module.get_submodule("0")
+        first.weight.data = first.weight.data[:, :3].clone()
+
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        train(module)
+        module.zero_grad()
+        shrink(module)
+        train(module, size=3)
+    assert_same_gradients(model, eager)
+    train(model.module, size=3)
+    assert_same_gradients(model, eager)
+
+
+def test_a_parameter_in_a_second_path_of_the_same_backward() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        train(module)
+        weight = module.get_parameter("0.weight")
+        module.zero_grad()
+        loss = module(torch.ones(5, 4)).sum() + (weight * 3).sum()
+        loss.backward()
+        loss = module(torch.ones(5, 4)).sum() + module(torch.ones(5, 4)).square().sum()
+        loss.backward()
+    assert_same_gradients(model, eager)
+
+
+def test_a_replaced_parameter_gets_no_gradient() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        train(module)
+        module.zero_grad()
+        first = module.get_submodule("0")
+        old, first.weight = first.weight, nn.Parameter(torch.full_like(first.weight, 0.1))
+        train(module, steps=2)
+        assert old.grad is None
+    assert_same_gradients(model, eager)
+
+
+def test_an_input_that_requires_a_gradient_is_freed() -> None:
+    model = ORTModule(mlp())
+    for _ in range(6):
+        x = torch.ones(5, 4, requires_grad=True)
+        model(x).sum().backward()
+        assert x.grad is not None
+    gone = weakref.ref(x)
+    del x
+    model(torch.ones(5, 4, requires_grad=True)).sum().backward()
+    gc.collect()
+    assert gone() is None
+
+
+def test_two_sessions_share_what_they_keep() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        for _ in range(3):
+            for mode in (True, False):
+                module.train(mode)
+                train(module, steps=2)
+    assert_same_gradients(model, eager)
+
+
+class Stacked(nn.Module):
+    """Gradients that are parts of one buffer."""
+
+    def __init__(self, axis: int = 0) -> None:
+        super().__init__()
+        self.axis = axis
+        self.rows = nn.ParameterList(nn.Parameter(torch.randn(8, 8)) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (torch.cat(list(self.rows), self.axis) * x).square().sum()
+
+
+def test_parts_of_one_buffer_are_separate_gradients() -> None:
+    for axis in (0, 1):
+        model, eager = pair(Stacked(axis))
+        x = torch.randn(32, 8) if axis == 0 else torch.randn(8, 32)
+        for module in (model, eager):
+            for _ in range(2):
+                module(x).backward()  # made, then added to
+            module.rows[1].grad.zero_()
+            module(x).backward(retain_graph=False)
+        assert_same_gradients(model, eager)
+
+
+def test_parts_are_copied_where_the_graph_is_kept() -> None:
+    model, eager = pair(Stacked())
+    x = torch.randn(32, 8)
+    for module in (model, eager):
+        loss = module(x)
+        loss.backward(retain_graph=True)
+        module.zero_grad(set_to_none=False)
+        loss.backward()
+    assert_same_gradients(model, eager)
+
+
+class Same(nn.Module):
+    """Two leaves with one and the same gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(8, 8)), nn.Parameter(torch.ones(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((self.a.reshape(64) + self.b) * x).square().sum()
+
+
+def test_gradients_of_one_value_do_not_share_memory() -> None:
+    model, eager = pair(Same())
+    x = torch.randn(64)
+    for module in (model, eager):
+        module(x).backward()
+        module.a.grad.mul_(2)
+    assert_same_gradients(model, eager)
+    assert model.a.grad.untyped_storage().data_ptr() != model.b.grad.untyped_storage().data_ptr()
+
+
+def test_gradients_of_a_wider_type_than_their_parameter() -> None:
+    model, eager = pair(mlp())
+    for module in (model, eager):
+        module.bfloat16()
+        module.get_parameter("0.weight").grad_dtype = torch.float32
+        module.zero_grad()
+        module(torch.ones(5, 4, dtype=torch.bfloat16)).float().square().mean().backward()
+    got, expected = model.get_parameter("0.weight").grad, eager.get_parameter("0.weight").grad
+    assert got.dtype == expected.dtype == torch.float32
