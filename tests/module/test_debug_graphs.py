@@ -15,7 +15,7 @@ from ortmodule.capture import capture
 from tests import zoo
 from tests.support import mlp
 
-STAGES = ["imported", "resolved", "optimized_pre_grad", "gradient", "optimized", "recompute", "planned"]
+STAGES = ["imported", "resolved", "optimized_pre_grad", "gradient", "optimized", "recompute", "fusion", "planned"]
 
 
 def saved(module: torch.nn.Module, folder: Path) -> ORTModule:
