@@ -26,11 +26,17 @@ TEST(CounterDropout, ReplacesTrainingDropoutWhenAskedFor) {
   EXPECT_EQ(replaced("%h, %m = Dropout(%x, %r, %t)\n %f = Cast(%m) {to=1}\n %d = Add(%h, %f)", fast), 0u);
 }
 
-TEST(CounterDropout, DoesNothingOtherwise) {
-  EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", {.training = true}), 0u);
+// A checkpoint runs a module in train mode twice, first without gradients: both must draw alike.
+TEST(CounterDropout, ReplacesTrainingDropoutOfAnInferenceSession) {
   TransformContext inference;
   inference.options.dropout = "fast";
-  EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", inference), 0u);
+  EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", inference), 1u);
+  EXPECT_EQ(replaced("%d = Dropout(%x, %r)", inference), 0u);
+}
+
+TEST(CounterDropout, DoesNothingUnlessAskedFor) {
+  EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", {.training = true}), 0u);
+  EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", {}), 0u);
 }
 
 TEST(CounterDropout, KeepsAttentionWithDropoutWholeInTraining) {
