@@ -46,7 +46,9 @@ def test_core_scaling_runs_the_chain(tmp_path: Path) -> None:
     out = tmp_path / "chain.json"
     done = run("core_scaling.py", "--nodes", "50,200", "--symbolic", "--run", "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["forward_nodes"] for row in json.loads(out.read_text())["rows"]] == [50, 200]
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["nodes"] for row in rows] == [50, 200]
+    assert all(0 < row["forward_nodes"] <= row["nodes"] for row in rows)  # fusion joins them
 
 
 def test_gpu_check_without_a_gpu_says_so() -> None:
