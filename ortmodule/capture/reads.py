@@ -31,6 +31,7 @@ _KINDS = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
 )  # fmt: skip
 _PLAIN = (bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
+_TABLES = ("_parameters", "_buffers", "_modules")  # of what nn.Module.__getattr__ finds
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
 _MISSING = object()
@@ -102,6 +103,7 @@ class AttributeReads:
         self.watch_class: Callable[[type], None] = lambda kind: None  # set while reads are recorded
         self.values: dict[tuple[str, str], Any] = {}
         self._read: set[tuple[str, str]] = set()
+        self._absent: set[tuple[torch.nn.Module, str]] = set()  # what was asked for and not there
         self.changed: list[str] = []
         self._before = {module: dict(vars(module)) for module in self._names}
 
@@ -118,6 +120,12 @@ class AttributeReads:
                 # What the forward has set before it reads it is no input of it.
                 if holds(value, self._before[module].get(name, getattr(type(module), name, _MISSING))):
                     self._note(owner, name, value)
+
+    def record_absent(self, module: torch.nn.Module, name: str) -> None:
+        """Notes that `module.name` was asked for and is not set: `getattr(self, "ready", False)`."""
+        tables = vars(module)
+        if not name.startswith("__") and not any(name in tables.get(t, ()) for t in _TABLES) and module in self._names:
+            self._absent.add((module, name))
 
     def record_object(self, holder: Any, name: str, value: Any) -> None:
         """Notes one read of an object that a module holds."""
@@ -177,6 +185,11 @@ class AttributeReads:
 
     def finish(self) -> None:
         """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
+        for module, name in self._absent:
+            # A flag that is raised at the first call: from now on it is that. A number could be a count.
+            if isinstance(vars(module).get(name), bool | str):
+                self._read.add((self._names[module], name))
+                self.values[self._names[module], name] = vars(module)[name]
         for module, name, tensor in list(self._set()):
             if not tensor:
                 self._reset(module, name)
@@ -212,7 +225,12 @@ def recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
     """Within it, `reads` receives what thread `thread` reads."""
 
     def getattribute(self: torch.nn.Module, name: str) -> Any:
-        value = object.__getattribute__(self, name)
+        try:
+            value = object.__getattribute__(self, name)
+        except AttributeError:
+            if threading.get_ident() == thread:
+                reads.record_absent(self, name)
+            raise
         if threading.get_ident() == thread:
             reads.record(self, name, value)
         return value

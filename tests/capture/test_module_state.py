@@ -286,3 +286,16 @@ def test_attribute_that_the_forward_only_sets_is_noted() -> None:
     module.kind = "linear"
     assert capture(module, (torch.randn(4, 8),)).changed_attributes == ["rows"]
     assert not hasattr(module, "rows")
+
+
+def test_flag_that_the_first_call_raises_is_what_later_calls_find() -> None:
+    def forward(m: Module, x: torch.Tensor) -> torch.Tensor:
+        if not getattr(m, "ready", False):
+            m.ready = True
+        m.calls = getattr(m, "calls", 0) + 1
+        return m.linear(x).sum()
+
+    module = Module(forward)
+    captured = capture(module, (torch.randn(4, 8),))
+    assert captured.changed_attributes == ["calls"]
+    assert module.ready and not hasattr(module, "calls")
