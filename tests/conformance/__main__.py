@@ -138,7 +138,7 @@ def operator_table(results: dict[str, tuple[str, str]]) -> str:
         if key[1].endswith("Grad"):
             continue
         found, counts = records.get(key, []), tested[key]
-        since = ", ".join(str(r["since"]) for r in found) or "not there"
+        since = ", ".join(map(str, sorted(r["since"] for r in found))) or "not there"
         gradient = "yes" if any(r["differentiable"] for r in found) else "no" if found else ""
         title = f"{key[0]}::{key[1]}" if key[0] else key[1]
         numbers = " | ".join(str(counts[s]) if counts[s] else "" for s in ("passed", "failed", "unsupported"))
