@@ -8,6 +8,7 @@ before the last run under `no_sync`. On CPUs the processes talk through gloo, on
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 
 import torch
@@ -17,19 +18,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from common import trainers
 from common.arguments import run
-from ortmodule.distributed import launch_environment
+from ortmodule.distributed import LaunchEnvironment, launch_environment
 
 
-def main() -> None:
-    top = trainers.parser(__doc__.split("\n")[0])
-    top.add_argument("--unused", action="store_true", help="search for parameters that take no part in the loss")
-    args = top.parse_args()
-    trainers.one_machine_defaults()
-    place = launch_environment()
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", place.local_rank) if cuda else torch.device("cpu")
-    dist.init_process_group("nccl" if cuda else "gloo")
-
+def train(args: argparse.Namespace, place: LaunchEnvironment, device: torch.device) -> tuple[list[float], torch.Tensor]:
+    """The loss of each step, the mean over all processes, and the sum of this process's weights at the end."""
     model = DistributedDataParallel(
         trainers.wrap(trainers.build_gpt(args).to(device), args), find_unused_parameters=args.unused
     )
@@ -56,7 +49,22 @@ def main() -> None:
         dist.all_reduce(total)
         losses.append(float(total) / place.world_size)
 
-    checksum = sum(p.detach().double().sum() for p in model.parameters())
+    return losses, sum(p.detach().double().sum() for p in model.parameters())
+
+
+def main() -> None:
+    top = trainers.parser(__doc__.split("\n")[0])
+    top.add_argument("--unused", action="store_true", help="search for parameters that take no part in the loss")
+    args = top.parse_args()
+    trainers.one_machine_defaults()
+    place = launch_environment()
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", place.local_rank) if cuda else torch.device("cpu")
+    dist.init_process_group("nccl" if cuda else "gloo")
+
+    losses, checksum = train(args, place, device)
+    # The model is gone by now. It must not outlive the process group: DDP's reducer would free the group while it holds
+    # Python's lock, and gloo's thread may be waiting for that very lock (torch 2.13).
     all_checksums = [torch.zeros_like(checksum) for _ in range(place.world_size)]
     dist.all_gather(all_checksums, checksum)
     if place.rank == 0:
