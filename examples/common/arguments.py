@@ -92,7 +92,7 @@ def parser(name: str, description: str, **defaults: Any) -> argparse.ArgumentPar
         nargs="?",
         const="",
         metavar="PATH",
-        help="continue from a checkpoint file, or the newest in a folder; without PATH the newest run",
+        help="continue from a checkpoint file, or the newest in a folder; without PATH: --out, or the newest run",
     )
     files.add_argument("--save-every", type=at_least(1), default=100, metavar="N", help="steps between checkpoints")
     files.add_argument("--keep", type=at_least(1), default=3, metavar="N", help="newest checkpoints to keep")

@@ -59,7 +59,8 @@ def load_resumed(args: argparse.Namespace) -> dict[str, Any] | None:
         if checkpoint.exists_in(args.out):
             fail(f"--out {args.out} already holds checkpoints; add --resume {args.out}, or name another folder")
         return None
-    path = checkpoint.find(args.resume, args.name)
+    in_out = not args.resume and args.out and checkpoint.exists_in(args.out)
+    path = checkpoint.find(str(args.out) if in_out else args.resume, args.name)
     state = checkpoint.read(path)
     saved = state["arguments"]
     if saved["name"] != args.name:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import CaptureError
-from .graph import ATEN, ONNX_TYPES, Value
+from .graph import ATEN, ONNX_TYPES, Value, onnx_type
 from .sizes import Dim
 
 if TYPE_CHECKING:
@@ -37,17 +37,6 @@ _STANDS_FOR = {
 
 # Arguments that ask for a sparse gradient: of embedding and embedding_bag, and of gather.
 _SPARSE_GRADIENT = ("sparse", "sparse_grad")
-
-
-def onnx_type(dtype: torch.dtype) -> int:
-    """The ONNX data type of a torch dtype.
-
-    Raises:
-        CaptureError: ONNX has no such type.
-    """
-    if dtype not in ONNX_TYPES:
-        raise CaptureError(f"dtype {dtype} has no ONNX form")
-    return ONNX_TYPES[dtype]
 
 
 def emit(c: Converter, target: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -63,6 +63,7 @@ _capturing: list[int] = []  # the thread that captures
 _MISSING = object()
 _TORCH_ROOT = str(Path(torch.__file__).parent)
 _OUR_ROOT = str(Path(__file__).parent)
+_NOT_THE_USERS = (_TORCH_ROOT, _OUR_ROOT, contextlib.__file__, functools.__file__, "<")
 
 
 def captured_elsewhere() -> bool:
@@ -111,14 +112,14 @@ def user_line_of(stack_trace: str | None) -> str | None:
     """The same of a stack trace that torch noted as text."""
     found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s+(.*)', stack_trace or "")
     for path, line, code in reversed(found):
-        if not path.startswith((_TORCH_ROOT, _OUR_ROOT, "<")):
+        if not path.startswith(_NOT_THE_USERS):
             return f"{path}:{line}: {code}"
     return None
 
 
 def _last_user_frame(frames: traceback.StackSummary) -> str | None:
     for frame in reversed(frames):
-        if not frame.filename.startswith((_TORCH_ROOT, _OUR_ROOT, "<")):
+        if not frame.filename.startswith(_NOT_THE_USERS):
             return f"{frame.filename}:{frame.lineno}: {frame.line}"
     return None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import CaptureError, InvalidArgumentError
-from .graph import Value
+from .graph import Value, onnx_type
 
 if TYPE_CHECKING:
     from .converter import Converter
@@ -70,8 +70,6 @@ def emit(c: Converter, target: torch._ops.OpOverload, args: tuple[Any, ...], kwa
 
 def _attribute(target: torch._ops.OpOverload, name: str, given: Any) -> Any:
     if isinstance(given, torch.dtype):
-        from .aten_node import onnx_type
-
         return int(onnx_type(given))
     items = given if isinstance(given, list | tuple) else [given]
     if items and all(isinstance(v, bool | int | float | str) for v in items):

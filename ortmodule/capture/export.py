@@ -13,12 +13,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import random
-import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,6 +26,7 @@ from torch.utils import _pytree as pytree
 from ..errors import CaptureError, ORTModuleError
 from . import compat, regions, writes
 from .function_call import FunctionCall
+from .randomness import refused_randomness, same_random_states
 from .reads import AttributeReads
 from .settings import recorded_settings
 
@@ -108,6 +107,7 @@ class _Wrapper(torch.nn.Module):
                 stack.enter_context(
                     torch.autocast(device, dtype=dtype, cache_enabled=torch.is_autocast_cache_enabled())
                 )
+            stack.enter_context(refused_randomness(self.module))
             result = self.module(*args, **kwargs)
         self._reads.finish()
         return self._collect(result)
@@ -238,7 +238,7 @@ def export_module(
     with (
         compat.LOCK,
         compat.deferred_interrupt(),
-        _same_random_state(),
+        same_random_states(module),
         warnings.catch_warnings(),
         contextlib.ExitStack() as stack,
     ):
@@ -287,19 +287,3 @@ def _timed(seconds: dict[str, float], name: str, run: Any) -> Any:
     result = run()
     seconds[name] = time.perf_counter() - start
     return result
-
-
-@contextlib.contextmanager
-def _same_random_state() -> Iterator[None]:
-    """Leaves the generators of torch, Python and numpy as they were: a capture must not move the user's seeds."""
-    states: list[tuple[Any, Any]] = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        states.append((numpy.random.set_state, numpy.random.get_state()))
-    try:
-        yield
-    finally:
-        for restore, state in states:
-            restore(state)

@@ -13,9 +13,10 @@ from typing import Any
 import onnx
 import torch
 
+from ..errors import CaptureError
 from .sizes import Dim, unbacked_symbols
 
-__all__ = ["ATEN", "ORTMODULE", "ONNX_TYPES", "GraphBuilder", "Value"]
+__all__ = ["ATEN", "ORTMODULE", "ONNX_TYPES", "GraphBuilder", "Value", "onnx_type"]
 
 ORTMODULE = "ai.ortmodule"
 ATEN = "org.pytorch.aten"
@@ -29,6 +30,17 @@ ONNX_TYPES: dict[torch.dtype, int] = {
     torch.float8_e4m3fn: _T.FLOAT8E4M3FN, torch.float8_e4m3fnuz: _T.FLOAT8E4M3FNUZ,
     torch.float8_e5m2: _T.FLOAT8E5M2, torch.float8_e5m2fnuz: _T.FLOAT8E5M2FNUZ,
 }  # fmt: skip
+
+
+def onnx_type(dtype: torch.dtype) -> int:
+    """The ONNX data type of a torch dtype.
+
+    Raises:
+        CaptureError: ONNX has no such type.
+    """
+    if dtype not in ONNX_TYPES:
+        raise CaptureError(f"dtype {dtype} has no ONNX form")
+    return ONNX_TYPES[dtype]
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -167,7 +179,7 @@ class GraphBuilder:
 def tensor_proto(tensor: torch.Tensor, name: str = "") -> onnx.TensorProto:
     """A dense CPU tensor as a TensorProto with raw little-endian data."""
     flat = tensor.detach().contiguous().reshape(-1)
-    proto = onnx.TensorProto(data_type=ONNX_TYPES[tensor.dtype], dims=list(tensor.shape), name=name)
+    proto = onnx.TensorProto(data_type=onnx_type(tensor.dtype), dims=list(tensor.shape), name=name)
     proto.raw_data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
     return proto
 
@@ -175,7 +187,7 @@ def tensor_proto(tensor: torch.Tensor, name: str = "") -> onnx.TensorProto:
 def _declare(info: onnx.ValueInfoProto, value: Value) -> None:
     info.name = value.name
     tensor = info.type.tensor_type
-    tensor.elem_type = ONNX_TYPES[value.dtype]
+    tensor.elem_type = onnx_type(value.dtype)
     dims = tensor.shape.dim
     tensor.shape.SetInParent()
     for d in value.shape:

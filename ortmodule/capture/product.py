@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from ..errors import CaptureError, ORTModuleError
 from . import compat, guards
 from .converter import Converter
 from .export import Exported, export_module, flatten_call
@@ -146,7 +147,7 @@ def capture(
         exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {})
         start = time.perf_counter()
         assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
-        captured = assembly.captured(leaves, in_spec, dynamic, optional)
+        captured = assembly.captured_or_refused(leaves, in_spec, dynamic, optional)
         captured.flags = dict(flags or {})
         captured.seconds["convert"] = time.perf_counter() - start
         if keep_trace:
@@ -175,6 +176,16 @@ class _Assembly:
         kept = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
         # The module's own tensors that are given a new value, perhaps without a look at the old one.
         self.written = {self._name(s.target) for s in signature.output_specs if s.kind in kept and s.target}
+
+    def captured_or_refused(self, *args: Any) -> Captured:
+        """`captured`, where anything that has no ONNX form is a reason to run the module in PyTorch."""
+        try:
+            return self.captured(*args)
+        except ORTModuleError:
+            raise
+        except Exception as error:
+            text = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            raise CaptureError(f"the exported program has no ONNX form: {text}") from error
 
     def captured(
         self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: set[tuple[int, int]],
@@ -213,6 +224,9 @@ class _Assembly:
         position = 0
         shared: dict[str, Value] = {}
         for spec, node in specs:
+            if spec.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN):
+                held = type(self.program.constants.get(spec.target)).__name__
+                raise CaptureError(f"the forward uses an object that a graph cannot hold: {spec.target} ({held})")
             if spec.kind is InputKind.USER_INPUT:
                 leaf = self.exported.tensor_index[position]
                 position += 1

@@ -17,7 +17,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["GRADIENT_MODE", "INFERENCE_MODE", "LEAVES", "REQUIRES_GRAD", "STRIDES", "answers", "recorded_settings"]
+__all__ = [
+    "GRADIENT_MODE",
+    "INFERENCE_MODE",
+    "LEAVES",
+    "REQUIRES_GRAD",
+    "STRIDES",
+    "answers",
+    "recorded_settings",
+    "replaced",
+]
 
 GRADIENT_MODE = "gradient mode"
 INFERENCE_MODE = "inference mode"
@@ -83,10 +92,10 @@ def recorded_settings(asked: set[str], thread: int) -> Iterator[None]:
     """Within it, `asked` receives the settings that thread `thread` asks about."""
     with contextlib.ExitStack() as stack:
         for owner, name, settings in _FUNCTIONS:
-            stack.enter_context(_set(owner, name, _noting(getattr(owner, name), settings, asked, thread)))
+            stack.enter_context(replaced(owner, name, _noting(getattr(owner, name), settings, asked, thread)))
         for name, settings in _PROPERTIES:
             descriptor: Any = getattr(torch._C.TensorBase, name)
-            stack.enter_context(_set(torch.Tensor, name, _noting_property(descriptor, settings, asked, thread)))
+            stack.enter_context(replaced(torch.Tensor, name, _noting_property(descriptor, settings, asked, thread)))
         yield
 
 
@@ -109,7 +118,8 @@ def _noting_property(descriptor: Any, settings: tuple[str, ...], asked: set[str]
 
 
 @contextlib.contextmanager
-def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Within it, `owner` has `value` as its attribute `name`."""
     raw = vars(owner).get(name, _MISSING)
     setattr(owner, name, value)
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import weakref
+from collections.abc import Callable
 
 import numpy
 import pytest
@@ -12,6 +14,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from ortmodule import CaptureError
 from ortmodule.capture import capture
 
 from .parity import assert_same_training, assert_valid, aten_nodes, operators
@@ -198,10 +201,14 @@ def noisy(m: Module, x: torch.Tensor) -> torch.Tensor:
     return (F.dropout(m.linear(x), 0.5) * random.random() + torch.rand_like(x) * numpy.random.rand()).sum()
 
 
-def test_capture_leaves_every_random_generator_alone() -> None:
-    module = Module(noisy)
+@pytest.mark.parametrize(
+    "forward", [noisy, lambda m, x: F.dropout(m.linear(x), 0.5).sum()], ids=["refused", "captured"]
+)
+def test_capture_leaves_every_random_generator_alone(forward: Callable[..., torch.Tensor]) -> None:
+    module = Module(forward)
     states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].copy()
-    capture(module, (torch.randn(X, generator=torch.Generator().manual_seed(0)),))
+    with pytest.raises(CaptureError, match="draws") if forward is noisy else contextlib.nullcontext():
+        capture(module, (torch.randn(X, generator=torch.Generator().manual_seed(0)),))
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == random.getstate()
     assert (states[2] == numpy.random.get_state()[1]).all()

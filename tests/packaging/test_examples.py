@@ -34,11 +34,11 @@ def losses(folder: Path) -> list[float]:
     return json.loads((folder / "result.json").read_text())["losses"]
 
 
-@pytest.mark.parametrize("engine", ["eager", "ortmodule"])
-def test_a_resumed_run_equals_an_unbroken_one(tmp_path, engine):
+@pytest.mark.parametrize(("engine", "flags"), [("eager", ["--resume"]), ("ortmodule", ["--resume", "--out"])])
+def test_a_resumed_run_equals_an_unbroken_one(tmp_path, engine, flags):
     run("--engine", engine, "--steps", 6, "--out", tmp_path / "whole")
     run("--engine", engine, "--steps", 3, "--out", tmp_path / "halves")
-    run("--engine", engine, "--steps", 6, "--resume", tmp_path / "halves")
+    run("--engine", engine, "--steps", 6, *flags, tmp_path / "halves")
     assert len(losses(tmp_path / "whole")) == 6
     assert losses(tmp_path / "halves") == losses(tmp_path / "whole")
 
