@@ -15,6 +15,7 @@ from .signature import global_hook_tables, hook_tables
 if TYPE_CHECKING:
     from ..capture import OutputRef
     from .manager import Transition
+    from .scope import ScopeRead
 
 __all__ = ["make_fast_call"]
 
@@ -23,6 +24,7 @@ def make_fast_call(
     module: torch.nn.Module,
     transition: Transition,
     dynamic: Iterable[tuple[int, int]],
+    scope: Iterable[ScopeRead],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> _C.FastCall | None:
@@ -56,7 +58,11 @@ def make_fast_call(
             kwargs,
             list(dynamic),
             sources,
-            [*_watches(module, captured.attributes), *_returned(module, outputs)],
+            [
+                *_watches(module, captured.attributes),
+                *((read.holder, read.key, read.value) for read in scope),
+                *_returned(module, outputs),
+            ],
             guard,
             restore,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,14 @@ from .disk_cache import DiskCache
 from .disk_key import DiskKey
 from .fast_call import make_fast_call
 from .info import PostExportProcessedModelInfo
+from .scope import ScopeRead, scope_reads
 from .signature import CallSignature, flatten_call, signature_of
 
 __all__ = ["GraphTransitionManager", "Transition"]
 
 _LOGGER = logging.getLogger("ortmodule")
+# A graph costs a second. A Python value that changes from step to step (a schedule) is better read in PyTorch.
+_VALUE_CHANGES = 8
 # Call patterns that are tried before the signature is computed: train and eval, one step's two inputs, ...
 _FAST_CALLS = 4
 
@@ -50,6 +53,14 @@ def flag_value(leaf: torch.Tensor) -> Any:
     return leaf.tolist()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Refusal:
+    """Why a graph does not hold for a call; `value`: the Python value that is another one."""
+
+    reason: str
+    value: str | None = None
+
+
 class _Graph:
     """One captured graph and the sessions made from it, by the set of inputs that want a gradient."""
 
@@ -60,8 +71,10 @@ class _Graph:
         leaves: Sequence[Any],
         dynamic: frozenset[tuple[int, int]],
         loaded: DiskKey | None,
+        scope: Sequence[ScopeRead],
     ) -> None:
         self.captured = captured
+        self.scope = scope
         self.loaded = loaded  # the key under which it was found in the cache on disk
         self.dynamic = dynamic
         self.shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves]
@@ -70,7 +83,7 @@ class _Graph:
         self.answers = answers(captured.settings, leaves, module)
         self.sessions: dict[tuple[Any, ...], Transition] = {}
 
-    def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> str | None:
+    def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> _Refusal | None:
         """Why this graph does not hold for the call; None when it does."""
         for i in self.tensor_leaves:
             shape = leaves[i].shape
@@ -78,10 +91,12 @@ class _Graph:
                 continue
             for axis, (new, old) in enumerate(zip(shape, self.shapes[i], strict=True)):  # type: ignore[arg-type]
                 if new != old and (i, axis) not in self.dynamic:
-                    return f"size {axis} of input '{names[i] if names else i}' changed from {old} to {new}"
+                    name = names[i] if names else i
+                    return _Refusal(f"size {axis} of input '{name}' changed from {old} to {new}")
         for i, value in self.captured.flags.items():
             if flag_value(leaves[i]) != value:
-                return f"the value of input '{names[i] if names else i}', on which the forward branches, changed"
+                name = names[i] if names else i
+                return _Refusal(f"the value of input '{name}', on which the forward branches, changed")
         for owner, path, value in self.captured.attributes:
             try:
                 holder, name = holder_of(module, owner, path)
@@ -89,14 +104,18 @@ class _Graph:
             except AttributeError:
                 now = None
             if not holds(now, value):
-                return f"the attribute {owner + '.' if owner else ''}{path} changed from {value!r} to {now!r}"
+                what = f"the attribute {owner + '.' if owner else ''}{path}"
+                return _Refusal(f"{what} changed from {value!r} to {now!r}", what)
+        for read in self.scope:
+            if not read.holds():
+                return _Refusal(f"{read.text} changed from {read.value!r} to {read.now()!r}", read.text)
         for setting, answer in answers(self.answers, leaves, module).items():
             if answer != self.answers[setting]:
-                return f"the forward asks for the {setting}, which changed"
+                return _Refusal(f"the forward asks for the {setting}, which changed")
         if self.dynamic:
             failed = self.captured.check([leaves[i] for i in self.tensor_leaves])
             if failed is not None:
-                return f"the guard `{failed}` does not hold"
+                return _Refusal(f"the guard `{failed}` does not hold")
         return None
 
 
@@ -157,6 +176,7 @@ class GraphTransitionManager:
         self.exports: list[Export] = []
         self.fast_calls: list[_C.FastCall] = []
         self._sessions = 0
+        self._value_changes: Counter[str] = Counter()
 
     def transitions(self) -> list[Transition]:
         """Every session that is kept."""
@@ -195,7 +215,7 @@ class GraphTransitionManager:
             self._graphs[signature].remove(graph)
             graph = self._export(signature, args, kwargs, leaves, spec)
             transition = self._session(graph, leaves)
-        fast = make_fast_call(self._module, transition, graph.dynamic, args, kwargs)
+        fast = make_fast_call(self._module, transition, graph.dynamic, graph.scope, args, kwargs)
         if fast is not None:
             transition.fast_calls.append(fast)
             self._keep_fast_calls([fast, *self.fast_calls])
@@ -223,13 +243,22 @@ class GraphTransitionManager:
     ) -> _Graph:
         reason, dynamic = self._plan_export(signature, leaves, leaf_names(self._module, args, kwargs))
         start = time.perf_counter()
+        scope = scope_reads(self._module)
         key = self._disk.key(leaves, spec, dynamic) if self._disk else None
         found = self._disk.load(key, leaves, spec) if self._disk and key else None
         if found is not None:
             captured, dynamic = found
             reason += ", from the disk cache"
         else:
-            captured, dynamic = self._capture_or_bake(args, kwargs, leaves, dynamic)
+            try:
+                captured, dynamic = self._capture_or_bake(args, kwargs, leaves, dynamic)
+            finally:
+                changed = [read for read in scope if not read.holds()]
+                for read in changed:
+                    read.restore()
+            if changed:
+                names_changed = ", ".join(read.text for read in changed)
+                raise CaptureError(f"the forward changes Python values, which a graph cannot repeat: {names_changed}")
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
             names_changed = ", ".join(captured.changed_attributes)
@@ -240,7 +269,7 @@ class GraphTransitionManager:
         axes = tuple(f"{names.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
         self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized), found is not None))
         _LOGGER.info("export %d of %s: %s (%.2f s)", len(self.exports), type(self._module).__name__, reason, seconds)
-        graph = _Graph(captured, self._module, leaves, frozenset(dynamic), key if found else None)
+        graph = _Graph(captured, self._module, leaves, frozenset(dynamic), key if found else None, scope)
         self._graphs.setdefault(signature, []).append(graph)
         self._bound()
         return graph
@@ -296,7 +325,12 @@ class GraphTransitionManager:
                 return "first call", set()
             last = next(reversed(self._graphs))
             return "; ".join(signature.differences(last, names)) or "a new signature", set()
-        refusals = [g.refusal(leaves, self._module, names) for g in graphs]
+        refusal = graphs[-1].refusal(leaves, self._module, names)
+        if refusal is not None and refusal.value is not None:
+            self._value_changes[refusal.value] += 1
+            if self._value_changes[refusal.value] > _VALUE_CHANGES:
+                advice = "a tensor (a buffer, an argument) may change without one"
+                raise CaptureError(f"{refusal.reason}, too often for a graph each; {advice}")
         dynamic: set[tuple[int, int]] = set()
         for graph in graphs:
             dynamic |= graph.dynamic
@@ -305,7 +339,7 @@ class GraphTransitionManager:
                 dynamic |= {(i, axis) for axis, (new, old) in enumerate(sizes) if new != old}
         # A size of 0 or 1 is a constant to PyTorch's export, because it broadcasts.
         dynamic = {(i, axis) for i, axis in dynamic if leaves[i].shape[axis] > 1}
-        return refusals[-1] or "a new size", dynamic
+        return refusal.reason if refusal else "a new size", dynamic
 
     def _bound(self) -> None:
         """Drops the least recently used signatures, and the oldest graphs of the present one, beyond the limit."""

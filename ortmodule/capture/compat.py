@@ -36,6 +36,7 @@ import torch
 import torch._export.passes
 import torch.export._trace as export_trace
 import torch.fx.traceback as fx_traceback
+import torch.nn.modules.transformer as torch_transformer
 import torch.utils.checkpoint as torch_checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -197,6 +198,7 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (torch_checkpoint, "_checkpoint_without_reentrant_generator", lambda original: _marked_generator(regions)),
         (torch_checkpoint.CheckpointFunction, "apply", lambda original: _marked_call(regions)),
     ]
+    table.append((torch_transformer, "_detect_is_causal_mask", lambda original: _causal_hint))
     table += [
         (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     ]
@@ -206,6 +208,11 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (torch.autograd, "backward"), (torch, "cond"),
     ]  # fmt: skip
     return table + [(owner, name, functools.partial(_refused, name)) for owner, name in refused]
+
+
+def _causal_hint(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """What the caller says of the mask: nn.Transformer would look at its values, only to compute the same faster."""
+    return is_causal is True
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ from torch.utils import _pytree as pytree
 from ..errors import CaptureError, ORTModuleError
 from . import compat, regions, writes
 from .function_call import FunctionCall
-from .randomness import refused_randomness, same_random_states
+from .random_states import same_random_states
+from .randomness import refused_randomness
 from .reads import AttributeReads
 from .settings import recorded_settings
 

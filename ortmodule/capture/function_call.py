@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
+from .random_states import same_random_states
 
 __all__ = ["FunctionCall", "call_function_class", "call_of", "tracing"]
 
@@ -259,7 +260,7 @@ def _own_symbols(xs: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _real_tensors() -> Iterator[None]:
-    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), same_random_states():
         yield
 
 

@@ -4,51 +4,26 @@ A traced forward runs once. `random.random() < p` (layer drop, stochastic depth)
 `torch.manual_seed` would be lost together with its effect on every later draw. Such a forward is refused, so that it
 runs in PyTorch and its sub-modules in the engine.
 
-Not here: torch's own draws, which are operators of the graph.
+Not here: torch's own draws, which are operators of the graph; the generators (random_states.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..errors import CaptureError
 from .compat import current_source_line
+from .random_states import random_sources
 from .settings import replaced
 
-__all__ = ["refused_randomness", "same_random_states"]
+__all__ = ["refused_randomness"]
 
 _SEEDING = ("manual_seed", "seed", "set_rng_state")
-
-
-class _Source(NamedTuple):
-    """Something that a forward may draw from besides torch's operators."""
-
-    text: str
-    state: Callable[[], Any]
-    restore: Callable[[Any], object]
-
-
-@contextlib.contextmanager
-def same_random_states(module: torch.nn.Module) -> Iterator[None]:
-    """Leaves every generator as it was, those that `module` holds too: a capture must not move the user's seeds."""
-    states = [(source, source.state()) for source in _sources(module)]
-    on_gpus = torch.cuda.is_available() and torch.cuda.is_initialized()
-    gpus = torch.cuda.get_rng_state_all() if on_gpus else []
-    try:
-        yield
-    finally:
-        for source, state in states:
-            source.restore(state)
-        if on_gpus:
-            torch.cuda.set_rng_state_all(gpus)
 
 
 @contextlib.contextmanager
@@ -58,7 +33,7 @@ def refused_randomness(module: torch.nn.Module) -> Iterator[None]:
     Raises:
         CaptureError: the forward drew from a generator of Python or numpy, or set the state of one of torch's.
     """
-    before = [(source, source.state()) for source in _sources(module)]
+    before = [(source, source.state()) for source in random_sources(module)]
     with contextlib.ExitStack() as stack:
         for owner in (torch, torch.random):
             for name in _SEEDING:
@@ -67,28 +42,6 @@ def refused_randomness(module: torch.nn.Module) -> Iterator[None]:
     for source, state in before:
         if not _equal(state, source.state()):
             raise CaptureError(f"the forward draws from {source.text}, once and for all if it were captured")
-
-
-def _sources(module: torch.nn.Module) -> Iterator[_Source]:
-    yield _Source("Python's generator (the module random)", random.getstate, random.setstate)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        yield _Source("numpy's generator (numpy.random)", numpy.random.get_state, numpy.random.set_state)
-    yield _Source("torch's default generator in Python, or seeds it", torch.get_rng_state, torch.set_rng_state)
-    for prefix, child in module.named_modules():
-        for name, value in vars(child).items():
-            where = f"the generator '{prefix}.{name}'".replace("'.", "'")
-            if isinstance(value, random.Random):
-                yield _Source(where, value.getstate, value.setstate)
-            elif isinstance(value, torch.Generator):
-                yield _Source(where, value.get_state, value.set_state)
-            elif numpy is not None and isinstance(value, numpy.random.RandomState):
-                yield _Source(where, value.get_state, value.set_state)
-            elif numpy is not None and isinstance(value, numpy.random.Generator):
-                bits = value.bit_generator
-                yield _Source(
-                    where, functools.partial(getattr, bits, "state"), functools.partial(setattr, bits, "state")
-                )
 
 
 def _refusing(name: str, original: Callable[..., Any], thread: int) -> Callable[..., Any]:

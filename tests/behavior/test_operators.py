@@ -26,6 +26,20 @@ class Layered(nn.Module):
         return self.layers(self.linear(x).reshape(-1, *self.shape))
 
 
+class Masked(nn.Module):
+    """nn.Transformer's layers with a causal mask, whose values they look at where nobody says that it is causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), 2)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 8, 0.0, batch_first=True), 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        memory = self.encoder(x, mask=mask)
+        return self.decoder(x, memory, tgt_mask=mask, memory_mask=mask)
+
+
 torch.manual_seed(0)
 LAYERS = {
     "Conv1d": Layered((3, 4), nn.Conv1d(3, 5, 3, padding=1)),
@@ -45,6 +59,7 @@ LAYERS = {
     "LSTM": Layered((3, 4), nn.LSTM(4, 5, batch_first=True, bidirectional=True)),
     "GRU": Layered((3, 4), nn.GRU(4, 5, batch_first=True)),
     "TransformerEncoderLayer": Layered((3, 4), nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)),
+    "Transformer layers with masks": Layered((3, 4), Masked()),
     "Upsample": Layered((2, 2, 3), nn.Upsample(scale_factor=2, mode="bilinear")),
     "PixelShuffle": Layered((4, 1, 3), nn.PixelShuffle(2)),
     "PReLU": Layered((3, 4), nn.PReLU()),

@@ -1,0 +1,62 @@
+"""The generators that a forward may draw from, and what they were before.
+
+Not here: whether a forward may draw from them in a graph (randomness.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["Source", "random_sources", "same_random_states"]
+
+
+class Source(NamedTuple):
+    """Something that a forward may draw from besides torch's operators."""
+
+    text: str
+    state: Callable[[], Any]
+    restore: Callable[[Any], object]
+
+
+@contextlib.contextmanager
+def same_random_states(module: torch.nn.Module | None = None) -> Iterator[None]:
+    """Leaves every generator as it was, those that `module` holds too: a capture must not move the user's seeds."""
+    states = [(source, source.state()) for source in random_sources(module)]
+    on_gpus = torch.cuda.is_available() and torch.cuda.is_initialized()
+    gpus = torch.cuda.get_rng_state_all() if on_gpus else []
+    try:
+        yield
+    finally:
+        for source, state in states:
+            source.restore(state)
+        if on_gpus:
+            torch.cuda.set_rng_state_all(gpus)
+
+
+def random_sources(module: torch.nn.Module | None) -> Iterator[Source]:
+    yield Source("Python's generator (the module random)", random.getstate, random.setstate)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        yield Source("numpy's generator (numpy.random)", numpy.random.get_state, numpy.random.set_state)
+    yield Source("torch's default generator in Python, or seeds it", torch.default_generator.get_state, torch.default_generator.set_state)
+    for prefix, child in module.named_modules() if module is not None else ():
+        for name, value in vars(child).items():
+            where = f"the generator '{prefix}.{name}'".replace("'.", "'")
+            if isinstance(value, random.Random):
+                yield Source(where, value.getstate, value.setstate)
+            elif isinstance(value, torch.Generator):
+                yield Source(where, value.get_state, value.set_state)
+            elif numpy is not None and isinstance(value, numpy.random.RandomState):
+                yield Source(where, value.get_state, value.set_state)
+            elif numpy is not None and isinstance(value, numpy.random.Generator):
+                bits = value.bit_generator
+                yield Source(
+                    where, functools.partial(getattr, bits, "state"), functools.partial(setattr, bits, "state")
+                )
