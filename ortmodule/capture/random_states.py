@@ -45,7 +45,11 @@ def random_sources(module: torch.nn.Module | None) -> Iterator[Source]:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         yield Source("numpy's generator (numpy.random)", numpy.random.get_state, numpy.random.set_state)
-    yield Source("torch's default generator in Python, or seeds it", torch.default_generator.get_state, torch.default_generator.set_state)
+    yield Source(
+        "torch's default generator in Python, or seeds it",
+        torch.default_generator.get_state,
+        torch.default_generator.set_state,
+    )
     for prefix, child in module.named_modules() if module is not None else ():
         for name, value in vars(child).items():
             where = f"the generator '{prefix}.{name}'".replace("'.", "'")
