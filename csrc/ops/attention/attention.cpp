@@ -95,8 +95,7 @@ Attributes attention_attributes(const Node& node) {
 void attention_gradient(GradContext& c) {
   if (!plain_attention(c.node())) return rerun_gradient(c, "ai.ortmodule::ComposedAttentionGrad");
   const auto grads = c.emit_some("ai.ortmodule::AttentionGrad",
-                                 {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"),
-                                  c.input_count() > kMask ? c.I(kMask) : nullptr},
+                                 {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask)},
                                  {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, attention_attributes(c.node()));
   for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
 }
