@@ -157,24 +157,33 @@ at::Tensor mean_pool(const at::Tensor& x, const Plan& plan, bool include_pad) {
 
 // With pads put on by hand the mean counts them; where it must not, the share of real elements is divided out.
 at::Tensor real_share(const Plan& plan, c10::IntArrayRef x, const at::TensorOptions& options) {
-  c10::DimVector one(x);
+  std::vector<int64_t> one = x.vec();
   one[0] = one[1] = 1;
   return mean_pool(plan.padded(at::ones(one, options), 0), plan, true);
 }
 
+// ATen's means of 16-bit cubes have no kernel on the CPU; they are taken in float and rounded once.
+bool needs_float(const at::Tensor& t) {
+  return t.dim() == 5 && t.is_cpu() && (t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16);
+}
+
+at::Tensor average_pool(const at::Tensor& given, const MeanOptions& o) {
+  if (needs_float(given)) return average_pool(given.to(at::kFloat), o).to(given.scalar_type());
+  const bool lift = given.dim() == 3;
+  const at::Tensor x = lifted(given);
+  const Plan plan(o.declared, x.sizes());
+  if (o.dilated) return lowered(dilated_mean(x, plan.a, o.include_pad), lift);
+  at::Tensor y = mean_pool(plan.padded(x, 0), plan, plan.by_hand || o.include_pad);
+  if (plan.by_hand && !o.include_pad) y.div_(real_share(plan, x.sizes(), x.options()));
+  return lowered(y, lift);
+}
+
 Kernel make_average_pool(const Node& node) {
-  return [o = MeanOptions(node)](KernelContext& c) {
-    const bool lift = c.in(0).dim() == 3;
-    const at::Tensor x = lifted(c.in(0));
-    const Plan plan(o.declared, x.sizes());
-    if (o.dilated) return c.out(0, lowered(dilated_mean(x, plan.a, o.include_pad), lift));
-    at::Tensor y = mean_pool(plan.padded(x, 0), plan, plan.by_hand || o.include_pad);
-    if (plan.by_hand && !o.include_pad) y.div_(real_share(plan, x.sizes(), x.options()));
-    c.out(0, lowered(y, lift));
-  };
+  return [o = MeanOptions(node)](KernelContext& c) { c.out(0, average_pool(c.in(0), o)); };
 }
 
 at::Tensor average_pool_grad(const at::Tensor& given, c10::IntArrayRef x, const MeanOptions& o) {
+  if (needs_float(given)) return average_pool_grad(given.to(at::kFloat), x, o).to(given.scalar_type());
   const bool lift = given.dim() == 3;
   at::Tensor dy = lifted(given);
   const c10::DimVector x_sizes = lifted_sizes(x);
