@@ -2,7 +2,8 @@
 // before the gradient is built: AttentionDropout always, Attention when its mask wants a gradient (a learned bias) and
 // its type is one that no fused kernel takes.
 //
-// Training only. All other Attention nodes stay whole: the fused kernels are what makes them fast.
+// That is for training only. All other Attention nodes stay whole: the fused kernels are what makes them fast.
+// FlexAttention is replaced always: its subgraphs become nodes of the graph, which the other passes know.
 #include "base/status.h"
 #include "ops/attention/form.h"
 #include "transforms/expand_body.h"
@@ -28,11 +29,14 @@ class DecomposeAttention : public GraphTransformer {
   const char* name() const override { return "decompose_attention"; }
 
   size_t apply(Graph& graph, const TransformContext& context) override {
-    if (!context.training) return 0;
     std::vector<Node*> found;
     std::vector<bool> wants;
     graph.for_each([&](Node& node) {
-      if (node.qualified_op() == "ai.ortmodule::AttentionDropout") {
+      if (node.op() == "FlexAttention" && node.domain() == "ai.onnx.preview") {
+        found.push_back(&node);
+      } else if (!context.training) {
+        return;
+      } else if (node.qualified_op() == "ai.ortmodule::AttentionDropout") {
         found.push_back(&node);
       } else if (node.qualified_op() == "Attention" && node.input(kMaskInput) && plain_attention(node) &&
                  !has_fused_kernel(node)) {

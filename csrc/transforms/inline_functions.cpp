@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
+#include "ops/copy_nodes.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -154,31 +155,12 @@ class Inliner {
 
   // Copies the body's nodes in front of the call and lets its results take the place of the call's.
   static void splice(Graph& graph, Node& call, Graph& body, const std::vector<NodeArg*>& formals) {
-    std::map<const NodeArg*, NodeArg*> map;
+    ValueMap map;
     for (size_t i = 0; i < formals.size(); ++i)
       if (NodeArg* inner = body.find(formals[i]->name()); inner && inner->is_graph_input()) map[inner] = call.input(i);
-    for (const NodeArg* value : body.initializers())
-      map[value] = graph.add_initializer(graph.fresh_name(call.name() + "/" + value->name()), *value->constant());
-    std::vector<std::pair<Node*, Node*>> made;
-    body.for_each([&](Node& inner) {
-      Node* node = graph.add_node(inner.domain(), inner.op(), {}, {}, inner.attributes(), &call,
-                                  call.name() + "/" + inner.name());
-      for (size_t i = 0; i < inner.outputs().size(); ++i) {
-        const NodeArg* out = inner.outputs()[i];
-        if (!out) continue;
-        map[out] = graph.materialize_output(node, i, call.name() + "/" + out->name());
-        map[out]->set_type(out->type());
-      }
-      node->metadata() = inner.metadata();
-      for (const auto& [key, value] : call.metadata())
-        if (key != kOverloadKey) node->metadata().emplace(key, value);
-      node->set_phase(call.phase());
-      node->set_record(record_of(inner));
-      made.emplace_back(&inner, node);
-    });
-    for (const auto& [inner, node] : made)
-      for (size_t i = 0; i < inner->inputs().size(); ++i)
-        node->set_input(i, inner->inputs()[i] ? map.at(inner->inputs()[i]) : nullptr);
+    for (const auto& [inner, node] : copy_nodes(body, call, map))
+      for (size_t i = 0; i < inner->outputs().size(); ++i)
+        if (inner->outputs()[i]) node->output(i)->set_type(inner->outputs()[i]->type());
 
     std::vector<std::pair<size_t, std::string>> kept;  // graph outputs that the call made, by position
     for (size_t position = 0; position < graph.outputs().size(); ++position)
@@ -192,14 +174,6 @@ class Inliner {
       if (!named) named = graph.add_node("", "Identity", {graph.outputs()[position]}, {name})->output(0);
       graph.set_output(position, named);
     }
-  }
-
-  // The record at the version that the body imports; null where the registry knows none (resolve() says so).
-  static const OpRecord* record_of(const Node& node) {
-    if (node.record()) return node.record();
-    const auto& opsets = node.graph().opsets();
-    const auto it = opsets.find(node.domain());
-    return Registry::instance().find(node.domain(), node.op(), it == opsets.end() ? INT64_MAX : it->second);
   }
 
   std::map<Key, const FunctionBody*> functions_;

@@ -15,7 +15,7 @@ from .. import _C
 __all__ = ["ELEMENT_TYPES", "NodeModel", "NodesOf", "node_model"]
 
 # Makes the nodes of a call from the names of inputs and outputs and the attributes.
-NodesOf = Callable[[list[str], list[str], dict[str, Any]], Sequence[onnx.NodeProto]]
+NodesOf = Callable[[list[str], list[str], dict[str, Any]], Sequence[onnx.NodeProto | onnx.ValueInfoProto]]
 
 _OPSETS = {
     "ai.onnx.ml": 3,
@@ -106,9 +106,10 @@ def node_model(
         identity_inputs: each floating input is negated twice on its way to the node, so that the node's operands are
             intermediate values that its kernel may overwrite.
         nodes_of: makes the nodes where one node with these attributes is not the whole call: its values are no tensors,
-            or its subgraphs read values around it.
+            or its subgraphs read values around it. What it gives beside nodes are types that the model declares.
     """
     infos, initializers, names, nodes, slots = [], [], [], [], []
+    types: list[onnx.ValueInfoProto] = []
     for i, value in enumerate(inputs):
         if value is None:
             names.append("")
@@ -127,11 +128,16 @@ def node_model(
             names[-1] = f"{name}_copy"
     results = [f"y{i}" for i in range(outputs)]
     if nodes_of is not None:
-        nodes.extend(nodes_of(names, results, dict(attributes or {})))
+        for made in nodes_of(names, results, dict(attributes or {})):
+            if isinstance(made, onnx.NodeProto):
+                nodes.append(made)
+            else:
+                types.append(made)
     else:
         node = onnx.NodeProto(op_type=op, domain=domain, name="node", input=names, output=results)
         node.attribute.extend(attribute(k, v) for k, v in (attributes or {}).items())
         nodes.append(node)
     graph = helper.make_graph(nodes, "one_node", infos, [onnx.ValueInfoProto(name=n) for n in results], initializers)
+    graph.value_info.extend(types)
     opsets = [helper.make_opsetid(name, version) for name, version in {"": opset, **_OPSETS}.items()]
     return NodeModel(helper.make_model(graph, opset_imports=opsets, ir_version=11), tuple(slots))

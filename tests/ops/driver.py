@@ -27,9 +27,17 @@ def samples(row: Row, dtype: torch.dtype) -> list[Case]:
 
 
 def reference_of(row: Row, case: Case) -> Any:
-    def reference(*inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    def call(*inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         out = row.reference(*inputs, **case.attributes)
         return (tuple(out) if isinstance(out, tuple | list) else (out,))[: case.outputs]
+
+    def reference(*inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        reduced = any(v is not None and v.dtype == torch.bfloat16 for v in inputs)
+        if not (row.wide and reduced):
+            return call(*inputs)
+        out = call(*(v.float() if v is not None and v.dtype == torch.bfloat16 else v for v in inputs))
+        kept = row.float_outputs
+        return tuple(y if i in kept or y.dtype != torch.float32 else y.bfloat16() for i, y in enumerate(out))
 
     return reference
 

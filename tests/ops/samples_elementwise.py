@@ -214,7 +214,7 @@ BINARY = [
     Row("Div", torch.div, binary(0.5, 3)),
     Row("Div", lambda a, b: torch.div(a, b, rounding_mode="trunc"), binary(1, 5, torch.int64), differentiable=False),
     Row("Pow", torch.pow, pow_cases),
-    Row("Mod", lambda a, b, fmod: torch.fmod(a, b), binary(0.5, 2, fmod=1), bfloat16=False),
+    Row("Mod", lambda a, b, fmod: torch.fmod(a, b), binary(0.5, 2, fmod=1), wide=True),
     Row("Mod", torch.remainder, binary(1, 5, torch.int64), differentiable=False),
     Row("FloorDiv", lambda a, b: torch.div(a, b, rounding_mode="floor"), binary(0.5, 3), OWN),
     Row("FloorDiv", lambda a, b: a // b, binary(1, 4, torch.int64), OWN, differentiable=False),

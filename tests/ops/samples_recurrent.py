@@ -310,7 +310,7 @@ def training_rows(name: str, cell: Callable[..., Any], gates: int, defaults: lis
             gradient_of(*rule),
             gradient_cases(*rule),
             differentiable=False,
-            bfloat16=False,
+            wide=True,
             no_forms=("size", "without"),
             **more,
         ),

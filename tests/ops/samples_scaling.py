@@ -133,5 +133,5 @@ ROWS = [
     Row("InPlaceAccumulatorV2", accumulate_or_replace, with_two_outputs, MICROSOFT, False),
     Row("ReduceSumTraining", reduce_sum, reduce_sum_cases, MICROSOFT),
     # Rounding passes the gradient on.
-    Row("FakeQuant", fake_quant, fake_quant_cases, MICROSOFT, grads=(0,), smooth=False, bfloat16=False),
+    Row("FakeQuant", fake_quant, fake_quant_cases, MICROSOFT, grads=(0,), smooth=False, wide=True),
 ]

@@ -40,6 +40,9 @@ class Row:
     cases: called with a floating dtype; returns fresh samples, the same ones for the same seed.
     grads: inputs that are differentiated; None means every floating input that is no constant.
     bfloat16: False where bfloat16 cannot be compared: the result jumps with the last bit of an operand.
+    wide: in bfloat16 the reference computes in float32 on the same numbers and rounds at the end: PyTorch has no such
+        kernel, or its own rounds in between.
+    float_outputs: outputs that are float32 also where the data are bfloat16; goes with `wide`.
     smooth: False where the gradient is not the derivative by definition (rounding passes it on, ...).
     nodes: makes the model's nodes from the names of inputs and outputs and the attributes, where one node of the
         operator is not enough: its values are no tensors, or its subgraphs read values around it.
@@ -56,6 +59,8 @@ class Row:
     differentiable: bool = True
     grads: tuple[int, ...] | None = None
     bfloat16: bool = True
+    wide: bool = False
+    float_outputs: tuple[int, ...] = ()
     smooth: bool = True
     symbolic: bool = True
     tolerance: float | None = None

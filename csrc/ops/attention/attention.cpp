@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "base/status.h"
+#include "ops/attention/body_parts.h"
 #include "ops/attention/form.h"
 #include "ops/body_formula.h"
 #include "ops/grad_context.h"
@@ -21,6 +22,8 @@
 
 namespace ortmodule {
 namespace {
+
+using namespace attention;
 
 enum Slot : size_t { kQuery, kKey, kValue, kMask };
 constexpr size_t kLse = 4;  // output slot of "lse", behind the standard's four
@@ -92,8 +95,7 @@ Attributes attention_attributes(const Node& node) {
 void attention_gradient(GradContext& c) {
   if (!plain_attention(c.node())) return rerun_gradient(c, "ai.ortmodule::ComposedAttentionGrad");
   const auto grads = c.emit_some("ai.ortmodule::AttentionGrad",
-                                 {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"),
-                                  c.input_count() > kMask ? c.I(kMask) : nullptr},
+                                 {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask)},
                                  {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, attention_attributes(c.node()));
   for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
 }
@@ -113,39 +115,6 @@ void infer_attention_grad(InferContext& c) {
 
 // -- the body --------------------------------------------------------------------------------------------------------
 
-int64_t known_dim(const NodeArg* value, size_t axis) {
-  const auto& shape = value->type().shape;
-  return shape && axis < shape->size() && (*shape)[axis].is_known() ? (*shape)[axis].value() : -1;
-}
-
-// [dim `axis` of value] as int64[1], a constant where it is known.
-NodeArg* length(BodyContext& c, NodeArg* value, int64_t axis) {
-  if (const int64_t n = known_dim(value, axis); n >= 0) return c.ints({n});
-  return c.emit("Shape", {value}, {{"start", axis}, {"end", axis + 1}});
-}
-
-// Each key head serves a group of neighbouring query heads.
-NodeArg* repeat_heads(BodyContext& c, NodeArg* kv, NodeArg* q) {
-  const auto &have = kv->type().shape, &want = q->type().shape;
-  if (have && want && (*have)[1] == (*want)[1]) return kv;
-  NodeArg* group = known_dim(kv, 1) > 0 && known_dim(q, 1) > 0 ? c.ints({known_dim(q, 1) / known_dim(kv, 1)})
-                                                               : c.emit("Div", {length(c, q, 1), length(c, kv, 1)});
-  const Attributes axis{{"axis", int64_t{0}}};
-  NodeArg* grouped = c.emit("Unsqueeze", {kv, c.ints({2})});
-  grouped = c.emit("Expand", {grouped, c.emit("Concat", {c.ints({1, 1}), group, c.ints({1, 1})}, axis)});
-  return c.emit("Reshape",
-                {grouped, c.emit("Concat", {c.ints({0}), length(c, q, 1), length(c, kv, 2), length(c, kv, 3)}, axis)});
-}
-
-// sqrt(|scale|), which multiplies q and k alike; by default scale is 1 / sqrt(head size).
-NodeArg* root_of_scale(BodyContext& c, NodeArg* q) {
-  if (c.node().find_attribute("scale")) return c.scalar(std::sqrt(std::abs(c.node().get_float("scale", 1.0))), q);
-  if (const int64_t size = known_dim(q, 3); size > 0)
-    return c.scalar(std::sqrt(1.0 / std::sqrt(static_cast<double>(size))), q);
-  NodeArg* size = c.emit("Cast", {length(c, q, 3)}, {{"to", static_cast<int64_t>(q->type().dtype)}});
-  return c.emit("Pow", {size, c.scalar(-0.25, size)});
-}
-
 // 0 where a query may see a key, -inf above the diagonal.
 NodeArg* causal_mask(BodyContext& c, NodeArg* q, NodeArg* k) {
   NodeArg* sizes = c.emit("Concat", {length(c, q, 2), length(c, k, 2)}, {{"axis", int64_t{0}}});
@@ -164,11 +133,6 @@ double lowest(DType dtype) {
     default:
       return std::numeric_limits<float>::lowest();
   }
-}
-
-NodeArg* cast(BodyContext& c, NodeArg* value, DType dtype) {
-  if (value->type().dtype == dtype) return value;
-  return c.emit("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}});
 }
 
 struct Probabilities {
@@ -191,10 +155,7 @@ Probabilities attention_probabilities(BodyContext& c, NodeArg* q, NodeArg* k, No
   v = repeat_heads(c, cast(c, v, compute), q);
 
   NodeArg* root = root_of_scale(c, q);
-  NodeArg* transposed = c.emit("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
-  NodeArg* scaled = c.emit("Mul", {q, root});
-  if (node.get_float("scale", 1.0) < 0) scaled = c.emit("Neg", {scaled});
-  NodeArg* scores = c.emit("MatMul", {scaled, c.emit("Mul", {transposed, root})});
+  NodeArg* scores = scaled_scores(c, q, k, root);
   if (node.get_int("is_causal", 0) != 0) scores = c.emit("Add", {scores, causal_mask(c, q, k)});
   NodeArg* dead_rows = nullptr;
   if (mask) {

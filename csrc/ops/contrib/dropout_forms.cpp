@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/like.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -27,16 +28,13 @@ void random_controls(OpRecord& r) {
       .infer(infer_bit_mask);
 }
 
-// What the node's input `i` is, where the node has so many.
-NodeArg* input(GradContext& c, size_t i) { return i < c.input_count() ? c.I(i) : nullptr; }
-
 }  // namespace
 
 ORTMODULE_OP("com.microsoft", BitmaskDropout, 1)
     .input("data")
     .apply(random_controls)
     .grad({"data"}, [](GradContext& c) {
-      c.GI(0, c.emit("com.microsoft::BitmaskDropoutGrad", {c.GO(0), c.O(1), input(c, 1), input(c, 2)}));
+      c.GI(0, c.emit("com.microsoft::BitmaskDropoutGrad", {c.GO(0), c.O(1), c.I(1), c.I(2)}));
     });
 
 // dropout(data + bias) + residual
@@ -47,7 +45,7 @@ ORTMODULE_OP("com.microsoft", BitmaskBiasDropout, 1)
     .apply(random_controls)
     .grad({"data", "bias", "residual"}, [](GradContext& c) {
       if (c.needs(0) || c.needs(1)) {
-        NodeArg* dx = c.emit("com.microsoft::BitmaskDropoutGrad", {c.GO(0), c.O(1), input(c, 3), input(c, 4)});
+        NodeArg* dx = c.emit("com.microsoft::BitmaskDropoutGrad", {c.GO(0), c.O(1), c.I(3), c.I(4)});
         c.GI(0, dx);
         if (c.needs(1)) c.GI(1, c.reduce_to(dx, c.I(1)));
       }
@@ -77,7 +75,7 @@ ORTMODULE_OP("com.microsoft", BiasSoftmaxDropout, 1)
     .traits(kRandom)
     .infer([](InferContext& c) {
       c.same_as(0, 0);
-      c.out(1, DType::kBool, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
+      infer_mask(c, 1, 0);
       c.same_as(2, 0);
     })
     .grad({"data", "bias"}, [](GradContext& c) {
@@ -89,8 +87,7 @@ ORTMODULE_OP("com.microsoft", BiasSoftmaxDropout, 1)
       const auto matrix = [&](NodeArg* v) { return flat ? c.emit("Flatten", {v}, {{"axis", axis}}) : v; };
       NodeArg *y = matrix(c.O(2)), *dx = nullptr;
       const Attributes last{{"axis", int64_t{-1}}};
-      if (c.GO(0))
-        dx = c.emit("com.microsoft::SoftmaxDropoutGrad", {matrix(c.GO(0)), matrix(c.O(1)), y, input(c, 2)}, last);
+      if (c.GO(0)) dx = c.emit("com.microsoft::SoftmaxDropoutGrad", {matrix(c.GO(0)), matrix(c.O(1)), y, c.I(2)}, last);
       if (c.GO(2)) {
         NodeArg* part = c.emit("ai.ortmodule::SoftmaxGrad", {matrix(c.GO(2)), y}, last);
         dx = dx ? c.emit("Add", {dx, part}) : part;

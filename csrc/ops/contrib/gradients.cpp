@@ -2,6 +2,7 @@
 // operators of ai.ortmodule, whose inputs have another order here and there.
 #include "base/status.h"
 #include "ops/infer_context.h"
+#include "ops/like.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -15,11 +16,7 @@ void norm(OpRecord& r) {
   r.output("X_grad")
       .output("scale_grad", Presence::kOptional)
       .attr("axis", AttrKind::kInt)
-      .infer([](InferContext& c) {
-        c.same_as(0, 1);
-        c.same_as(1, 2);
-        c.same_as(2, 2);
-      })
+      .infer(infer_like<1, 2, 2>)
       .not_differentiable();
 }
 
@@ -64,10 +61,7 @@ ORTMODULE_OP("com.microsoft", DivGrad, 1)
     .input("B")
     .output("dA", Presence::kOptional)
     .output("dB", Presence::kOptional)
-    .infer([](InferContext& c) {
-      c.same_as(0, 1);
-      c.same_as(1, 2);
-    })
+    .infer(infer_like<1, 2>)
     .not_differentiable();
 
 ORTMODULE_OP("com.microsoft", LayerNormalizationGrad, 1)

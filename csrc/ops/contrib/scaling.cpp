@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/like.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -68,9 +69,7 @@ ORTMODULE_OP("com.microsoft", MixedPrecisionScale, 1)
 ORTMODULE_OP("com.microsoft", IsFinite, 1)
     .input("X")
     .output("Y")
-    .infer([](InferContext& c) {
-      c.out(0, DType::kBool, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
-    })
+    .infer([](InferContext& c) { infer_mask(c, 0, 0); })
     .traits(kElementwise)
     .not_differentiable();
 
@@ -168,10 +167,18 @@ ORTMODULE_OP("com.microsoft", FakeQuant, 1)
       if (c.attr_int("quant_min", 0) >= c.attr_int("quant_max", 255))
         c.error("quant_min should be less than quant_max");
       c.same_as(0, 0);
-      c.out(1, DType::kBool, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
+      infer_mask(c, 1, 0);
     })
     .no_grad({"scale", "zero_point"})
     .grad({"input"}, [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.cast(c.O(1), c.GO(0)->type().dtype)})); });
+
+// dY where FakeQuant's mask holds, zero elsewhere.
+ORTMODULE_OP("com.microsoft", FakeQuantGrad, 1)
+    .input("dY")
+    .input("mask")
+    .output("dX")
+    .infer(infer_same)
+    .not_differentiable();
 
 }  // namespace
 }  // namespace ortmodule

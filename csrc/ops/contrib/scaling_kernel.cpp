@@ -125,5 +125,13 @@ ORTMODULE_KERNEL("com.microsoft", FakeQuant, "aten", [](const Node& node) -> Ker
   };
 });
 
+ORTMODULE_KERNEL("com.microsoft", FakeQuantGrad, "aten", [](const Node&) -> Kernel {
+  return [](KernelContext& c) {
+    ORTMODULE_CHECK(c.in(0).sizes() == c.in(1).sizes(), kRuntime, "[FakeQuantGrad] expected a mask of shape ",
+                    c.in(0).sizes(), ", got ", c.in(1).sizes());
+    c.out(0, at::mul(c.in(0), c.in(1)));
+  };
+});
+
 }  // namespace
 }  // namespace ortmodule

@@ -1,8 +1,9 @@
 // Operators that ONNX Runtime's training graphs hold in com.microsoft: BiasDropout, SoftmaxDropoutGrad, ReduceAllL2,
-// ConcatTraining, SplitTraining, ShrunkenGather, PadAndUnflatten, FlattenAndUnpad, SoftmaxCrossEntropyLossInternal.
-// Where no formula is shorter, the gradient runs the operator again.
+// ConcatTraining, SplitTraining, ShrunkenGather, PadAndUnflatten, FlattenAndUnpad. Where no formula is shorter, the
+// gradient runs the operator again.
 #include "base/status.h"
 #include "ops/infer_context.h"
+#include "ops/like.h"
 #include "ops/registry.h"
 #include "ops/rerun.h"
 
@@ -22,12 +23,11 @@ ORTMODULE_OP("com.microsoft", BiasDropout, 1)
     .traits(kRandom)
     .infer([](InferContext& c) {
       c.same_as(0, 0);
-      c.out(1, DType::kBool, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
+      infer_mask(c, 1, 0);
     })
     .grad({"data", "bias", "residual"}, [](GradContext& c) {
       if (c.needs(0) || c.needs(1)) {
-        const auto input = [&](size_t i) { return c.input_count() > i ? c.I(i) : nullptr; };
-        NodeArg* dx = c.emit("ai.ortmodule::DropoutGrad", {c.GO(0), c.O(1), input(3), input(4)});
+        NodeArg* dx = c.emit("ai.ortmodule::DropoutGrad", {c.GO(0), c.O(1), c.I(3), c.I(4)});
         c.GI(0, dx);
         if (c.needs(1)) c.GI(1, c.reduce_to(dx, c.I(1)));
       }
@@ -157,30 +157,6 @@ ORTMODULE_OP("com.microsoft", FlattenAndUnpad, 1)
     .no_grad({"indices"})
     .grad({"input"}, [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::FlattenAndUnpadGrad"); });
 ORTMODULE_OP("ai.ortmodule", FlattenAndUnpadGrad, 1).apply(rerun_record);
-
-// SoftmaxCrossEntropyLoss with ignore_index as an input and the output's type as an attribute.
-ORTMODULE_OP("com.microsoft", SoftmaxCrossEntropyLossInternal, 1)
-    .input("scores")
-    .input("labels")
-    .optional_input("weights")
-    .host_input("ignore_index", Presence::kOptional)
-    .output("output")
-    .output("log_prob", Presence::kOptional)
-    .attr("reduction", AttrKind::kString)
-    .attr("output_type", AttrKind::kInt)
-    .infer([](InferContext& c) {
-      const std::string reduction = c.node().get_string("reduction", "mean");
-      if (reduction != "none" && reduction != "mean" && reduction != "sum")
-        c.error("reduction should be 'none', 'mean' or 'sum', got '" + reduction + "'");
-      std::optional<Shape> y = Shape{};
-      if (reduction == "none") y = c.shape(1) ? std::optional<Shape>(*c.shape(1)) : std::nullopt;
-      const auto type = static_cast<DType>(c.attr_int("output_type", 0));
-      c.out(0, type == DType::kUndefined ? c.dtype(0) : type, std::move(y));
-      c.same_as(1, 0);
-    })
-    .no_grad({"labels", "weights"})
-    .grad({"scores"}, [](GradContext& c) { rerun_gradient(c, "ai.ortmodule::CrossEntropyInternalGrad"); });
-ORTMODULE_OP("ai.ortmodule", CrossEntropyInternalGrad, 1).apply(rerun_record);
 
 }  // namespace
 }  // namespace ortmodule

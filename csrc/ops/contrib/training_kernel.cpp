@@ -4,9 +4,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/nll_loss_nd.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/tensor.h>
@@ -105,19 +103,6 @@ TensorFunction flatten_and_unpad(const Node&) {
   };
 }
 
-TensorFunction cross_entropy(const Node& node) {
-  const std::string reduction = node.get_string("reduction", "mean");
-  const int64_t how = reduction == "none" ? 0 : reduction == "mean" ? 1 : 2, type = node.get_int("output_type", 0);
-  return [how, type](const Tensors& in) -> Tensors {
-    const at::Tensor weights = in.size() > 2 ? in[2] : at::Tensor();
-    const int64_t ignored = in.size() > 3 && in[3].defined() ? host_ints(in[3]).at(0) : -100;
-    const at::Tensor log_prob = at::log_softmax(in[0], 1);
-    at::Tensor loss = at::nll_loss_nd(log_prob, in[1].to(at::kLong), weights, how, ignored);
-    if (type) loss = loss.to(to_scalar_type(static_cast<DType>(type)));
-    return {loss, log_prob};
-  };
-}
-
 }  // namespace
 
 ORTMODULE_KERNEL("com.microsoft", ReduceAllL2, "aten", function_kernel_of<reduce_all_l2>);
@@ -132,7 +117,5 @@ ORTMODULE_KERNEL("com.microsoft", PadAndUnflatten, "aten", function_kernel_of<pa
 ORTMODULE_KERNEL("ai.ortmodule", PadAndUnflattenGrad, "aten", rerun_kernel_of<pad_and_unflatten>);
 ORTMODULE_KERNEL("com.microsoft", FlattenAndUnpad, "aten", function_kernel_of<flatten_and_unpad>);
 ORTMODULE_KERNEL("ai.ortmodule", FlattenAndUnpadGrad, "aten", rerun_kernel_of<flatten_and_unpad>);
-ORTMODULE_KERNEL("com.microsoft", SoftmaxCrossEntropyLossInternal, "aten", function_kernel_of<cross_entropy>);
-ORTMODULE_KERNEL("ai.ortmodule", CrossEntropyInternalGrad, "aten", rerun_kernel_of<cross_entropy>);
 
 }  // namespace ortmodule

@@ -6,6 +6,7 @@
 #include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/like.h"
 #include "ops/recompute.h"
 #include "ops/registry.h"
 
@@ -195,12 +196,20 @@ void conv_grad_like(OpRecord& op) {
       .output("dB", Presence::kOptional)
       .apply(conv_attributes)
       .infer([](InferContext& c) {
-        c.same_as(0, 1);
-        c.same_as(1, 2);
+        infer_like<1, 2>(c);
         const Shape* dy = c.shape(0);
         c.out(2, c.dtype(0), dy ? std::optional<Shape>({(*dy)[1]}) : std::nullopt);
       })
       .not_differentiable();
+}
+
+void conv_grad(OpRecord& op) { op.apply(conv_grad_like).body(conv_grad_body); }
+
+void conv_transpose_grad(OpRecord& op) {
+  op.apply(conv_grad_like)
+      .attr("output_padding", AttrKind::kInts)
+      .attr("output_shape", AttrKind::kInts)
+      .body(conv_transpose_grad_body);
 }
 
 }  // namespace
@@ -218,12 +227,10 @@ ORTMODULE_OP("", ConvTranspose, 1)
     .infer(infer_conv_transpose)
     .grad({"X", "W", "B"}, gradient<kConvTransposeGrad>);
 
-ORTMODULE_OP("ai.ortmodule", ConvGrad, 1).apply(conv_grad_like).body(conv_grad_body);
-
-ORTMODULE_OP("ai.ortmodule", ConvTransposeGrad, 1)
-    .apply(conv_grad_like)
-    .attr("output_padding", AttrKind::kInts)
-    .attr("output_shape", AttrKind::kInts)
-    .body(conv_transpose_grad_body);
+// The same in ONNX Runtime's training graphs and in ours.
+ORTMODULE_OP("ai.ortmodule", ConvGrad, 1).apply(conv_grad);
+ORTMODULE_OP("com.microsoft", ConvGrad, 1).apply(conv_grad);
+ORTMODULE_OP("ai.ortmodule", ConvTransposeGrad, 1).apply(conv_transpose_grad);
+ORTMODULE_OP("com.microsoft", ConvTransposeGrad, 1).apply(conv_transpose_grad);
 
 }  // namespace ortmodule

@@ -137,7 +137,9 @@ void conv_transpose_grad(KernelContext& c, const ConvAttributes& declared) {
 
 ORTMODULE_KERNEL("", Conv, "aten", make<conv>);
 ORTMODULE_KERNEL("ai.ortmodule", ConvGrad, "aten", make<conv_grad>);
+ORTMODULE_KERNEL("com.microsoft", ConvGrad, "aten", make<conv_grad>);
 ORTMODULE_KERNEL("", ConvTranspose, "aten", make<conv_transpose>);
 ORTMODULE_KERNEL("ai.ortmodule", ConvTransposeGrad, "aten", make<conv_transpose_grad>);
+ORTMODULE_KERNEL("com.microsoft", ConvTransposeGrad, "aten", make<conv_transpose_grad>);
 
 }  // namespace ortmodule

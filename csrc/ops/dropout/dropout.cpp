@@ -21,8 +21,7 @@ void infer_dropout(InferContext& c) {
 }
 
 void dropout_gradient(GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::DropoutGrad",
-                 {c.GO(0), c.O(1), c.input_count() > 1 ? c.I(1) : nullptr, c.input_count() > 2 ? c.I(2) : nullptr}));
+  c.GI(0, c.emit("ai.ortmodule::DropoutGrad", {c.GO(0), c.O(1), c.I(1), c.I(2)}));
 }
 
 void infer_philox_dropout(InferContext& c) {

@@ -38,13 +38,14 @@ ORTMODULE_OP("", GatherND, 11)
                      {{"batch_dims", c.node().get_int("batch_dims", 0)}}));
     });
 
-void infer_sizes_at(InferContext& c, size_t input) {
+// Output 0 has the elements of `input` as its sizes and the type of input `like`.
+void infer_sizes_at(InferContext& c, size_t input, size_t like = 0) {
   std::optional<Shape> shape;
   if (const auto dims = c.dims_value(input))
     shape = *dims;
   else if (const Shape* length = c.shape(input); length && length->size() == 1 && (*length)[0].is_known())
     shape = c.fresh_shape(static_cast<size_t>((*length)[0].value()));
-  c.out(0, c.dtype(0), std::move(shape));
+  c.out(0, c.dtype(like), std::move(shape));
 }
 
 ORTMODULE_OP("ai.ortmodule", GatherNDGrad, 1)
@@ -62,6 +63,16 @@ ORTMODULE_OP("ai.ortmodule", GatherNDGrad, 1)
       NodeArg* indices = f.cast(c.in(1), DType::kInt64);
       c.out(0, c.emit("ScatterND", {zeros, indices, c.in(0)}, {{"reduction", std::string("add")}}));
     });
+
+// As ONNX Runtime's training graphs have it.
+ORTMODULE_OP("com.microsoft", GatherNDGrad, 1)
+    .host_input("shape")
+    .input("indices")
+    .input("update")
+    .output("output")
+    .attr("batch_dims", AttrKind::kInt)
+    .not_differentiable()
+    .infer([](InferContext& c) { infer_sizes_at(c, 0, 2); });
 
 ORTMODULE_OP("", ScatterND, 11)
     .input("data")

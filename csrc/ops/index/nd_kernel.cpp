@@ -36,14 +36,19 @@ ORTMODULE_KERNEL("", GatherND, "aten", [](const Node& node) -> Kernel {
   return [batch](KernelContext& c) { c.out(0, at::index(c.in(0), tuples(c.in(1), batch))); };
 });
 
-ORTMODULE_KERNEL("ai.ortmodule", GatherNDGrad, "aten", [](const Node& node) -> Kernel {
+// Indices are input 1.
+template <size_t gradient, size_t shape>
+Kernel gather_nd_grad(const Node& node) {
   const int64_t batch = node.get_int("batch_dims", 0);
-  return [batch, sizes = HostInts(node, 2)](KernelContext& c) {
+  return [batch, sizes = HostInts(node, shape)](KernelContext& c) {
     c10::DimVector storage;
-    at::Tensor dx = at::zeros(sizes.read(c, storage), c.in(0).options());
-    c.out(0, dx.index_put_(tuples(c.in(1), batch), c.in(0), true));
+    at::Tensor dx = at::zeros(sizes.read(c, storage), c.in(gradient).options());
+    c.out(0, dx.index_put_(tuples(c.in(1), batch), c.in(gradient), true));
   };
-});
+}
+
+ORTMODULE_KERNEL("ai.ortmodule", GatherNDGrad, "aten", gather_nd_grad<0, 2>);
+ORTMODULE_KERNEL("com.microsoft", GatherNDGrad, "aten", gather_nd_grad<2, 0>);
 
 // Rows of the data that the tuples name, as numbers; the data's first axes are taken as one. Positions are checked
 // where a look at them waits for no device: beyond its axis one would name another row.

@@ -10,34 +10,11 @@
 #include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/loss/loss_rules.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
 namespace {
-
-// Shape of the labels: scores[N, C, d...] without C.
-std::optional<Shape> label_shape(InferContext& c, size_t scores) {
-  const Shape* s = c.shape(scores);
-  if (!s) return std::nullopt;
-  if (s->size() < 2) c.error(str("scores should be [N, C, d...], got ", shape_text(*s)));
-  Shape out = *s;
-  out.erase(out.begin() + 1);
-  return out;
-}
-
-void check_labels(InferContext& c, const std::optional<Shape>& expected) {
-  if (!is_integer(c.dtype(1))) c.error(str("labels should be integers, got ", dtype_name(c.dtype(1))));
-  const Shape* labels = c.shape(1);
-  if (labels && expected && labels->size() != expected->size())
-    c.error(str("labels should have shape ", shape_text(*expected), ", got ", shape_text(*labels)));
-}
-
-void infer_reduced(InferContext& c, const std::optional<Shape>& labels) {
-  const std::string reduction = c.node().get_string("reduction", "mean");
-  if (reduction != "mean" && reduction != "sum" && reduction != "none")
-    c.error(str("reduction should be mean, sum or none, got '", reduction, "'"));
-  c.out(0, c.dtype(0), reduction == "none" ? labels : Shape{});
-}
 
 void infer_cross_entropy(InferContext& c) {
   const auto labels = label_shape(c, 0);
@@ -58,8 +35,7 @@ Attributes loss_attributes(const Node& node) {
 void cross_entropy_gradient(GradContext& c) {
   NodeArg* grad = nullptr;
   if (c.GO(0))
-    grad = c.emit("ai.ortmodule::SoftmaxCrossEntropyLossGrad",
-                  {c.GO(0), c.I(0), c.I(1), c.saved("stats"), c.input_count() > 2 ? c.I(2) : nullptr},
+    grad = c.emit("ai.ortmodule::SoftmaxCrossEntropyLossGrad", {c.GO(0), c.I(0), c.I(1), c.saved("stats"), c.I(2)},
                   loss_attributes(c.node()));
   if (c.GO(1)) {
     NodeArg* sum = c.emit("ReduceSum", {c.GO(1), c.ints({1})}, {{"keepdims", int64_t{1}}});
@@ -70,8 +46,7 @@ void cross_entropy_gradient(GradContext& c) {
 }
 
 void nll_gradient(GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::NegativeLogLikelihoodLossGrad",
-                 {c.GO(0), c.I(1), c.input_count() > 2 ? c.I(2) : nullptr, c.sizes_of(c.I(0))},
+  c.GI(0, c.emit("ai.ortmodule::NegativeLogLikelihoodLossGrad", {c.GO(0), c.I(1), c.I(2), c.sizes_of(c.I(0))},
                  loss_attributes(c.node())));
 }
 

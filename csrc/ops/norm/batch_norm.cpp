@@ -6,12 +6,16 @@
 #include "ops/body_formula.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/like.h"
 #include "ops/recompute.h"
 #include "ops/registry.h"
 #include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
+
+// Output slots of the statistics that backward reads: the mean and one over the standard deviation.
+constexpr size_t kMean = 3, kDeviation = 4;
 
 void check_channels(InferContext& c) {
   const Shape* x = c.shape(0);
@@ -33,28 +37,31 @@ void infer_saved(InferContext& c, size_t first) {
   c.out(first + 2, DType::kUInt8, c.fresh_shape(1));
 }
 
+bool takes_own_statistics(const Node& node) {
+  return node.get_int("training_mode", node.op() == "BatchNormInternal") != 0;
+}
+
 void infer_batch_norm(InferContext& c) {
   check_channels(c);
-  if (c.attr_int("training_mode", 0) == 0 && (c.wants(1) || c.wants(2)))
+  if (!takes_own_statistics(c.node()) && (c.wants(1) || c.wants(2)))
     c.error("running statistics are outputs in training_mode only");
   c.same_as(0, 0);
   c.same_as(1, 3);
   c.same_as(2, 4);
-  infer_saved(c, 3);
+  infer_saved(c, kMean);
 }
 
 // Through the batch's own statistics; the running ones have no gradient.
 void own_statistics_gradient(GradContext& c) {
   if (!c.GO(0)) return;
-  const auto grads =
-      c.emit_some("ai.ortmodule::BatchNormTrainingGrad",
-                  {c.GO(0), c.I(0), c.I(1), c.saved("mean"), c.saved("invstd"), c.saved("reserve")},
-                  {c.needs(0), c.needs(1), c.needs(2)}, {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
+  const auto grads = c.emit_some(
+      "ai.ortmodule::BatchNormTrainingGrad", {c.GO(0), c.I(0), c.I(1), c.O(kMean), c.O(kDeviation), c.saved("reserve")},
+      {c.needs(0), c.needs(1), c.needs(2)}, {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
   for (size_t i = 0; i < 3; ++i) c.GI(i, grads[i]);
 }
 
 void batch_norm_gradient(GradContext& c) {
-  if (c.node().get_int("training_mode", 0)) return own_statistics_gradient(c);
+  if (takes_own_statistics(c.node())) return own_statistics_gradient(c);
   const auto grads =
       c.emit_some("ai.ortmodule::BatchNormalizationGrad", {c.GO(0), c.I(0), c.I(1), c.I(3), c.I(4)},
                   {c.needs(0), c.needs(1), c.needs(2)}, {{"epsilon", c.node().get_float("epsilon", 1e-5)}});
@@ -150,18 +157,12 @@ std::optional<RecomputeForm> with_known_statistics(const Node& node) {
                        {}};
 }
 
-void infer_grads(InferContext& c) {
-  c.same_as(0, 1);
-  c.same_as(1, 2);
-  c.same_as(2, 2);
-}
-
 void grad_outputs(OpRecord& op) {
   op.output("dX", Presence::kOptional)
       .output("dScale", Presence::kOptional)
       .output("dB", Presence::kOptional)
       .attr("epsilon", AttrKind::kFloat)
-      .infer(infer_grads)
+      .infer(infer_like<1, 2, 2>)
       .not_differentiable();
 }
 
@@ -197,6 +198,39 @@ ORTMODULE_OP("ai.ortmodule", BatchNormalizationGrad, 1)
     .input("var")
     .apply(grad_outputs)
     .body([](BodyContext& c) { batch_norm_grad_body(c, false); });
+
+// The same with the batch's statistics as outputs, which ONNX Runtime's training graphs hold.
+ORTMODULE_OP("com.microsoft", BatchNormInternal, 1)
+    .input("X")
+    .input("scale")
+    .input("B")
+    .input("input_mean")
+    .input("input_var")
+    .output("Y")
+    .output("running_mean", Presence::kOptional)
+    .output("running_var", Presence::kOptional)
+    .output("saved_mean", Presence::kOptional)
+    .output("saved_inv_std", Presence::kOptional)
+    .saved("reserve")
+    .attr("epsilon", AttrKind::kFloat)
+    .attr("momentum", AttrKind::kFloat)
+    .attr("training_mode", AttrKind::kInt)
+    .infer([](InferContext& c) {
+      if (!takes_own_statistics(c.node()) && (c.wants(kMean) || c.wants(kDeviation)))
+        c.error("the batch's statistics are outputs in training_mode only");
+      infer_batch_norm(c);
+    })
+    .grad({"X", "scale", "B"}, batch_norm_gradient)
+    .no_grad({"input_mean", "input_var"});
+
+// From BatchNormInternal's last outputs.
+ORTMODULE_OP("com.microsoft", BatchNormalizationGrad, 1)
+    .input("dY")
+    .input("X")
+    .input("scale")
+    .input("saved_mean")
+    .input("saved_inv_std")
+    .apply(grad_outputs);
 
 // new = (1 - momentum) * running + momentum * batch, with the unbiased variance. "reserve" is cuDNN's workspace.
 ORTMODULE_OP("ai.ortmodule", BatchNormTraining, 1)

@@ -62,14 +62,17 @@ Kernel make_own_statistics(double epsilon, double momentum) {
   return [epsilon, momentum](KernelContext& c) {
     if (without_elements(c)) return;
     const at::Tensor& x = c.in(0);
-    at::Tensor mean = c.in(3).clone(), var = c.in(4).clone();
+    // Statistics of 16-bit data are float, which ATen keeps them in where all numbers per channel are.
+    const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    at::Tensor mean = c.in(3).to(type, false, true), var = c.in(4).to(type, false, true);
     auto [y, save_mean, save_invstd, reserve] =
-        at::_batch_norm_with_update(x, c.in(1), c.in(2), mean, var, 0.0, epsilon);
-    if (c.wants(1)) c.out(1, mean.mul_(momentum).add_(save_mean.to(mean.scalar_type()), 1 - momentum));
-    if (c.wants(2)) {
-      const at::Tensor biased = at::var(x.to(var.scalar_type()), all_but_channels(x), 0);
-      c.out(2, var.mul_(momentum).add_(biased, 1 - momentum));
-    }
+        at::_batch_norm_with_update(x, c.in(1).to(type), c.in(2).to(type), mean, var, 0.0, epsilon);
+    // Not what ATen made of them: its variance of one element is no number.
+    const auto blended = [&](size_t old, const at::Tensor& now) {
+      return c.in(old).to(type).mul(momentum).add_(now, 1 - momentum).to(c.in(old).scalar_type());
+    };
+    if (c.wants(1)) c.out(1, blended(3, save_mean));
+    if (c.wants(2)) c.out(2, blended(4, at::var(x.to(type), all_but_channels(x), 0)));
     c.out(0, std::move(y));
     c.out(3, std::move(save_mean));
     c.out(4, std::move(save_invstd));
@@ -79,7 +82,8 @@ Kernel make_own_statistics(double epsilon, double momentum) {
 
 Kernel make_batch_norm(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
-  if (node.get_int("training_mode", 0)) return make_own_statistics(epsilon, node.get_float("momentum", 0.9));
+  if (node.get_int("training_mode", node.op() == "BatchNormInternal"))
+    return make_own_statistics(epsilon, node.get_float("momentum", 0.9));
   return [epsilon](KernelContext& c) {
     if (without_elements(c)) return;
     c.out(0, std::get<0>(at::native_batch_norm(c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), false, 0.0, epsilon)));
@@ -127,11 +131,15 @@ Kernel make_training_grad(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
   return [epsilon](KernelContext& c) {
     if (gradient_without_elements(c)) return;
-    auto [dx, dscale, dbias] = at::batch_norm_backward(c.in(0), c.in(1), c.in(2), {}, {}, c.in(3), c.in(4), true,
-                                                       epsilon, {c.wants(0), c.wants(1), c.wants(2)}, c.in(5));
+    const at::Tensor& x = c.in(1);
+    const at::Tensor reserve = c.has(5) ? c.in(5) : at::empty({0}, x.options().dtype(at::kByte));
+    const auto type = c.in(2).scalar_type();
+    auto [dx, dscale, dbias] =
+        at::batch_norm_backward(c.in(0), x, c.in(2).to(c.in(3).scalar_type()), {}, {}, c.in(3), c.in(4), true, epsilon,
+                                {c.wants(0), c.wants(1), c.wants(2)}, reserve);  // one type for all numbers per channel
     c.out(0, std::move(dx));
-    c.out(1, std::move(dscale));
-    c.out(2, std::move(dbias));
+    if (c.wants(1)) c.out(1, dscale.to(type));
+    if (c.wants(2)) c.out(2, dbias.to(type));
   };
 }
 
@@ -139,6 +147,8 @@ Kernel make_training_grad(const Node& node) {
 
 ORTMODULE_KERNEL("", BatchNormalization, "aten", make_batch_norm);
 ORTMODULE_KERNEL("ai.ortmodule", BatchNormalizationGrad, "aten", make_batch_norm_grad);
+ORTMODULE_KERNEL("com.microsoft", BatchNormInternal, "aten", make_batch_norm);
+ORTMODULE_KERNEL("com.microsoft", BatchNormalizationGrad, "aten", make_training_grad);
 ORTMODULE_KERNEL("ai.ortmodule", BatchNormTraining, "aten", make_training);
 ORTMODULE_KERNEL("ai.ortmodule", BatchNormApply, "aten", [](const Node&) -> Kernel { return apply_statistics; });
 ORTMODULE_KERNEL("ai.ortmodule", BatchNormTrainingGrad, "aten", make_training_grad);

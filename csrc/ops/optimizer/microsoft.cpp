@@ -8,6 +8,7 @@
 #include "ops/container_trait.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/like.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -74,10 +75,7 @@ ORTMODULE_OP("com.microsoft", SGDOptimizer, 1)
     .input("G")
     .output("NW", Presence::kOptional)
     .output("NG", Presence::kOptional)
-    .infer([](InferContext& c) {
-      c.same_as(0, 1);
-      c.same_as(1, 2);
-    })
+    .infer(infer_like<1, 2>)
     .not_differentiable();
 
 // weight_decay_mode 0: lambda w is part of the update; 1: it is taken off after it.
@@ -103,14 +101,7 @@ ORTMODULE_OP("com.microsoft", AdamOptimizer, 1)
     .attr("do_bias_correction", AttrKind::kInt)
     .attr("weight_decay_mode", AttrKind::kInt)
     .attr("max_norm_clip", AttrKind::kFloat)
-    .infer([](InferContext& c) {
-      c.same_as(0, 1);
-      c.same_as(1, 4);
-      c.same_as(2, 5);
-      c.same_as(3, 2);
-      c.same_as(4, 3);
-      if (c.has(6)) c.same_as(5, 6);
-    })
+    .infer(infer_like<1, 4, 5, 2, 3, 6>)
     .not_differentiable();
 
 // Groups of five follow the step: weights, gradients, both moments, 16-bit weights. The attributes have a value a

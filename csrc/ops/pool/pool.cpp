@@ -4,6 +4,8 @@
 // sizes; the input itself is not kept.
 #include "ops/pool/window.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "ops/body_formula.h"
 #include "ops/grad_context.h"
@@ -55,6 +57,16 @@ void infer_global(InferContext& c) {
     (*out)[1] = (*x)[1];
   }
   c.out(0, c.dtype(0), std::move(out));
+}
+
+// [N, C, d...] with N and C of dY; what the graph says of d stays.
+void infer_declared(InferContext& c) {
+  const PoolAttributes a(c.node());
+  const Shape* dy = c.shape(0);
+  if (dy && dy->size() != a.rank() + 2) c.error(str("dY ", shape_text(*dy), " does not fit the attributes"));
+  Shape x = c.fresh_shape(a.rank() + 2);
+  if (dy) std::copy_n(dy->begin(), 2, x.begin());
+  c.out(0, c.dtype(0), std::move(x));
 }
 
 Attributes attributes_of(const Node& node) { return node.attributes(); }
@@ -180,6 +192,25 @@ ORTMODULE_OP("ai.ortmodule", AveragePoolGrad, 1)
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.dims_value(1)); })
     .not_differentiable()
     .body(average_pool_grad_body);
+
+// As ONNX Runtime's training graphs have them: the sizes of X are those that the graph declares of dX. Indices are
+// MaxPool's, flat over the whole of X.
+ORTMODULE_OP("com.microsoft", MaxPoolGrad, 1)
+    .input("dY")
+    .input("Indices")
+    .output("dX")
+    .apply(pool_attributes)
+    .attr("storage_order", AttrKind::kInt)
+    .infer(infer_declared)
+    .not_differentiable();
+
+ORTMODULE_OP("com.microsoft", AveragePoolGrad, 1)
+    .input("dY")
+    .output("dX")
+    .apply(pool_attributes)
+    .attr("count_include_pad", AttrKind::kInt)
+    .infer(infer_declared)
+    .not_differentiable();
 
 // The gradient is dY over the number of elements, spread by a view.
 ORTMODULE_OP("", GlobalAveragePool, 1)

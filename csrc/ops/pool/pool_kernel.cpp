@@ -21,7 +21,9 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/status.h"
@@ -155,41 +157,88 @@ at::Tensor mean_pool(const at::Tensor& x, const Plan& plan, bool include_pad) {
 
 // With pads put on by hand the mean counts them; where it must not, the share of real elements is divided out.
 at::Tensor real_share(const Plan& plan, c10::IntArrayRef x, const at::TensorOptions& options) {
-  c10::DimVector one(x);
+  std::vector<int64_t> one = x.vec();
   one[0] = one[1] = 1;
   return mean_pool(plan.padded(at::ones(one, options), 0), plan, true);
 }
 
+// ATen's means of 16-bit cubes have no kernel on the CPU; they are taken in float and rounded once.
+bool needs_float(const at::Tensor& t) {
+  return t.dim() == 5 && t.is_cpu() && (t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16);
+}
+
+at::Tensor average_pool(const at::Tensor& given, const MeanOptions& o) {
+  if (needs_float(given)) return average_pool(given.to(at::kFloat), o).to(given.scalar_type());
+  const bool lift = given.dim() == 3;
+  const at::Tensor x = lifted(given);
+  const Plan plan(o.declared, x.sizes());
+  if (o.dilated) return lowered(dilated_mean(x, plan.a, o.include_pad), lift);
+  at::Tensor y = mean_pool(plan.padded(x, 0), plan, plan.by_hand || o.include_pad);
+  if (plan.by_hand && !o.include_pad) y.div_(real_share(plan, x.sizes(), x.options()));
+  return lowered(y, lift);
+}
+
 Kernel make_average_pool(const Node& node) {
-  return [o = MeanOptions(node)](KernelContext& c) {
-    const bool lift = c.in(0).dim() == 3;
-    const at::Tensor x = lifted(c.in(0));
-    const Plan plan(o.declared, x.sizes());
-    if (o.dilated) return c.out(0, lowered(dilated_mean(x, plan.a, o.include_pad), lift));
-    at::Tensor y = mean_pool(plan.padded(x, 0), plan, plan.by_hand || o.include_pad);
-    if (plan.by_hand && !o.include_pad) y.div_(real_share(plan, x.sizes(), x.options()));
-    c.out(0, lowered(y, lift));
-  };
+  return [o = MeanOptions(node)](KernelContext& c) { c.out(0, average_pool(c.in(0), o)); };
+}
+
+at::Tensor average_pool_grad(const at::Tensor& given, c10::IntArrayRef x, const MeanOptions& o) {
+  if (needs_float(given)) return average_pool_grad(given.to(at::kFloat), x, o).to(given.scalar_type());
+  const bool lift = given.dim() == 3;
+  at::Tensor dy = lifted(given);
+  const c10::DimVector x_sizes = lifted_sizes(x);
+  const Plan plan(o.declared, x_sizes);
+  const PoolAttributes& a = plan.a;
+  if (o.dilated) return lowered(dilated_mean_grad(dy, x_sizes, a, o.include_pad), lift);
+  if (plan.by_hand && !o.include_pad) dy = at::div(dy, real_share(plan, x_sizes, dy.options()));
+  const bool include = plan.by_hand || o.include_pad;
+  const at::Tensor like = of_sizes(plan.sizes, dy.options());
+  const at::Tensor dx =
+      a.rank() == 2
+          ? at::avg_pool2d_backward(dy, like, a.kernel, a.strides, plan.padding, a.ceil, include, std::nullopt)
+          : at::avg_pool3d_backward(dy, like, a.kernel, a.strides, plan.padding, a.ceil, include, std::nullopt);
+  return lowered(plan.cut(dx), lift);
 }
 
 Kernel make_average_pool_grad(const Node& node) {
   return [o = MeanOptions(node), sizes = HostInts(node, 1)](KernelContext& c) {
     c10::DimVector storage;
-    const bool lift = c.in(0).dim() == 3;
-    at::Tensor dy = lifted(c.in(0));
-    const c10::DimVector x_sizes = lifted_sizes(sizes.read(c, storage));
-    const Plan plan(o.declared, x_sizes);
-    const PoolAttributes& a = plan.a;
-    if (o.dilated) return c.out(0, lowered(dilated_mean_grad(dy, x_sizes, a, o.include_pad), lift));
-    if (plan.by_hand && !o.include_pad) dy = at::div(dy, real_share(plan, x_sizes, dy.options()));
-    const bool include = plan.by_hand || o.include_pad;
-    const at::Tensor like = of_sizes(plan.sizes, dy.options());
-    const at::Tensor dx =
-        a.rank() == 2
-            ? at::avg_pool2d_backward(dy, like, a.kernel, a.strides, plan.padding, a.ceil, include, std::nullopt)
-            : at::avg_pool3d_backward(dy, like, a.kernel, a.strides, plan.padding, a.ceil, include, std::nullopt);
-    c.out(0, lowered(plan.cut(dx), lift));
+    c.out(0, average_pool_grad(c.in(0), sizes.read(c, storage), o));
   };
+}
+
+// The sizes of X, where only the graph's declaration of dX tells them.
+class DeclaredSizes {
+ public:
+  explicit DeclaredSizes(const Node& node) : name_("[" + node.op() + "] (" + node.describe() + ")") {
+    const auto& shape = node.output(0)->type().shape;
+    for (size_t i = 2; shape && i < shape->size(); ++i)
+      spatial_.push_back((*shape)[i].is_known() ? (*shape)[i].value() : -1);
+  }
+
+  c10::DimVector read(const at::Tensor& dy) const {
+    ORTMODULE_CHECK(dy.dim() == static_cast<int64_t>(spatial_.size()) + 2 &&
+                        std::all_of(spatial_.begin(), spatial_.end(), [](int64_t d) { return d >= 0; }),
+                    kRuntime, name_, " needs the sizes of X as numbers: the graph should declare the shape of dX");
+    c10::DimVector sizes(dy.sizes().slice(0, 2));
+    sizes.append(spatial_.begin(), spatial_.end());
+    return sizes;
+  }
+
+ private:
+  std::string name_;
+  std::vector<int64_t> spatial_;
+};
+
+// dY added up at flat positions; column-major ones count the plane's first axis fastest.
+at::Tensor scatter_to_positions(const at::Tensor& dy, const at::Tensor& indices, c10::IntArrayRef x,
+                                bool column_major) {
+  std::vector<int64_t> order{0, 1}, sizes(x.begin(), x.end());
+  for (size_t i = x.size(); i-- > 2;) order.push_back(static_cast<int64_t>(i));
+  if (column_major) std::reverse(sizes.begin() + 2, sizes.end());
+  const at::Tensor dx = at::zeros(sizes, dy.options());
+  dx.view({-1}).index_add_(0, indices.reshape({-1}), dy.reshape({-1}));
+  return column_major ? dx.permute(order).contiguous() : dx;
 }
 
 c10::DimVector spatial_axes(const at::Tensor& x) {
@@ -218,6 +267,19 @@ ORTMODULE_KERNEL("", MaxPool, "aten", make_max_pool);
 ORTMODULE_KERNEL("ai.ortmodule", MaxPoolGrad, "aten", make_max_pool_grad);
 ORTMODULE_KERNEL("", AveragePool, "aten", make_average_pool);
 ORTMODULE_KERNEL("ai.ortmodule", AveragePoolGrad, "aten", make_average_pool_grad);
+ORTMODULE_KERNEL("com.microsoft", AveragePoolGrad, "aten", [](const Node& node) -> Kernel {
+  return [o = MeanOptions(node), sizes = DeclaredSizes(node)](KernelContext& c) {
+    c.out(0, average_pool_grad(c.in(0), sizes.read(c.in(0)), o));
+  };
+});
+ORTMODULE_KERNEL("com.microsoft", MaxPoolGrad, "aten", [](const Node& node) -> Kernel {
+  const bool column_major = node.get_int("storage_order", 0) != 0;
+  return [sizes = DeclaredSizes(node), column_major](KernelContext& c) {
+    ORTMODULE_CHECK(c.in(0).sizes() == c.in(1).sizes(), kRuntime, "[MaxPoolGrad] dY of shape ", c.in(0).sizes(),
+                    " and Indices of shape ", c.in(1).sizes(), " should be alike");
+    c.out(0, scatter_to_positions(c.in(0), c.in(1), sizes.read(c.in(0)), column_major));
+  };
+});
 ORTMODULE_KERNEL("", GlobalAveragePool, "aten", [](const Node&) -> Kernel {
   return [](KernelContext& c) { c.out(0, at::mean(c.in(0), spatial_axes(c.in(0)), true)); };
 });

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
+#include "ops/like.h"
 #include "ops/registry.h"
 
 namespace ortmodule {
@@ -53,8 +54,6 @@ void attributes(OpRecord& r) {
       .attr("hidden_size", AttrKind::kInt);
 }
 
-NodeArg* input(GradContext& c, size_t i) { return i < c.input_count() ? c.I(i) : nullptr; }
-
 // What is kept for backward is no function of the inputs to differentiate.
 void refuse_gradients(GradContext& c, size_t first) {
   for (size_t i = first; i < c.node().outputs().size(); ++i)
@@ -62,10 +61,12 @@ void refuse_gradients(GradContext& c, size_t first) {
                     c.node().describe(), ")");
 }
 
-// Output i of a gradient operator is like input `like[i]`; B's width follows from W's.
-void infer_gradients(InferContext& c, const std::vector<size_t>& like) {
-  for (size_t i = 0; i < like.size(); ++i)
-    if (c.wants(i) && c.has(like[i])) c.same_as(i, like[i]);
+constexpr size_t kAbsent = 99;  // no node has so many inputs
+
+// dX, dW and dR are like the first inputs, dB's width follows from W's; the rest is like the initial states.
+template <size_t... states>
+void infer_gradients(InferContext& c) {
+  infer_like<0, 1, 2, kAbsent, states...>(c);
   const Shape* w = c.shape(1);
   if (w && w->size() == 3) c.out(3, c.dtype(0), Shape{(*w)[0], (*w)[1] * Dim(2)});
 }
@@ -87,11 +88,10 @@ ORTMODULE_OP("com.microsoft", LSTMTraining, 1)
     .infer(infer_training<4>)
     .grad({"X", "W", "R", "B", "H0", "C0"}, [](GradContext& c) {
       refuse_gradients(c, 3);
-      const auto grads =
-          c.emit_some("com.microsoft::LSTMGrad",
-                      {c.I(0), c.I(1), c.I(2), nullptr, input(c, 5), input(c, 6), c.O(0), c.O(3), c.O(4), c.GO(0),
-                       c.GO(1), c.GO(2)},
-                      {c.needs(0), c.needs(1), c.needs(2), c.needs(3), c.needs(5), c.needs(6)}, c.node().attributes());
+      const auto grads = c.emit_some(
+          "com.microsoft::LSTMGrad",
+          {c.I(0), c.I(1), c.I(2), nullptr, c.I(5), c.I(6), c.O(0), c.O(3), c.O(4), c.GO(0), c.GO(1), c.GO(2)},
+          {c.needs(0), c.needs(1), c.needs(2), c.needs(3), c.needs(5), c.needs(6)}, c.node().attributes());
       const size_t slots[] = {0, 1, 2, 3, 5, 6};
       for (size_t i = 0; i < 6; ++i)
         if (grads[i]) c.GI(slots[i], grads[i]);
@@ -118,7 +118,7 @@ ORTMODULE_OP("com.microsoft", LSTMGrad, 1)
     .output("dC0", Presence::kOptional)
     .apply(attributes)
     .attr("input_forget", AttrKind::kInt)
-    .infer([](InferContext& c) { infer_gradients(c, {0, 1, 2, 12, 4, 5}); })
+    .infer(infer_gradients<4, 5>)
     .not_differentiable();
 
 ORTMODULE_OP("com.microsoft", GRUTraining, 1)
@@ -131,10 +131,9 @@ ORTMODULE_OP("com.microsoft", GRUTraining, 1)
     .infer(infer_training<3>)
     .grad({"X", "W", "R", "B", "H0"}, [](GradContext& c) {
       refuse_gradients(c, 2);
-      const auto grads =
-          c.emit_some("com.microsoft::GRUGrad",
-                      {c.I(0), c.I(1), c.I(2), input(c, 3), nullptr, input(c, 5), c.O(0), c.O(2), c.GO(0), c.GO(1)},
-                      {c.needs(0), c.needs(1), c.needs(2), c.needs(3), c.needs(5)}, c.node().attributes());
+      const auto grads = c.emit_some(
+          "com.microsoft::GRUGrad", {c.I(0), c.I(1), c.I(2), c.I(3), nullptr, c.I(5), c.O(0), c.O(2), c.GO(0), c.GO(1)},
+          {c.needs(0), c.needs(1), c.needs(2), c.needs(3), c.needs(5)}, c.node().attributes());
       const size_t slots[] = {0, 1, 2, 3, 5};
       for (size_t i = 0; i < 5; ++i)
         if (grads[i]) c.GI(slots[i], grads[i]);
@@ -158,7 +157,7 @@ ORTMODULE_OP("com.microsoft", GRUGrad, 1)
     .output("dH0", Presence::kOptional)
     .apply(attributes)
     .attr("linear_before_reset", AttrKind::kInt)
-    .infer([](InferContext& c) { infer_gradients(c, {0, 1, 2, 10, 5}); })
+    .infer(infer_gradients<5>)
     .not_differentiable();
 
 }  // namespace ortmodule

@@ -133,23 +133,27 @@ ORTMODULE_OP("", Slice, 10)
     });
 
 // Zeros of shape `sizes` with dY where Slice(starts, ends, axes, steps) looks.
-ORTMODULE_OP("ai.ortmodule", SliceGrad, 1)
-    .input("dY")
-    .host_input("sizes")
-    .host_input("starts")
-    .host_input("ends")
-    .host_input("axes", Presence::kOptional)
-    .host_input("steps", Presence::kOptional)
-    .output("dX")
-    .not_differentiable()
-    .infer([](InferContext& c) {
-      const auto dims = c.dims_value(1);
-      c.out(0, c.dtype(0),
-            dims         ? std::optional<Shape>(*dims)
-            : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
-                         : std::nullopt);
-    })
-    .body(slice_grad_body);
+void slice_grad(OpRecord& op) {
+  op.input("dY")
+      .host_input("sizes")
+      .host_input("starts")
+      .host_input("ends")
+      .host_input("axes", Presence::kOptional)
+      .host_input("steps", Presence::kOptional)
+      .output("dX")
+      .not_differentiable()
+      .infer([](InferContext& c) {
+        const auto dims = c.dims_value(1);
+        c.out(0, c.dtype(0),
+              dims         ? std::optional<Shape>(*dims)
+              : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
+                           : std::nullopt);
+      })
+      .body(slice_grad_body);
+}
+
+ORTMODULE_OP("ai.ortmodule", SliceGrad, 1).apply(slice_grad);
+ORTMODULE_OP("com.microsoft", SliceGrad, 1).apply(slice_grad);
 
 // x with src in place of x[starts:ends:steps] along `axis`; starts, ends and steps hold one element each.
 ORTMODULE_OP("ai.ortmodule", SliceScatter, 1)

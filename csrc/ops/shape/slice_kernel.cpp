@@ -57,7 +57,7 @@ ORTMODULE_KERNEL("", Slice, "aten", [](const Node& node) -> Kernel {
   };
 });
 
-ORTMODULE_KERNEL("ai.ortmodule", SliceGrad, "aten", [](const Node& node) -> Kernel {
+Kernel slice_grad(const Node& node) {
   return [sizes = HostInts(node, 1), arguments = SliceArguments(node, 2)](KernelContext& c) {
     c10::DimVector storage, flipped;
     at::Tensor dx = at::zeros(sizes.read(c, storage), c.in(0).options());
@@ -65,7 +65,10 @@ ORTMODULE_KERNEL("ai.ortmodule", SliceGrad, "aten", [](const Node& node) -> Kern
     target.copy_(flipped.empty() ? c.in(0) : at::flip(c.in(0), flipped));
     c.out(0, std::move(dx));
   };
-});
+}
+
+ORTMODULE_KERNEL("ai.ortmodule", SliceGrad, "aten", slice_grad);
+ORTMODULE_KERNEL("com.microsoft", SliceGrad, "aten", slice_grad);
 
 ORTMODULE_KERNEL("ai.ortmodule", SliceScatter, "aten", [](const Node& node) -> Kernel {
   const int64_t axis = node.get_int("axis", 0);

@@ -115,6 +115,17 @@ ORTMODULE_OP("", Resize, 11)
                      c.node().attributes()));
     });
 
+// As ONNX Runtime's training graphs have it: dY has the sizes where scales are absent.
+ORTMODULE_OP("com.microsoft", ResizeGrad, 1)
+    .input("dY")
+    .input("X")
+    .host_input("roi", Presence::kOptional)
+    .host_input("scales", Presence::kOptional)
+    .output("dX")
+    .apply(resize_attributes)
+    .infer([](InferContext& c) { c.same_as(0, 1); })
+    .not_differentiable();
+
 // dX from dY and the sizes of X; the other inputs are Resize's.
 ORTMODULE_OP("ai.ortmodule", ResizeGrad, 1)
     .input("dY")

@@ -152,12 +152,21 @@ Kernel make_resize(const ResizeAttributes& a, const Inputs& inputs) {
   };
 }
 
+// `has_x`: input 1 is X itself, not its sizes.
+template <bool has_x>
 Kernel make_resize_grad(const Node& node) {
   return [a = ResizeAttributes(node), inputs = Inputs(node, 2), sizes = HostInts(node, 1)](KernelContext& c) {
     c10::DimVector storage;
-    const c10::IntArrayRef x = sizes.read(c, storage);
-    const auto axes = resize_axes(a, x.vec(), inputs.read(c));
+    const c10::IntArrayRef x = has_x ? c.in(1).sizes() : sizes.read(c, storage);
     at::Tensor dy = c.in(0);
+    ResizeRequest request = inputs.read(c);
+    if (request.scales.empty() && request.sizes.empty())
+      for (const size_t axis : a.axes_of(static_cast<size_t>(dy.dim())))
+        request.sizes.push_back(dy.size(static_cast<int64_t>(axis)));
+    const auto axes = resize_axes(a, x.vec(), request);
+    for (const ResizeAxis& r : axes)
+      ORTMODULE_CHECK(dy.dim() == static_cast<int64_t>(x.size()) && dy.size(static_cast<int64_t>(r.axis)) == r.out,
+                      kRuntime, "[ResizeGrad] dY of shape ", dy.sizes(), " does not fit X of ", x);
     const at::ScalarType type = dy.scalar_type();
     const Upsampling u(a, axes, x, type);
     if (u.fits) {
@@ -180,6 +189,7 @@ Kernel make_resize_grad(const Node& node) {
 
 ORTMODULE_KERNEL("", Resize, "aten",
                  [](const Node& node) -> Kernel { return make_resize(ResizeAttributes(node), Inputs(node, 1)); });
-ORTMODULE_KERNEL("ai.ortmodule", ResizeGrad, "aten", make_resize_grad);
+ORTMODULE_KERNEL("ai.ortmodule", ResizeGrad, "aten", make_resize_grad<false>);
+ORTMODULE_KERNEL("com.microsoft", ResizeGrad, "aten", make_resize_grad<true>);
 
 }  // namespace ortmodule
