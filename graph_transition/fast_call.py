@@ -42,10 +42,8 @@ def make_fast_call(
         else:
             sources.append(_tensor_entry(module, name))
     guard = None
-    if dynamic:
-        check = captured.check
-        if captured.guards:
-            guard = check
+    if (dynamic and captured.guards) or captured.branches:
+        guard = captured.check
     outputs = captured.outputs
     single = len(outputs) == 1 and outputs[0].kind == "tensor" and info.module_forward_output_schema.is_leaf()
     restore = None if single else _Restore(info)

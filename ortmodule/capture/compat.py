@@ -7,6 +7,7 @@ torch whose effect an export would lose without a word:
 - `Tensor.data`: export takes what is made from it for a constant; becomes `detach`.
 - `len`: its result must be an int, so `len(x)` would fix the size; becomes `x.shape[0]`.
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
+- the truth of a tensor (`if mask.any():`): export cannot know it; where asked for, what `branches.py` answers.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
   So does `torch.cond`, whose trace fails without naming it.
@@ -41,6 +42,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..errors import CaptureError
 from . import library  # noqa: F401  defines the operators that the patches emit
+from .branches import Branches
 from .function_call import FunctionCall, call_function_class, tracing
 from .reads import AttributeReads, recorded_reads
 
@@ -124,11 +126,14 @@ def _last_user_frame(frames: traceback.StackSummary) -> str | None:
 
 
 @contextlib.contextmanager
-def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
+def traced_module_calls(
+    reads: AttributeReads, branches: Branches | None = None
+) -> Iterator[list[FunctionCall]]:
     """Installs the patches; yields the list that collects the traced calls of custom autograd Functions.
 
     Args:
         reads: receives every plain attribute that the forward reads.
+        branches: answers what the forward asks about its inputs; None: such a question ends the trace.
     """
     calls: list[FunctionCall] = []
     thread = threading.get_ident()
@@ -138,7 +143,7 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
         stack.enter_context(_replaced_apply(thread))
         stack.enter_context(_replaced_data(thread))
         stack.enter_context(_replaced_len(thread))
-        for owner, name, make in _patches():
+        for owner, name, make in (*_patches(), *_questions(branches)):
             stack.enter_context(_replaced(owner, name, make, thread))
         stack.enter_context(recorded_reads(reads, thread))
         stack.enter_context(fx_traceback.preserve_node_meta())
@@ -205,6 +210,22 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (torch.autograd, "backward"), (torch, "cond"),
     ]  # fmt: skip
     return table + [(owner, name, functools.partial(_refused, name)) for owner, name in refused]
+
+
+def _questions(branches: Branches | None) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    if branches is None:
+        return []
+
+    def answered(original: Any) -> Any:
+        def ask(self: torch.Tensor) -> Any:
+            known = None
+            if isinstance(self, FakeTensor) and (self.dtype == torch.bool or original.__name__ == "__bool__"):
+                known = branches.answer(self, current_source_line)
+            return original(self) if known is None else known
+
+        return ask
+
+    return [(torch.Tensor, name, answered) for name in ("__bool__", "item")]
 
 
 @contextlib.contextmanager

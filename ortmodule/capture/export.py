@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
 from . import compat, regions, writes
+from .branches import Branch, Branches
 from .function_call import FunctionCall
 from .reads import AttributeReads
 from .settings import recorded_settings
@@ -49,6 +50,7 @@ class Exported:
         attributes: (module FQN, attribute, value) for the plain attributes that the forward read.
         changed_attributes: `module.attribute` of those that the forward itself changed.
         settings: what of the call's settings the forward asked about (settings.py).
+        branches: the questions about the inputs' values that the forward asked.
         seconds: wall seconds per step of the export.
     """
 
@@ -60,6 +62,7 @@ class Exported:
     attributes: list[tuple[str, str, Any]]
     changed_attributes: list[str]
     settings: list[str]
+    branches: list[Branch]
     seconds: dict[str, float]
 
 
@@ -81,9 +84,11 @@ class _Wrapper(torch.nn.Module):
         spec: pytree.TreeSpec,
         reads: AttributeReads,
         flags: Mapping[int, Any],
+        branches: Branches | None,
     ) -> None:
         super().__init__()
         self.module = module
+        self._branches = branches
         self._reads = reads
         self._leaves = leaves
         self._flags = {i: (value, leaves[i].dtype, leaves[i].device) for i, value in flags.items()}
@@ -97,6 +102,8 @@ class _Wrapper(torch.nn.Module):
         self.training = module.training
 
     def forward(self, *tensors: torch.Tensor) -> list[Any]:
+        if self._branches is not None:
+            self._branches.begin(tensors)
         given = iter(tensors)
         leaves = [
             self._flag(*self._flags[i]) if i in self._flags else next(given) if isinstance(leaf, torch.Tensor) else leaf
@@ -215,6 +222,7 @@ def export_module(
     spec: pytree.TreeSpec,
     dynamic: set[tuple[int, int]],
     flags: Mapping[int, Any],
+    branching: bool = False,
 ) -> Exported:
     """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
 
@@ -223,6 +231,7 @@ def export_module(
         leaves, spec: the call, as `flatten_call` gives it.
         dynamic: (leaf index, axis) pairs whose size shall stay symbolic where the module allows it.
         flags: by leaf index, the values of tensors that shall be constants.
+        branching: whether branches on what integer inputs hold go the way of this call.
 
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
@@ -233,7 +242,8 @@ def export_module(
     reads = AttributeReads(module)
     seconds: dict[str, float] = {}
     asked: set[str] = set()
-    wrapper = _Wrapper(module, leaves, spec, reads, flags)
+    branches = Branches([leaves[i] for i in tensor_index]) if branching else None
+    wrapper = _Wrapper(module, leaves, spec, reads, flags, branches)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
     with (
         compat.LOCK,
@@ -245,7 +255,7 @@ def export_module(
         warnings.simplefilter("ignore")
         for context in autocast_off:
             stack.enter_context(context)
-        calls = stack.enter_context(compat.traced_module_calls(reads))
+        calls = stack.enter_context(compat.traced_module_calls(reads, branches))
         stack.enter_context(recorded_settings(asked, threading.get_ident()))
         try:
             example = _distinct([leaves[i] for i in tensor_index])
@@ -269,8 +279,9 @@ def export_module(
     assert result.spec is not None
     attributes = [(owner, name, value) for (owner, name), value in reads.values.items()]
     return Exported(
-        program, tensor_index, result.outputs, result.spec, calls, attributes, reads.changed, sorted(asked), seconds
-    )
+        program, tensor_index, result.outputs, result.spec, calls, attributes, reads.changed, sorted(asked),
+        branches.asked if branches else [], seconds,
+    )  # fmt: skip
 
 
 def _distinct(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -19,6 +19,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from . import compat, guards
+from .branches import Branch
 from .converter import Converter
 from .export import Exported, export_module, flatten_call
 from .function_call import FunctionCall
@@ -89,6 +90,7 @@ class Captured:
         seconds: wall seconds per step.
         trace: what the graph was made from; only where `capture` was asked to keep it.
         flags: by flat leaf index, the values of the tensors that were baked in.
+        branches: the questions about values of the inputs, whose answers were baked in; `check` asks them too.
     """
 
     model: onnx.ModelProto
@@ -112,6 +114,7 @@ class Captured:
     seconds: dict[str, float]
     trace: Trace | None = None
     flags: dict[int, Any] = dataclasses.field(default_factory=dict)
+    branches: list[Branch] = dataclasses.field(default_factory=list)
 
 
 def capture(
@@ -123,6 +126,7 @@ def capture(
     keep_trace: bool = False,
     optional_dims: Iterable[tuple[int, int]] = (),
     flags: Mapping[int, Any] | None = None,
+    branching: bool = False,
 ) -> Captured:
     """Captures `module(*args, **kwargs)` as an ONNX graph, in the module's present mode and the caller's autocast.
 
@@ -135,6 +139,8 @@ def capture(
         keep_trace: whether the result's `trace` is kept.
         optional_dims: further ones, to be kept symbolic if the module does not fix them.
         flags: by flat leaf index, the value of each tensor on which the forward branches; the graph holds for it only.
+        branching: whether a branch on what integer inputs hold goes the way of this call; the graph then holds for
+            calls with the same answers only.
 
     Raises:
         CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
@@ -143,11 +149,12 @@ def capture(
     optional = set(optional_dims) - dynamic
     with compat.LOCK:
         leaves, in_spec = flatten_call(args, kwargs)
-        exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {})
+        exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {}, branching)
         start = time.perf_counter()
         assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
         captured = assembly.captured(leaves, in_spec, dynamic, optional)
         captured.flags = dict(flags or {})
+        captured.branches = exported.branches
         captured.seconds["convert"] = time.perf_counter() - start
         if keep_trace:
             captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
@@ -201,7 +208,7 @@ class _Assembly:
             outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.attributes, self.exported.changed_attributes, self.exported.settings, conditions,
-            guards.compile_check(conditions), specialized, fixed, self.exported.calls, self.exported.seconds,
+            guards.with_branches(guards.compile_check(conditions), self.exported.branches), specialized, fixed, self.exported.calls, self.exported.seconds,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,176 @@
+"""Branches on what integer inputs hold: `if mask.any():`, `assert (ids >= 0).all()`.
+
+An export does not know which way such a branch goes. Where the question is a small computation on the call's integer or
+bool tensors alone, the trace asks the real ones and goes on with the answer. The question is kept as a program of its
+own: a later call asks it again, and the graph holds for that call only if the answer is the same. A question that looks
+at floating inputs, at the module's tensors or at random numbers is none of these: its answer would turn at any step.
+
+Not here: what calls `answer` while a forward is traced (compat.py), who asks at each call (guards.py, the manager).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["Branch", "Branches", "is_undecided"]
+
+_MOST_NODES = 256  # of one question; it is asked at each call
+_SIZE_MODULES = ("_operator", "math")  # arithmetic on sizes
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """One question and its answer.
+
+    Attributes:
+        question: called with the program's input tensors in order; a tensor of one element.
+        answer: what it was in the call that was captured.
+        line: where the forward asks, as `path:12: code`.
+    """
+
+    question: Callable[[Sequence[torch.Tensor]], torch.Tensor]
+    answer: bool
+    line: str | None
+
+    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the answer is the same for these tensors; not where the question fails for them."""
+        try:
+            return _ask(self.question, tensors) == self.answer
+        except (RuntimeError, IndexError, ValueError):
+            return False
+
+
+def is_undecided(error: BaseException) -> bool:
+    """Whether a capture failed at a branch whose way only the data say."""
+    return isinstance(error.__cause__, GuardOnDataDependentSymNode)
+
+
+def _ask(question: Callable[[Sequence[torch.Tensor]], torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
+    with torch.no_grad():
+        return bool(question(tensors))
+
+
+class Branches:
+    """The questions of one trace.
+
+    Args:
+        tensors: the call's tensors, in the order of the program's inputs.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._places: dict[Node, int] = {}  # placeholders of the trace that may be looked at
+        self._asked: dict[Node, Branch] = {}
+
+    @property
+    def asked(self) -> list[Branch]:
+        """The questions so far, in order."""
+        return list(self._asked.values())
+
+    def begin(self, traced: Iterable[torch.Tensor]) -> None:
+        """Called by the traced forward with its own input tensors."""
+        self._asked.clear()
+        nodes = [_node_of(tensor) for tensor in traced]
+        plain = [not t.is_floating_point() and not t.is_complex() for t in self._tensors]
+        self._places = {node: i for i, node in enumerate(nodes) if node is not None and plain[i]}
+
+    def answer(self, traced: torch.Tensor, line: Callable[[], str | None]) -> bool | None:
+        """The truth of a traced tensor of one element in the present call; None where it is not to be asked."""
+        node = _node_of(traced)
+        if node is None or traced.numel() != 1:
+            return None
+        if node not in self._asked:
+            question = self._question(node)
+            if question is None:
+                return None
+            # Without the trace's own modes: real tensors are computed, and no node is made.
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                answer = _ask(question, self._tensors)
+            self._asked[node] = Branch(question, answer, line())
+        return self._asked[node].answer
+
+    def _question(self, node: Node) -> Callable[[Sequence[torch.Tensor]], torch.Tensor] | None:
+        """What computes `node` from the input tensors; None where something else has a part in it."""
+        needed = _ancestors(node)
+        if needed is None:
+            return None
+        for one in needed:
+            if one.op == "placeholder" and one not in self._places:
+                return None
+            if one.op != "placeholder" and not _is_pure(one):
+                return None
+        if _is_written(node.graph, needed):
+            return None
+        if any(torch.is_autocast_enabled(d) for d in _DEVICES) and any(_is_floating(one) for one in needed):
+            return None
+        graph = Graph()
+        places = [self._places[one] for one in needed if one.op == "placeholder"]
+        copies: dict[Node, Node] = {one: graph.placeholder(one.name) for one in needed if one.op == "placeholder"}
+        for one in node.graph.nodes:
+            if one in needed and one.op != "placeholder":
+                copies[one] = graph.node_copy(one, copies.__getitem__)
+                copies[one].meta = {}  # it would keep the trace's tensors alive
+        graph.output(copies[node])
+        program = GraphModule(torch.nn.Module(), graph)
+        return lambda tensors: program(*[tensors[i] for i in places])
+
+
+def _node_of(traced: torch.Tensor) -> Node | None:
+    """The node of the running trace that made a tensor."""
+    mode = proxy_tensor.get_proxy_mode()
+    found: Any = mode and proxy_tensor.get_proxy_slot(traced, mode.tracer, None)
+    return found.proxy.node if found else None
+
+
+def _ancestors(node: Node) -> dict[Node, None] | None:
+    """`node` and all that it is computed from; None where that is much."""
+    found: dict[Node, None] = {}
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found[one] = None
+            waiting += one.all_input_nodes
+        if len(found) > _MOST_NODES:
+            return None
+    return found
+
+
+def _is_pure(node: Node) -> bool:
+    target: Any = node.target
+    if node.op != "call_function":
+        return False
+    if not isinstance(target, torch._ops.OpOverload):
+        return getattr(target, "__module__", None) in _SIZE_MODULES
+    seeded = torch.Tag.nondeterministic_seeded in target.tags
+    return target.namespace == "aten" and not target._schema.is_mutable and not seeded
+
+
+def _is_written(graph: Graph, needed: Iterable[Node]) -> bool:
+    """Whether the trace so far has written into one of these tensors: nodes show that of the written one alone."""
+    storages = {_storage(one) for one in needed} - {None}
+    for node in graph.nodes:
+        target: Any = node.target
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            if any(_storage(one) in storages for one in node.all_input_nodes):
+                return True
+    return False
+
+
+def _storage(node: Node) -> int | None:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+def _is_floating(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
