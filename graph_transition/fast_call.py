@@ -45,8 +45,9 @@ def make_fast_call(
     if (dynamic and captured.guards) or captured.branches:
         guard = captured.check
     outputs = captured.outputs
+    left = [ref for one in captured.left for ref in one.leaves]
     single = len(outputs) == 1 and outputs[0].kind == "tensor" and info.module_forward_output_schema.is_leaf()
-    restore = None if single else _Restore(info)
+    restore = None if single and not captured.left else _Restore(info)
     try:
         return _C.FastCall(
             transition.session,
@@ -54,7 +55,7 @@ def make_fast_call(
             kwargs,
             list(dynamic),
             sources,
-            [*_watches(module, captured.attributes), *_returned(module, outputs)],
+            [*_watches(module, captured.attributes), *_returned(module, [*outputs, *left])],
             guard,
             restore,
         )

@@ -60,6 +60,8 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
                 raise NotStorable(f"the graph calls the custom operator {name}")
     if captured.flags or captured.branches:
         raise NotStorable("the graph holds for some values of a tensor only")
+    if captured.left:
+        raise NotStorable("the forward sets attributes of its modules")
     sections = {"model": captured.model.SerializeToString()}
     constants: dict[str, Any] = {}
     for name, tensor in captured.constants.items():

@@ -46,6 +46,8 @@ class Exported:
         tensor_index: for each input tensor of the program, its index among the call's flat leaves.
         outputs: one per flat output leaf: ("value", position among the program's outputs) or ("constant", value).
         out_spec: pytree spec of the module's result.
+        left_on_modules: (module, attribute, pytree spec) of what the forward sets on modules; their leaves follow the
+            result's among `outputs`.
         calls: the custom autograd Functions that the graph refers to.
         attributes: (module FQN, attribute, value) for the plain attributes that the forward read.
         changed_attributes: `module.attribute` of those that the forward itself changed.
@@ -58,6 +60,7 @@ class Exported:
     tensor_index: list[int]
     outputs: list[tuple[str, Any]]
     out_spec: pytree.TreeSpec
+    left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]]
     calls: list[FunctionCall]
     attributes: list[tuple[str, str, Any]]
     changed_attributes: list[str]
@@ -72,6 +75,7 @@ class _Result:
     def __init__(self) -> None:
         self.outputs: list[tuple[str, Any]] = []
         self.spec: pytree.TreeSpec | None = None
+        self.left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]] = []
 
 
 class _Wrapper(torch.nn.Module):
@@ -110,21 +114,26 @@ class _Wrapper(torch.nn.Module):
             for i, leaf in enumerate(self._leaves)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        self._reads.begin()
         with contextlib.ExitStack() as stack:
             for device, dtype in self._autocast:
                 stack.enter_context(
                     torch.autocast(device, dtype=dtype, cache_enabled=torch.is_autocast_cache_enabled())
                 )
             result = self.module(*args, **kwargs)
-        self._reads.finish()
-        return self._collect(result)
+        return self._collect(result, self._reads.finish())
 
     @staticmethod
     def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype, device=device)
 
-    def _collect(self, result: Any) -> list[Any]:
+    def _collect(self, result: Any, left: list[tuple[torch.nn.Module, str, Any]]) -> list[Any]:
         flat, self.result.spec = _flatten_result(result)
+        self.result.left_on_modules = []
+        for holder, name, value in left:
+            leaves, spec = _flatten_result(value)
+            flat = flat + leaves
+            self.result.left_on_modules.append((holder, name, spec))
         values: list[Any] = []
         self.result.outputs = []
         for leaf in flat:
@@ -279,7 +288,7 @@ def export_module(
     assert result.spec is not None
     attributes = [(owner, name, value) for (owner, name), value in reads.values.items()]
     return Exported(
-        program, tensor_index, result.outputs, result.spec, calls, attributes, reads.changed, sorted(asked),
+        program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls, attributes, reads.changed, sorted(asked),
         branches.asked if branches else [], seconds,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from .function_call import FunctionCall
 from .graph import GraphBuilder, Value
 from .sizes import SizePrinter
 
-__all__ = ["Captured", "OutputRef", "Trace", "capture", "leaf_names"]
+__all__ = ["Captured", "Left", "OutputRef", "Trace", "capture", "leaf_names"]
 
 _PREFIX = "module."
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
@@ -49,6 +49,16 @@ class OutputRef:
     name: str | None = None
     flat_index: int | None = None
     value: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """What the forward leaves on a module at each call: `holder.name`, with this structure and these leaves."""
+
+    holder: torch.nn.Module
+    name: str
+    spec: pytree.TreeSpec
+    leaves: list[OutputRef]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +90,7 @@ class Captured:
         in_spec, out_spec: pytree specs of (args, kwargs) and of the result.
         baked: (flat leaf index, value) for the call's leaves that are not tensors; the graph holds for these only.
         attributes: (module FQN, attribute name, value) for the plain attributes the forward read, baked as well.
-        changed_attributes: those of them that the forward itself changes from call to call.
+        changed_attributes: those that the forward itself changes from call to call, so that no graph holds.
         settings: the call's settings that the forward asked about; the graph holds for their present answers only.
         guards: the conditions on input sizes, as text.
         check: called with the call's flat tensors in order; the text of the first failed condition, or None.
@@ -90,6 +100,7 @@ class Captured:
         seconds: wall seconds per step.
         trace: what the graph was made from; only where `capture` was asked to keep it.
         flags: by flat leaf index, the values of the tensors that were baked in.
+        left: the attributes that the forward sets on its modules without a look at what they were.
         branches: the questions about values of the inputs, whose answers were baked in; `check` asks them too.
     """
 
@@ -115,6 +126,7 @@ class Captured:
     trace: Trace | None = None
     flags: dict[int, Any] = dataclasses.field(default_factory=dict)
     branches: list[Branch] = dataclasses.field(default_factory=list)
+    left: list[Left] = dataclasses.field(default_factory=list)
 
 
 def capture(
@@ -202,6 +214,11 @@ class _Assembly:
                 specialized.append(
                     f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
+        left = []
+        outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
+        for holder, name, spec in self.exported.left_on_modules:
+            left.append(Left(holder, name, spec, pending[: spec.num_leaves]))
+            pending = pending[spec.num_leaves :]
         fixed = frozenset((leaf, axis) for leaf, axis in optional if isinstance(self._shape_of(leaf)[axis], int))
         return Captured(
             self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
@@ -209,6 +226,7 @@ class _Assembly:
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.attributes, self.exported.changed_attributes, self.exported.settings, conditions,
             guards.with_branches(guards.compile_check(conditions), self.exported.branches), specialized, fixed, self.exported.calls, self.exported.seconds,
+            left=left,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
