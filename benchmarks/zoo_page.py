@@ -6,6 +6,7 @@ Written by `model_zoo.py --page`; nothing is run here.
 from __future__ import annotations
 
 import collections
+import textwrap
 from typing import Any
 
 __all__ = ["page", "summary"]
@@ -97,6 +98,6 @@ def _reason(result: Result) -> str:
     why, (place, _, code) = result.get("why", ""), result.get("line", "").partition(": ")
     if "GuardOnDataDependentSymNode" in why:
         why = "a branch, a loop or a size that only the data say"
-    why = why.replace("|", "\\|")
+    why = textwrap.shorten(why, 160, placeholder=" ...").replace("|", "\\|")
     code = code.replace("|", "\\|")
     return f"{why}: `{code}` ({place})" if code else why
