@@ -120,8 +120,8 @@ class Branches:
                 copies[one] = graph.node_copy(one, copies.__getitem__)
                 copies[one].meta = {}  # it would keep the trace's tensors alive
         graph.output(copies[node])
-        program = GraphModule(torch.nn.Module(), graph)
-        return lambda tensors: program(*[tensors[i] for i in places])
+        forward = GraphModule(torch.nn.Module(), graph).forward  # without the hooks of a module's call
+        return lambda tensors: forward(*[tensors[i] for i in places])
 
 
 def _node_of(traced: torch.Tensor) -> Node | None:

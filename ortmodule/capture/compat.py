@@ -126,9 +126,7 @@ def _last_user_frame(frames: traceback.StackSummary) -> str | None:
 
 
 @contextlib.contextmanager
-def traced_module_calls(
-    reads: AttributeReads, branches: Branches | None = None
-) -> Iterator[list[FunctionCall]]:
+def traced_module_calls(reads: AttributeReads, branches: Branches | None = None) -> Iterator[list[FunctionCall]]:
     """Installs the patches; yields the list that collects the traced calls of custom autograd Functions.
 
     Args:

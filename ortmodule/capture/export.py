@@ -288,8 +288,8 @@ def export_module(
     assert result.spec is not None
     attributes = [(owner, name, value) for (owner, name), value in reads.values.items()]
     return Exported(
-        program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls, attributes, reads.changed, sorted(asked),
-        branches.asked if branches else [], seconds,
+        program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls, attributes,
+        reads.changed, sorted(asked), branches.asked if branches else [], seconds,
     )  # fmt: skip
 
 

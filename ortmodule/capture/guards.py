@@ -71,6 +71,6 @@ def with_branches(check: Check, branches: Sequence[Branch]) -> Check:
         if failed is not None:
             return failed
         turned = next((b for b in branches if not b.holds(tensors)), None)
-        return turned and f"{turned.line or 'a branch on an input'} is {turned.answer}"
+        return None if turned is None else f"{turned.line or 'a branch on an input'} is {turned.answer}"
 
     return both

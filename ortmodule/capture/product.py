@@ -214,6 +214,7 @@ class _Assembly:
                 specialized.append(
                     f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
+        check = guards.with_branches(guards.compile_check(conditions), self.exported.branches)
         left = []
         outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
         for holder, name, spec in self.exported.left_on_modules:
@@ -225,8 +226,7 @@ class _Assembly:
             outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.attributes, self.exported.changed_attributes, self.exported.settings, conditions,
-            guards.with_branches(guards.compile_check(conditions), self.exported.branches), specialized, fixed, self.exported.calls, self.exported.seconds,
-            left=left,
+            check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------

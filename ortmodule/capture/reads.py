@@ -80,6 +80,13 @@ def _holds_fake(value: Any) -> bool:
     return isinstance(value, FakeTensor)
 
 
+def _is_repeatable(value: Any) -> bool:
+    """Whether a graph can set this on a module at each call."""
+    if type(value) in (list, tuple, dict):
+        return all(map(_is_repeatable, value.values() if type(value) is dict else value))
+    return isinstance(value, (*_REPEATABLE, FakeTensor)) or _holds_fake(value)
+
+
 def _is_settings(value: Any) -> bool:
     """Whether a value is an object whose attributes are worth noting, not one that computes."""
     kind = type(value)
@@ -153,7 +160,7 @@ class AttributeReads:
         found = []
         for module, name in self._written:
             value = vars(module).get(name, _MISSING)
-            if name not in _MODULE_INTERNALS and (isinstance(value, _REPEATABLE) or _holds_fake(value)):
+            if name not in _MODULE_INTERNALS and _is_repeatable(value):
                 found.append((module, name, value))
         return found
 
@@ -187,7 +194,7 @@ class AttributeReads:
         """
         for module, before in self._before.items():
             for name, value in list(vars(module).items()):
-                if (module, name) in self._written and (isinstance(value, _REPEATABLE) or _holds_fake(value)):
+                if (module, name) in self._written and _is_repeatable(value):
                     continue
                 was = before.get(name, getattr(type(module), name, _MISSING))
                 if value is was or name in _MODULE_INTERNALS:

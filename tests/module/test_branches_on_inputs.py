@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from ortmodule import ORTModule, Options
+from ortmodule import Options, ORTModule
 from tests.support import assert_same_gradients
 
 

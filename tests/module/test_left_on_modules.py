@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from ortmodule import ORTModule, Options
+from ortmodule import Options, ORTModule
 from tests.support import assert_same_gradients
 
 
@@ -29,6 +29,7 @@ class Router(nn.Module):
         self.seen = [scores.detach(), {"input": x}]
         self.rows = x.shape[0]
         self.rows *= 2
+        self.sizes = {"x": (x.shape[0], x.shape[1] + 1)}
         self.word = "loud" if loud else "quiet"
         return self.body(x) * scores.amax(-1, keepdim=True)
 
@@ -60,12 +61,13 @@ def test_attributes_are_those_of_the_present_call(outputs: str) -> None:
             (loss + 10.0 * sum(layer.aux_loss for layer in module.layers)).backward()
         for ours, theirs in zip(model.layers, eager.layers, strict=True):
             assert (ours.rows, ours.word) == (theirs.rows, theirs.word) == (2 * rows, "loud" if loud else "quiet")
+            assert ours.sizes == theirs.sizes == {"x": (rows, 5)}
             torch.testing.assert_close(ours.aux_loss, theirs.aux_loss)
             torch.testing.assert_close(ours.seen, theirs.seen)
             assert not ours.seen[0].requires_grad
         assert model.layers[0].seen[1]["input"] is x
         assert_same_gradients(model, eager)
-    assert model.report().fallback == "none"
+    assert model.report().fallback == "none" and len(model.report().exports) == 4
 
 
 def test_a_call_without_gradients_leaves_plain_tensors() -> None:
