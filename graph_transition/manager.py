@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured, capture, leaf_names
-from ..capture.branches import is_undecided
+from ..capture.compat import is_undecided
 from ..capture.reads import holder_of, holds
 from ..capture.settings import answers
 from ..errors import CaptureError, ORTModuleError

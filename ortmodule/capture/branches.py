@@ -16,11 +16,10 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Branch", "Branches", "is_undecided"]
+from . import compat
+
+__all__ = ["Branch", "Branches"]
 
 _MOST_NODES = 256  # of one question; it is asked at each call
 _SIZE_MODULES = ("_operator", "math")  # arithmetic on sizes
@@ -49,11 +48,6 @@ class Branch:
             return False
 
 
-def is_undecided(error: BaseException) -> bool:
-    """Whether a capture failed at a branch whose way only the data say."""
-    return isinstance(error.__cause__, GuardOnDataDependentSymNode)
-
-
 def _ask(question: Callable[[Sequence[torch.Tensor]], torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
     with torch.no_grad():
         return bool(question(tensors))
@@ -79,21 +73,20 @@ class Branches:
     def begin(self, traced: Iterable[torch.Tensor]) -> None:
         """Called by the traced forward with its own input tensors."""
         self._asked.clear()
-        nodes = [_node_of(tensor) for tensor in traced]
+        nodes = [compat.traced_node(tensor) for tensor in traced]
         plain = [not t.is_floating_point() and not t.is_complex() for t in self._tensors]
         self._places = {node: i for i, node in enumerate(nodes) if node is not None and plain[i]}
 
     def answer(self, traced: torch.Tensor, line: Callable[[], str | None]) -> bool | None:
         """The truth of a traced tensor of one element in the present call; None where it is not to be asked."""
-        node = _node_of(traced)
+        node = compat.traced_node(traced)
         if node is None or traced.numel() != 1:
             return None
         if node not in self._asked:
             question = self._question(node)
             if question is None:
                 return None
-            # Without the trace's own modes: real tensors are computed, and no node is made.
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
+            with compat.outside_the_trace():
                 answer = _ask(question, self._tensors)
             self._asked[node] = Branch(question, answer, line())
         return self._asked[node].answer
@@ -122,13 +115,6 @@ class Branches:
         graph.output(copies[node])
         forward = GraphModule(torch.nn.Module(), graph).forward  # without the hooks of a module's call
         return lambda tensors: forward(*[tensors[i] for i in places])
-
-
-def _node_of(traced: torch.Tensor) -> Node | None:
-    """The node of the running trace that made a tensor."""
-    mode = proxy_tensor.get_proxy_mode()
-    found: Any = mode and proxy_tensor.get_proxy_slot(traced, mode.tracer, None)
-    return found.proxy.node if found else None
 
 
 def _ancestors(node: Node) -> dict[Node, None] | None:
@@ -168,7 +154,7 @@ def _is_written(graph: Graph, needed: Iterable[Node]) -> bool:
 
 def _storage(node: Node) -> int | None:
     value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    return compat.storage_of(value) if isinstance(value, torch.Tensor) else None
 
 
 def _is_floating(node: Node) -> bool:

@@ -29,7 +29,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,12 +39,17 @@ import torch.export._trace as export_trace
 import torch.fx.traceback as fx_traceback
 import torch.utils.checkpoint as torch_checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import CaptureError
 from . import library  # noqa: F401  defines the operators that the patches emit
-from .branches import Branches
 from .function_call import FunctionCall, call_function_class, tracing
 from .reads import AttributeReads, recorded_reads
+
+if TYPE_CHECKING:
+    from .branches import Branches
 
 __all__ = [
     "LOCK",
@@ -52,10 +57,13 @@ __all__ = [
     "current_source_line",
     "deferred_interrupt",
     "export_guards",
+    "is_undecided",
+    "outside_the_trace",
     "recompute_region",
     "release_example_inputs",
     "storage_of",
     "traced_module_calls",
+    "traced_node",
     "user_line_of",
     "user_source_line",
 ]
@@ -339,6 +347,25 @@ def recompute_region(meta: dict[str, Any]) -> int | None:
 def storage_of(fake: torch.Tensor) -> int:
     """A number shared by exactly the fake tensors of one trace that share memory."""
     return fake.untyped_storage()._cdata
+
+
+def traced_node(traced: torch.Tensor) -> torch.fx.Node | None:
+    """The node of the running trace that made a tensor."""
+    mode = proxy_tensor.get_proxy_mode()
+    found: Any = mode and proxy_tensor.get_proxy_slot(traced, mode.tracer, None)
+    return found.proxy.node if found else None
+
+
+@contextlib.contextmanager
+def outside_the_trace() -> Iterator[None]:
+    """Within it real tensors are computed, and no node is made."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def is_undecided(error: BaseException) -> bool:
+    """Whether a capture failed at a branch whose way only the data say."""
+    return isinstance(error.__cause__, GuardOnDataDependentSymNode)
 
 
 def export_guards(program: torch.export.ExportedProgram) -> list[str]:
