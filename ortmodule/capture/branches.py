@@ -93,21 +93,23 @@ class Branches:
 
     def _question(self, node: Node) -> Callable[[Sequence[torch.Tensor]], torch.Tensor] | None:
         """What computes `node` from the input tensors; None where something else has a part in it."""
-        needed = _ancestors(node)
-        if needed is None:
+        needed = _with_writes(node)
+        if len(needed) > _MOST_NODES:
             return None
         for one in needed:
             if one.op == "placeholder" and one not in self._places:
                 return None
-            if one.op != "placeholder" and not _is_pure(one):
+            if one.op != "placeholder" and not _is_repeatable(one):
                 return None
-        if _is_written(node.graph, needed):
-            return None
         if any(torch.is_autocast_enabled(d) for d in _DEVICES) and any(_is_floating(one) for one in needed):
             return None
         graph = Graph()
         places = [self._places[one] for one in needed if one.op == "placeholder"]
         copies: dict[Node, Node] = {one: graph.placeholder(one.name) for one in needed if one.op == "placeholder"}
+        written = {_storage(one) for writer in needed if _is_write(writer) for one in writer.all_input_nodes}
+        for one in copies:
+            if _storage(one) in written:  # the caller's own tensor, which the question must leave alone
+                copies[one] = graph.call_function(torch.ops.aten.clone.default, (copies[one],))
         for one in node.graph.nodes:
             if one in needed and one.op != "placeholder":
                 copies[one] = graph.node_copy(one, copies.__getitem__)
@@ -117,39 +119,37 @@ class Branches:
         return lambda tensors: forward(*[tensors[i] for i in places])
 
 
-def _ancestors(node: Node) -> dict[Node, None] | None:
-    """`node` and all that it is computed from; None where that is much."""
-    found: dict[Node, None] = {}
+def _with_writes(node: Node) -> set[Node]:
+    """`node`, all that it is computed from, and what the trace so far has written into any of these tensors."""
+    found: set[Node] = set()
     waiting = [node]
-    while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found[one] = None
-            waiting += one.all_input_nodes
-        if len(found) > _MOST_NODES:
-            return None
+    while waiting and len(found) <= _MOST_NODES:
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting += one.all_input_nodes
+        storages = {_storage(one) for one in found} - {None}
+        for writer in node.graph.nodes:
+            if writer not in found and _is_write(writer):
+                if any(_storage(one) in storages for one in writer.all_input_nodes):
+                    waiting.append(writer)
     return found
 
 
-def _is_pure(node: Node) -> bool:
+def _is_write(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _is_repeatable(node: Node) -> bool:
+    """Whether a node gives the same value for the same inputs, and does nothing else."""
     target: Any = node.target
     if node.op != "call_function":
         return False
     if not isinstance(target, torch._ops.OpOverload):
         return getattr(target, "__module__", None) in _SIZE_MODULES
-    seeded = torch.Tag.nondeterministic_seeded in target.tags
-    return target.namespace == "aten" and not target._schema.is_mutable and not seeded
-
-
-def _is_written(graph: Graph, needed: Iterable[Node]) -> bool:
-    """Whether the trace so far has written into one of these tensors: nodes show that of the written one alone."""
-    storages = {_storage(one) for one in needed} - {None}
-    for node in graph.nodes:
-        target: Any = node.target
-        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
-            if any(_storage(one) in storages for one in node.all_input_nodes):
-                return True
-    return False
+    changes = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
+    return target.namespace == "aten" and changes.isdisjoint(target.tags)
 
 
 def _storage(node: Node) -> int | None:
