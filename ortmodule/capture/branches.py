@@ -96,10 +96,12 @@ class Branches:
         needed = _with_writes(node)
         if len(needed) > _MOST_NODES:
             return None
+        root = torch.nn.Module()
         for one in needed:
-            if one.op == "placeholder" and one not in self._places:
-                return None
-            if one.op != "placeholder" and not _is_repeatable(one):
+            constant = compat.traced_constant(one)
+            if constant is not None:
+                setattr(root, str(one.target), constant)
+            elif one not in self._places if one.op == "placeholder" else not _is_repeatable(one):
                 return None
         if any(torch.is_autocast_enabled(d) for d in _DEVICES) and any(_is_floating(one) for one in needed):
             return None
@@ -115,7 +117,7 @@ class Branches:
                 copies[one] = graph.node_copy(one, copies.__getitem__)
                 copies[one].meta = {}  # it would keep the trace's tensors alive
         graph.output(copies[node])
-        forward = GraphModule(torch.nn.Module(), graph).forward  # without the hooks of a module's call
+        forward = GraphModule(root, graph).forward  # without the hooks of a module's call
         return lambda tensors: forward(*[tensors[i] for i in places])
 
 
@@ -138,7 +140,10 @@ def _with_writes(node: Node) -> set[Node]:
 
 
 def _is_write(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    target: Any = node.target
+    # `torch.tensor(1.0)` leaves a detach in place in the trace, which writes nothing.
+    is_operator = isinstance(target, torch._ops.OpOverload) and target is not torch.ops.aten.detach_.default
+    return is_operator and target._schema.is_mutable
 
 
 def _is_repeatable(node: Node) -> bool:
@@ -148,6 +153,8 @@ def _is_repeatable(node: Node) -> bool:
         return False
     if not isinstance(target, torch._ops.OpOverload):
         return getattr(target, "__module__", None) in _SIZE_MODULES
+    if target is torch.ops.aten.detach_.default:
+        return True
     changes = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
     return target.namespace == "aten" and changes.isdisjoint(target.tags)
 

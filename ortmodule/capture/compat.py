@@ -62,6 +62,7 @@ __all__ = [
     "recompute_region",
     "release_example_inputs",
     "storage_of",
+    "traced_constant",
     "traced_module_calls",
     "traced_node",
     "user_line_of",
@@ -354,6 +355,13 @@ def traced_node(traced: torch.Tensor) -> torch.fx.Node | None:
     mode = proxy_tensor.get_proxy_mode()
     found: Any = mode and proxy_tensor.get_proxy_slot(traced, mode.tracer, None)
     return found.proxy.node if found else None
+
+
+def traced_constant(node: torch.fx.Node) -> torch.Tensor | None:
+    """The tensor that a node of the running trace stands for, if it is one that was there before."""
+    mode = proxy_tensor.get_proxy_mode()
+    found = getattr(mode.tracer.root, str(node.target), None) if mode and node.op == "get_attr" else None
+    return found if isinstance(found, torch.Tensor) and not isinstance(found, FakeTensor) else None
 
 
 @contextlib.contextmanager

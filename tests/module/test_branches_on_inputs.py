@@ -48,7 +48,7 @@ def pair(body: Callable[..., torch.Tensor], **options: Any) -> tuple[ORTModule, 
 
 
 def masked(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    mask = (1.0 - (ids > 0).float()) * -10.0
+    mask = (torch.tensor(1.0) - (ids > 0).float()) * -10.0
     if (mask < 0).any().item():
         hidden = hidden + mask[..., None]
     if not (ids == 9).any():
