@@ -1,12 +1,12 @@
 """Every architecture of the installed transformers package, tiny and random, through ORTModule beside eager.
 
     python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT | --only KEYS] [--jobs 2]
-                                   [--json OUT [--resume]]
+                                   [--json OUT [--resume]] [--page OUT.md]
 
 Per architecture a process of its own with a limit on its CPU time: a training step at two input sizes, whose loss and
 gradients are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the
-reason. Ends in `N passed, N failed, N whole-fallback`. Not here: speed (step_time.py), and how a tiny configuration is
-made (zoo_configs.py).
+reason. Ends in `N passed, N failed, N whole-fallback`. Not here: speed (step_time.py), how a tiny configuration is
+made (zoo_configs.py), and the page about the results (zoo_page.py).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 import zoo_configs
+import zoo_page
 
 from common import facts, write_json
 
@@ -83,7 +84,7 @@ def try_architecture(task: str, name: str, sizes: int = 2) -> Result:
     from ortmodule import ORTModule
 
     start = time.perf_counter()
-    result: Result = {"state": "passed", "fallback": "none"}
+    result: Result = {"state": "passed", "fallback": "none", "sizes": sizes}
     try:
         model = ORTModule(module)
         for size, batch in enumerate(batches):
@@ -106,7 +107,9 @@ def try_architecture(task: str, name: str, sizes: int = 2) -> Result:
         aten={k: v for k, v in sorted(report.aten_nodes.items())},
     )
     if report.fallback_reason:
-        result["why"] = " ".join(report.fallback_reason.split())[:300]
+        reason, _, line = report.fallback_reason.partition("\n  at ")
+        result["why"] = " ".join(reason.split())[:300]
+        result["line"] = line.rpartition("site-packages/")[2]
     return result
 
 
@@ -166,6 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sizes", type=int, default=2, choices=(1, 2), help="1: without the second input size")
     parser.add_argument("--json", metavar="OUT", help="results, written after each architecture")
     parser.add_argument("--resume", action="store_true", help="keep what OUT holds and run only what it lacks")
+    parser.add_argument("--page", metavar="OUT.md", help="a page about the results, such as docs/architectures.md")
     args = parser.parse_args(argv)
     import ortmodule  # noqa: F401  before the forks
 
@@ -182,19 +186,19 @@ def main(argv: list[str] | None = None) -> int:
         results[f"{task}/{name}"] = result
         print(f"{result['state']:8}{result['seconds']:6.1f} s  {task}/{name}  {result.get('why', '')}", flush=True)
         if args.json:
-            write_json(args.json, {"environment": facts(), "results": results})
-    tried = {key: r for key, r in results.items() if r["state"] != "skipped"}
-    whole = [key for key, r in tried.items() if r.get("fallback") == "whole"]
-    partial = [key for key, r in tried.items() if r.get("fallback") == "partial"]
-    failed = [key for key, r in tried.items() if r["state"] == "failed"]
-    print(
-        f"\n{len(results) - len(tried)} left out (no tiny model that trains in eager), {len(partial)} partly in PyTorch"
-    )
-    for title, keys in (("failed", failed), ("whole-fallback", whole), ("partial", partial)):
-        for key in keys:
+            write_json(args.json, {"environment": facts(), "results": dict(sorted(results.items()))})
+    if args.page:
+        candidates = sum(len(zoo_configs.names(task)) for task in zoo_configs.TASKS)
+        with open(args.page, "w") as file:
+            file.write(zoo_page.page(results, candidates, os.path.basename(args.json or "")))
+    found = zoo_page.summary(results)
+    print(f"\n{len(found['left out'])} left out (no tiny model that trains in eager), "
+          f"{len(found['partial'])} partly in PyTorch")  # fmt: skip
+    for title in ("failed", "whole", "partial"):
+        for key in found[title]:
             print(f"{title}  {key}: {results[key].get('why', '')}")
-    print(f"{len(tried) - len(failed)} passed, {len(failed)} failed, {len(whole)} whole-fallback")
-    return 1 if failed else 0
+    print(f"{len(found['passed'])} passed, {len(found['failed'])} failed, {len(found['whole'])} whole-fallback")
+    return 1 if found["failed"] else 0
 
 
 if __name__ == "__main__":

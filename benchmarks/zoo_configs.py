@@ -214,6 +214,8 @@ def _batches(
         ]
     batches = []
     for batch, length in text_sizes:
+        if config.model_type == "perceiver":  # as many logits as there are positions, however long the text
+            length = config.max_position_embeddings
         ids = torch.randint(3, VOCABULARY, (batch, length))
         mask = torch.ones_like(ids)
         mask[0, -3:] = 0

@@ -44,13 +44,12 @@ def make_fast_call(
         else:
             sources.append(_tensor_entry(module, name))
     guard = None
-    if dynamic:
-        check = captured.check
-        if captured.guards:
-            guard = check
+    if (dynamic and captured.guards) or captured.branches:
+        guard = captured.check
     outputs = captured.outputs
+    left = [ref for one in captured.left for ref in one.leaves]
     single = len(outputs) == 1 and outputs[0].kind == "tensor" and info.module_forward_output_schema.is_leaf()
-    restore = None if single else _Restore(info)
+    restore = None if single and not captured.left else _Restore(info)
     try:
         return _C.FastCall(
             transition.session,
@@ -61,7 +60,7 @@ def make_fast_call(
             [
                 *_watches(module, captured.attributes),
                 *((read.holder, read.key, read.value) for read in scope),
-                *_returned(module, outputs),
+                *_returned(module, [*outputs, *left]),
             ],
             guard,
             restore,

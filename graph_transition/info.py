@@ -13,7 +13,7 @@ import onnx
 import torch
 from torch.utils import _pytree as pytree
 
-from ..capture import Captured
+from ..capture import Captured, OutputRef
 from ..errors import InternalError, InvalidArgumentError
 
 __all__ = ["NoLossError", "PostExportProcessedModelInfo"]
@@ -98,6 +98,7 @@ class PostExportProcessedModelInfo:
                 'returns none (pass the labels, compute the loss in forward, or use outputs="all")'
             )
         sizes = {ref.name for ref in self.captured.outputs if ref.kind == "size"}
+        sizes |= {ref.name for left in self.captured.left for ref in left.leaves if ref.kind in ("tensor", "size")}
         kept = losses | sizes | {output for output, _, _ in self.captured.mutations}
         model = onnx.ModelProto()
         model.CopyFrom(self.post_export_processed_model)
@@ -120,23 +121,28 @@ class PostExportProcessedModelInfo:
         return values
 
     def restore_outputs(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
-        """The module's result in its own structure, from the graph's outputs (mutations removed) in graph order."""
+        """The module's result in its own structure, from the graph's outputs (mutations removed) in graph order.
+
+        What the forward leaves on its modules is set there.
+        """
         by_name = dict(zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False))
-        flat: list[Any] = []
-        for ref in self.captured.outputs:
+
+        def leaf(ref: OutputRef) -> Any:
             if ref.kind == "tensor":
-                flat.append(by_name.get(ref.name))  # None: not wanted
-            elif ref.kind == "size":
-                flat.append(int(by_name[ref.name]))
-            elif ref.kind == "constant":
-                flat.append(ref.value)
-            elif ref.kind == "input" and ref.flat_index is not None:
-                flat.append(leaves[ref.flat_index])
-            elif ref.kind == "input" and ref.name is not None:
-                flat.append(self.buffer_for_ort_runs[ref.name])
-            else:
-                raise InternalError(f"unknown output kind {ref.kind!r}")
-        return pytree.tree_unflatten(flat, self.module_forward_output_schema)
+                return by_name.get(ref.name)  # None: not wanted
+            if ref.kind == "size":
+                return int(by_name[ref.name])
+            if ref.kind == "constant":
+                return ref.value
+            if ref.kind == "input" and ref.flat_index is not None:
+                return leaves[ref.flat_index]
+            if ref.kind == "input" and ref.name is not None:
+                return self.buffer_for_ort_runs[ref.name]
+            raise InternalError(f"unknown output kind {ref.kind!r}")
+
+        for left in self.captured.left:
+            vars(left.holder)[left.name] = pytree.tree_unflatten(map(leaf, left.leaves), left.spec)
+        return pytree.tree_unflatten(map(leaf, self.captured.outputs), self.module_forward_output_schema)
 
 
 def _is_floating_scalar(value: onnx.ValueInfoProto) -> bool:

@@ -7,7 +7,9 @@ before dynamic ones, so that A -> B -> A exports twice and any third size not at
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections import Counter, OrderedDict
@@ -20,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured, capture, leaf_names
+from ..capture.compat import is_undecided
 from ..capture.reads import holder_of, holds
 from ..capture.settings import answers
 from ..errors import CaptureError, ORTModuleError
@@ -40,6 +43,8 @@ _LOGGER = logging.getLogger("ortmodule")
 _VALUE_CHANGES = 8
 # Call patterns that are tried before the signature is computed: train and eval, one step's two inputs, ...
 _FAST_CALLS = 4
+# Graphs of one signature for different answers of its branches (and sizes); with more, PyTorch runs them better.
+_MOST_ANSWERS = 8
 
 
 def is_flag(leaf: Any) -> bool:
@@ -112,7 +117,7 @@ class _Graph:
         for setting, answer in answers(self.answers, leaves, module).items():
             if answer != self.answers[setting]:
                 return _Refusal(f"the forward asks for the {setting}, which changed")
-        if self.dynamic:
+        if self.dynamic or self.captured.branches:
             failed = self.captured.check([leaves[i] for i in self.tensor_leaves])
             if failed is not None:
                 return _Refusal(f"the guard `{failed}` does not hold")
@@ -251,7 +256,7 @@ class GraphTransitionManager:
             reason += ", from the disk cache"
         else:
             try:
-                captured, dynamic = self._capture_or_bake(args, kwargs, leaves, dynamic)
+                captured, dynamic = self._capture_or_bake(signature, args, kwargs, leaves, dynamic)
             finally:
                 changed = [read for read in scope if not read.holds()]
                 for read in changed:
@@ -275,25 +280,40 @@ class GraphTransitionManager:
         return graph
 
     def _capture_or_bake(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], dynamic: set[tuple[int, int]]
+        self,
+        signature: CallSignature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        dynamic: set[tuple[int, int]],
     ) -> tuple[Captured, set[tuple[int, int]]]:
-        """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value."""
+        """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value,
+        and where it branches on what its integer inputs hold, for the present answers.
+        """
+        branching = sum(bool(g.captured.branches) for g in self._graphs.get(signature, ()))
+        if branching >= _MOST_ANSWERS:
+            raise CaptureError(f"the forward branches on the values of its inputs, in more than {branching} ways")
+        if branching:
+            return self._capture(args, kwargs, leaves, dynamic, branching=True)
         try:
             return self._capture(args, kwargs, leaves, dynamic)
-        except CaptureError:
+        except CaptureError as error:
             flags = {i: flag_value(leaf) for i, leaf in enumerate(leaves) if is_flag(leaf)}
-            if not flags:
-                raise
-            try:
-                captured = capture(self._module, args, kwargs, dynamic_dims=dynamic or None, flags=flags)
-            except CaptureError:
-                captured = None
-            if captured is None:
-                raise
-            return captured, dynamic
+            with contextlib.suppress(CaptureError):
+                if flags:
+                    return capture(self._module, args, kwargs, dynamic_dims=dynamic or None, flags=flags), dynamic
+            with contextlib.suppress(CaptureError):
+                if is_undecided(error):
+                    return self._capture(args, kwargs, leaves, dynamic, branching=True)
+            raise
 
     def _capture(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], dynamic: set[tuple[int, int]]
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        dynamic: set[tuple[int, int]],
+        branching: bool = False,
     ) -> tuple[Captured, set[tuple[int, int]]]:
         """Captures with these sizes symbolic; returns which ones are.
 
@@ -307,12 +327,13 @@ class GraphTransitionManager:
             for axis in range(min(2, leaf.dim()))
             if leaf.shape[axis] > 1
         }
+        attempt = functools.partial(capture, self._module, args, kwargs, branching=branching)
         if not others - dynamic:
-            return capture(self._module, args, kwargs, dynamic_dims=dynamic or None), dynamic
+            return attempt(dynamic_dims=dynamic or None), dynamic
         try:
-            captured = capture(self._module, args, kwargs, dynamic_dims=dynamic, optional_dims=others)
+            captured = attempt(dynamic_dims=dynamic, optional_dims=others)
         except CaptureError:
-            return capture(self._module, args, kwargs, dynamic_dims=dynamic), dynamic
+            return attempt(dynamic_dims=dynamic), dynamic
         return captured, (dynamic | others) - captured.fixed
 
     def _plan_export(

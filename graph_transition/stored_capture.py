@@ -58,8 +58,10 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
             name = next(a.s.decode() for a in node.attribute if a.name == "operator")
             if name.partition("::")[0] not in ("aten", "prims"):
                 raise NotStorable(f"the graph calls the custom operator {name}")
-    if captured.flags:
-        raise NotStorable("the graph holds for one value of a tensor")
+    if captured.flags or captured.branches:
+        raise NotStorable("the graph holds for some values of a tensor only")
+    if captured.left:
+        raise NotStorable("the forward sets attributes of its modules")
     sections = {"model": captured.model.SerializeToString()}
     constants: dict[str, Any] = {}
     for name, tensor in captured.constants.items():

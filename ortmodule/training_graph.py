@@ -63,13 +63,23 @@ def export_training_graph(
         model = model.module
     args, kwargs = _call(example)
     captured = capture(model, args, kwargs, dynamic_dims=_dynamic_dims(model, args, kwargs, dynamic_axes))
-    proto = copy.deepcopy(captured.model)
+    proto = _without_left(captured)
     results = _name_outputs(proto, captured)
     _embed_constants(proto, captured)
     losses, seeded = _roots(proto, results, loss)
     return onnx.load_from_string(
         _C.training_graph(proto.SerializeToString(), _trainable(model, captured, args, kwargs), losses, seeded)
     )
+
+
+def _without_left(captured: Captured) -> onnx.ModelProto:
+    """A copy of the graph without outputs for what the forward sets on its modules: there is no module any more."""
+    proto = copy.deepcopy(captured.model)
+    own = {ref.name for ref in captured.outputs} | {output for output, _, _ in captured.mutations}
+    outputs = [o for o in proto.graph.output if o.name in own]
+    del proto.graph.output[:]
+    proto.graph.output.extend(outputs)
+    return proto
 
 
 def _call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -387,8 +387,10 @@ class DimParser {
     if (std::isdigit(static_cast<unsigned char>(c))) {
       int64_t v = 0;
       while (pos_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[pos_]))) {
-        if (v > (INT64_MAX - 9) / 10) error("number too large");
-        v = v * 10 + (text_[pos_++] - '0');
+        const int64_t digit = text_[pos_] - '0';
+        if (v > (INT64_MAX - digit) / 10) error("number too large");
+        v = v * 10 + digit;
+        ++pos_;
       }
       return Dim(v);
     }

@@ -7,6 +7,7 @@ torch whose effect an export would lose without a word:
 - `Tensor.data`: export takes what is made from it for a constant; becomes `detach`.
 - `len`: its result must be an int, so `len(x)` would fix the size; becomes `x.shape[0]`.
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
+- the truth of a tensor (`if mask.any():`): export cannot know it; where asked for, what `branches.py` answers.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
   So does `torch.cond`, whose trace fails without naming it.
@@ -28,7 +29,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,11 +40,17 @@ import torch.fx.traceback as fx_traceback
 import torch.nn.modules.transformer as torch_transformer
 import torch.utils.checkpoint as torch_checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import CaptureError
 from . import library  # noqa: F401  defines the operators that the patches emit
 from .function_call import FunctionCall, call_function_class, tracing
 from .reads import AttributeReads, recorded_reads
+
+if TYPE_CHECKING:
+    from .branches import Branches
 
 __all__ = [
     "LOCK",
@@ -51,10 +58,14 @@ __all__ = [
     "current_source_line",
     "deferred_interrupt",
     "export_guards",
+    "is_undecided",
+    "outside_the_trace",
     "recompute_region",
     "release_example_inputs",
     "storage_of",
+    "traced_constant",
     "traced_module_calls",
+    "traced_node",
     "user_line_of",
     "user_source_line",
 ]
@@ -126,11 +137,12 @@ def _last_user_frame(frames: traceback.StackSummary) -> str | None:
 
 
 @contextlib.contextmanager
-def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
+def traced_module_calls(reads: AttributeReads, branches: Branches | None = None) -> Iterator[list[FunctionCall]]:
     """Installs the patches; yields the list that collects the traced calls of custom autograd Functions.
 
     Args:
         reads: receives every plain attribute that the forward reads.
+        branches: answers what the forward asks about its inputs; None: such a question ends the trace.
     """
     calls: list[FunctionCall] = []
     thread = threading.get_ident()
@@ -140,7 +152,7 @@ def traced_module_calls(reads: AttributeReads) -> Iterator[list[FunctionCall]]:
         stack.enter_context(_replaced_apply(thread))
         stack.enter_context(_replaced_data(thread))
         stack.enter_context(_replaced_len(thread))
-        for owner, name, make in _patches():
+        for owner, name, make in (*_patches(), *_questions(branches)):
             stack.enter_context(_replaced(owner, name, make, thread))
         stack.enter_context(recorded_reads(reads, thread))
         stack.enter_context(fx_traceback.preserve_node_meta())
@@ -213,6 +225,22 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
 def _causal_hint(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """What the caller says of the mask: nn.Transformer would look at its values, only to compute the same faster."""
     return is_causal is True
+
+
+def _questions(branches: Branches | None) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    if branches is None:
+        return []
+
+    def answered(original: Any) -> Any:
+        def ask(self: torch.Tensor) -> Any:
+            known = None
+            if isinstance(self, FakeTensor) and (self.dtype == torch.bool or original.__name__ == "__bool__"):
+                known = branches.answer(self, current_source_line)
+            return original(self) if known is None else known
+
+        return ask
+
+    return [(torch.Tensor, name, answered) for name in ("__bool__", "item")]
 
 
 @contextlib.contextmanager
@@ -328,6 +356,33 @@ def recompute_region(meta: dict[str, Any]) -> int | None:
 def storage_of(fake: torch.Tensor) -> int:
     """A number shared by exactly the fake tensors of one trace that share memory."""
     return fake.untyped_storage()._cdata
+
+
+def traced_node(traced: torch.Tensor) -> torch.fx.Node | None:
+    """The node of the running trace that made a tensor."""
+    mode = proxy_tensor.get_proxy_mode()
+    found: Any = mode and proxy_tensor.get_proxy_slot(traced, mode.tracer, None)
+    return found.proxy.node if found else None
+
+
+def traced_constant(node: torch.fx.Node) -> torch.Tensor | None:
+    """The tensor that a node of the running trace stands for, if it is one that was there before."""
+    mode = proxy_tensor.get_proxy_mode()
+    root = getattr(mode.tracer, "root", None) if mode and node.op == "get_attr" else None
+    found = getattr(root, str(node.target), None)
+    return found if isinstance(found, torch.Tensor) and not isinstance(found, FakeTensor) else None
+
+
+@contextlib.contextmanager
+def outside_the_trace() -> Iterator[None]:
+    """Within it real tensors are computed, and no node is made."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def is_undecided(error: BaseException) -> bool:
+    """Whether a capture failed at a branch whose way only the data say."""
+    return isinstance(error.__cause__, GuardOnDataDependentSymNode)
 
 
 def export_guards(program: torch.export.ExportedProgram) -> list[str]:

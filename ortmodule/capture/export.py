@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
 from . import compat, regions, writes
+from .branches import Branch, Branches
 from .function_call import FunctionCall
 from .random_states import same_random_states
 from .randomness import refused_randomness
@@ -45,10 +46,13 @@ class Exported:
         tensor_index: for each input tensor of the program, its index among the call's flat leaves.
         outputs: one per flat output leaf: ("value", position among the program's outputs) or ("constant", value).
         out_spec: pytree spec of the module's result.
+        left_on_modules: (module, attribute, pytree spec) of what the forward sets on modules; their leaves follow the
+            result's among `outputs`.
         calls: the custom autograd Functions that the graph refers to.
         attributes: (module FQN, attribute, value) for the plain attributes that the forward read.
         changed_attributes: `module.attribute` of those that the forward itself changed.
         settings: what of the call's settings the forward asked about (settings.py).
+        branches: the questions about the inputs' values that the forward asked.
         seconds: wall seconds per step of the export.
     """
 
@@ -56,10 +60,12 @@ class Exported:
     tensor_index: list[int]
     outputs: list[tuple[str, Any]]
     out_spec: pytree.TreeSpec
+    left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]]
     calls: list[FunctionCall]
     attributes: list[tuple[str, str, Any]]
     changed_attributes: list[str]
     settings: list[str]
+    branches: list[Branch]
     seconds: dict[str, float]
 
 
@@ -69,6 +75,7 @@ class _Result:
     def __init__(self) -> None:
         self.outputs: list[tuple[str, Any]] = []
         self.spec: pytree.TreeSpec | None = None
+        self.left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]] = []
 
 
 class _Wrapper(torch.nn.Module):
@@ -81,9 +88,11 @@ class _Wrapper(torch.nn.Module):
         spec: pytree.TreeSpec,
         reads: AttributeReads,
         flags: Mapping[int, Any],
+        branches: Branches | None,
     ) -> None:
         super().__init__()
         self.module = module
+        self._branches = branches
         self._reads = reads
         self._leaves = leaves
         self._flags = {i: (value, leaves[i].dtype, leaves[i].device) for i, value in flags.items()}
@@ -97,12 +106,15 @@ class _Wrapper(torch.nn.Module):
         self.training = module.training
 
     def forward(self, *tensors: torch.Tensor) -> list[Any]:
+        if self._branches is not None:
+            self._branches.begin(tensors)
         given = iter(tensors)
         leaves = [
             self._flag(*self._flags[i]) if i in self._flags else next(given) if isinstance(leaf, torch.Tensor) else leaf
             for i, leaf in enumerate(self._leaves)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        self._reads.begin()
         with contextlib.ExitStack() as stack:
             for device, dtype in self._autocast:
                 stack.enter_context(
@@ -110,15 +122,19 @@ class _Wrapper(torch.nn.Module):
                 )
             stack.enter_context(refused_randomness(self.module))
             result = self.module(*args, **kwargs)
-        self._reads.finish()
-        return self._collect(result)
+        return self._collect(result, self._reads.finish())
 
     @staticmethod
     def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype, device=device)
 
-    def _collect(self, result: Any) -> list[Any]:
+    def _collect(self, result: Any, left: list[tuple[torch.nn.Module, str, Any]]) -> list[Any]:
         flat, self.result.spec = _flatten_result(result)
+        self.result.left_on_modules = []
+        for holder, name, value in left:
+            leaves, spec = _flatten_result(value)
+            flat = flat + leaves
+            self.result.left_on_modules.append((holder, name, spec))
         values: list[Any] = []
         self.result.outputs = []
         for leaf in flat:
@@ -216,6 +232,7 @@ def export_module(
     spec: pytree.TreeSpec,
     dynamic: set[tuple[int, int]],
     flags: Mapping[int, Any],
+    branching: bool = False,
 ) -> Exported:
     """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
 
@@ -224,6 +241,7 @@ def export_module(
         leaves, spec: the call, as `flatten_call` gives it.
         dynamic: (leaf index, axis) pairs whose size shall stay symbolic where the module allows it.
         flags: by leaf index, the values of tensors that shall be constants.
+        branching: whether branches on what integer inputs hold go the way of this call.
 
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
@@ -234,7 +252,8 @@ def export_module(
     reads = AttributeReads(module)
     seconds: dict[str, float] = {}
     asked: set[str] = set()
-    wrapper = _Wrapper(module, leaves, spec, reads, flags)
+    branches = Branches([leaves[i] for i in tensor_index]) if branching else None
+    wrapper = _Wrapper(module, leaves, spec, reads, flags, branches)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
     with (
         compat.LOCK,
@@ -246,7 +265,7 @@ def export_module(
         warnings.simplefilter("ignore")
         for context in autocast_off:
             stack.enter_context(context)
-        calls = stack.enter_context(compat.traced_module_calls(reads))
+        calls = stack.enter_context(compat.traced_module_calls(reads, branches))
         stack.enter_context(recorded_settings(asked, threading.get_ident()))
         try:
             example = _distinct([leaves[i] for i in tensor_index])
@@ -270,8 +289,9 @@ def export_module(
     assert result.spec is not None
     attributes = [(owner, name, value) for (owner, name), value in reads.values.items()]
     return Exported(
-        program, tensor_index, result.outputs, result.spec, calls, attributes, reads.changed, sorted(asked), seconds
-    )
+        program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls, attributes,
+        reads.changed, sorted(asked), branches.asked if branches else [], seconds,
+    )  # fmt: skip
 
 
 def _distinct(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -2,7 +2,8 @@
 
 The export records them as Python expressions over the inputs; a size that it treated as symbolic may also be limited to
 a range (torch's export assumes at least 2). A size that was asked to be dynamic and came out fixed is a condition too.
-All of them are compiled into one function, which a call evaluates in microseconds.
+All of them are compiled into one function, which a call evaluates in microseconds. What the forward asked about the
+values of its inputs (branches.py) is asked after them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 
 import torch
 
+from .branches import Branch
 from .sizes import Dim
 
-__all__ = ["compile_check", "range_conditions"]
+__all__ = ["compile_check", "range_conditions", "with_branches"]
 
 _SOURCE = "L['tensors']"
 _SIZE = re.compile(re.escape(_SOURCE) + r"\[(\d+)\]\.size\(\)\[(\d+)\]")
@@ -57,3 +59,18 @@ def compile_check(conditions: Sequence[str]) -> Check:
     scope: dict[str, Any] = {"torch": torch, "math": math}
     exec("\n".join(lines), scope)
     return scope["check"]
+
+
+def with_branches(check: Check, branches: Sequence[Branch]) -> Check:
+    """`check`, then whether each branch goes the way it went when the graph was captured."""
+    if not branches:
+        return check
+
+    def both(tensors: Sequence[torch.Tensor]) -> str | None:
+        failed = check(tensors)
+        if failed is not None:
+            return failed
+        turned = next((b for b in branches if not b.holds(tensors)), None)
+        return None if turned is None else f"{turned.line or 'a branch on an input'} is {turned.answer}"
+
+    return both

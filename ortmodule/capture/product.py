@@ -20,13 +20,14 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
 from . import compat, guards
+from .branches import Branch
 from .converter import Converter
 from .export import Exported, export_module, flatten_call
 from .function_call import FunctionCall
 from .graph import GraphBuilder, Value
 from .sizes import SizePrinter
 
-__all__ = ["Captured", "OutputRef", "Trace", "capture", "leaf_names"]
+__all__ = ["Captured", "Left", "OutputRef", "Trace", "capture", "leaf_names"]
 
 _PREFIX = "module."
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
@@ -49,6 +50,16 @@ class OutputRef:
     name: str | None = None
     flat_index: int | None = None
     value: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """What the forward leaves on a module at each call: `holder.name`, with this structure and these leaves."""
+
+    holder: torch.nn.Module
+    name: str
+    spec: pytree.TreeSpec
+    leaves: list[OutputRef]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +91,7 @@ class Captured:
         in_spec, out_spec: pytree specs of (args, kwargs) and of the result.
         baked: (flat leaf index, value) for the call's leaves that are not tensors; the graph holds for these only.
         attributes: (module FQN, attribute name, value) for the plain attributes the forward read, baked as well.
-        changed_attributes: those of them that the forward itself changes from call to call.
+        changed_attributes: those that the forward itself changes from call to call, so that no graph holds.
         settings: the call's settings that the forward asked about; the graph holds for their present answers only.
         guards: the conditions on input sizes, as text.
         check: called with the call's flat tensors in order; the text of the first failed condition, or None.
@@ -90,6 +101,8 @@ class Captured:
         seconds: wall seconds per step.
         trace: what the graph was made from; only where `capture` was asked to keep it.
         flags: by flat leaf index, the values of the tensors that were baked in.
+        left: the attributes that the forward sets on its modules without a look at what they were.
+        branches: the questions about values of the inputs, whose answers were baked in; `check` asks them too.
     """
 
     model: onnx.ModelProto
@@ -113,6 +126,8 @@ class Captured:
     seconds: dict[str, float]
     trace: Trace | None = None
     flags: dict[int, Any] = dataclasses.field(default_factory=dict)
+    branches: list[Branch] = dataclasses.field(default_factory=list)
+    left: list[Left] = dataclasses.field(default_factory=list)
 
 
 def capture(
@@ -124,6 +139,7 @@ def capture(
     keep_trace: bool = False,
     optional_dims: Iterable[tuple[int, int]] = (),
     flags: Mapping[int, Any] | None = None,
+    branching: bool = False,
 ) -> Captured:
     """Captures `module(*args, **kwargs)` as an ONNX graph, in the module's present mode and the caller's autocast.
 
@@ -136,6 +152,8 @@ def capture(
         keep_trace: whether the result's `trace` is kept.
         optional_dims: further ones, to be kept symbolic if the module does not fix them.
         flags: by flat leaf index, the value of each tensor on which the forward branches; the graph holds for it only.
+        branching: whether a branch on what integer inputs hold goes the way of this call; the graph then holds for
+            calls with the same answers only.
 
     Raises:
         CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
@@ -144,11 +162,12 @@ def capture(
     optional = set(optional_dims) - dynamic
     with compat.LOCK:
         leaves, in_spec = flatten_call(args, kwargs)
-        exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {})
+        exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {}, branching)
         start = time.perf_counter()
         assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
         captured = assembly.captured_or_refused(leaves, in_spec, dynamic, optional)
         captured.flags = dict(flags or {})
+        captured.branches = exported.branches
         captured.seconds["convert"] = time.perf_counter() - start
         if keep_trace:
             captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
@@ -206,13 +225,19 @@ class _Assembly:
                 specialized.append(
                     f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
+        check = guards.with_branches(guards.compile_check(conditions), self.exported.branches)
+        left = []
+        outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
+        for holder, name, spec in self.exported.left_on_modules:
+            left.append(Left(holder, name, spec, pending[: spec.num_leaves]))
+            pending = pending[spec.num_leaves :]
         fixed = frozenset((leaf, axis) for leaf, axis in optional if isinstance(self._shape_of(leaf)[axis], int))
         return Captured(
             self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
             outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.attributes, self.exported.changed_attributes, self.exported.settings, conditions,
-            guards.compile_check(conditions), specialized, fixed, self.exported.calls, self.exported.seconds,
+            check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ itself: nn.Module's for the modules' own attributes, and, for an object that a m
 dataclass of hyperparameters), its class's, for as long as the trace runs.
 
 An entry is (owner, path, value): the module's qualified name, the attribute's name with those of the objects in between
-("config.hidden_size"), and what was read. Not here: comparing values (values.py).
+("config.hidden_size"), and what was read. What a forward sets on a module without having looked at it
+(`self.aux_loss = ...`) is a result of the call, to be set again by every other. Not here: comparing values (values.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _KINDS = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
 )  # fmt: skip
 _PLAIN = (bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
+_REPEATABLE = (bool, int, float, complex, str, type(None), torch.SymInt)  # what a graph can set on a module
 _TABLES = ("_parameters", "_buffers", "_modules")  # of what nn.Module.__getattr__ finds
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
@@ -78,6 +80,13 @@ def _holds_fake(value: Any) -> bool:
     return isinstance(value, FakeTensor)
 
 
+def _is_repeatable(value: Any) -> bool:
+    """Whether a graph can set this on a module at each call."""
+    if type(value) in (list, tuple, dict):
+        return all(map(_is_repeatable, value.values() if type(value) is dict else value))
+    return isinstance(value, (*_REPEATABLE, FakeTensor)) or _holds_fake(value)
+
+
 def _is_settings(value: Any) -> bool:
     """Whether a value is an object whose attributes are worth noting, not one that computes."""
     kind = type(value)
@@ -94,6 +103,7 @@ class AttributeReads:
 
     `values` maps (module, path) to the value first read, for numbers, strings, None, functions, plain tensors,
     containers of whatever they hold, and objects (`Held`), whose own attributes follow as further entries.
+    `changed` names the attributes that the forward left different and that no graph can set.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
@@ -104,6 +114,8 @@ class AttributeReads:
         self.values: dict[tuple[str, str], Any] = {}
         self._read: set[tuple[str, str]] = set()
         self._absent: set[tuple[torch.nn.Module, str]] = set()  # what was asked for and not there
+        self._written: dict[tuple[torch.nn.Module, str], None] = {}  # set before it was looked at, in order
+        self._running = False  # whether the forward itself runs: torch's export sets attributes around it
         self.changed: list[str] = []
         self._before = {module: dict(vars(module)) for module in self._names}
 
@@ -118,6 +130,8 @@ class AttributeReads:
             if owner is not None:
                 self._read.add((owner, name))
                 # What the forward has set before it reads it is no input of it.
+                if (module, name) in self._written:
+                    return
                 if holds(value, self._before[module].get(name, getattr(type(module), name, _MISSING))):
                     self._note(owner, name, value)
 
@@ -126,6 +140,29 @@ class AttributeReads:
         tables = vars(module)
         if not name.startswith("__") and not any(name in tables.get(t, ()) for t in _TABLES) and module in self._names:
             self._absent.add((module, name))
+
+    def record_write(self, module: torch.nn.Module, name: str) -> None:
+        """Notes that `module.name` is set by the forward."""
+        owner = self._names.get(module)
+        looked_at = owner is None or (owner, name) in self._read or (module, name) in self._absent
+        if self._running and not looked_at and not self._is_torchs_own(module, name):
+            self._written[module, name] = None
+
+    @staticmethod
+    def _is_torchs_own(module: torch.nn.Module, name: str) -> bool:
+        """An RNN's `_flat_weights`, or what weight_norm and its like set before each forward, which alone reads it."""
+        hooks = module._forward_pre_hooks.values()
+        internal = type(module).__module__.startswith("torch.") and name[0] == "_"
+        return internal or any(str(type(hook).__module__).startswith("torch.nn.utils.") for hook in hooks)
+
+    def _results(self) -> list[tuple[torch.nn.Module, str, Any]]:
+        """The attributes that the forward has set and had not looked at: (module, name, value)."""
+        found = []
+        for module, name in self._written:
+            value = vars(module).get(name, _MISSING)
+            if name not in _MODULE_INTERNALS and _is_repeatable(value):
+                found.append((module, name, value))
+        return found
 
     def record_object(self, holder: Any, name: str, value: Any) -> None:
         """Notes one read of an object that a module holds."""
@@ -157,6 +194,8 @@ class AttributeReads:
         """
         for module, before in self._before.items():
             for name, value in list(vars(module).items()):
+                if (module, name) in self._written and _is_repeatable(value):
+                    continue
                 was = before.get(name, getattr(type(module), name, _MISSING))
                 if value is was or name in _MODULE_INTERNALS:
                     continue
@@ -173,7 +212,9 @@ class AttributeReads:
             del vars(module)[name]
 
     def restore(self) -> None:
-        """Gives the attributes that hold tensors of the trace back what they were."""
+        """Gives the attributes that hold tensors of the trace, and those that are results, back what they were."""
+        for module, name, _ in self._results():
+            self._reset(module, name)
         for module, name, tensor in list(self._set()):
             if tensor:
                 self._reset(module, name)
@@ -183,8 +224,20 @@ class AttributeReads:
         if name not in self.changed:
             self.changed.append(name)
 
-    def finish(self) -> None:
-        """Called at the end of the traced forward: notes in `changed` which attributes it left different."""
+    def begin(self) -> None:
+        """Called before the traced forward."""
+        self._running = True
+        self._written.clear()
+
+    def finish(self) -> list[tuple[torch.nn.Module, str, Any]]:
+        """Called at the end of the traced forward: notes in `changed` which attributes it left different.
+
+        Returns the (module, name, value) of those that are results of the call; the modules no longer hold them.
+        """
+        self._running = False
+        results = self._results()
+        for module, name, _ in results:
+            self._reset(module, name)
         for module, name in self._absent:
             # A flag that is raised at the first call: from now on it is that. A number could be a count.
             if isinstance(vars(module).get(name), bool | str):
@@ -195,9 +248,7 @@ class AttributeReads:
                 self._reset(module, name)
             elif name[0] == "_" and type(module).__module__.startswith("torch."):
                 continue
-            # weight_norm and its like set such an attribute before each forward, which alone reads it.
-            hooks = module._forward_pre_hooks.values()
-            if not any(str(type(hook).__module__).startswith("torch.nn.utils.") for hook in hooks):
+            if not self._is_torchs_own(module, name):
                 self._note_change(self._names[module], name)
         for (owner, path), value in list(self.values.items()):
             try:
@@ -218,6 +269,7 @@ class AttributeReads:
             elif type(now) is dict and type(value) is dict:
                 now.clear()
                 now.update(value)
+        return results
 
 
 @contextlib.contextmanager
@@ -235,6 +287,12 @@ def recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
             reads.record(self, name, value)
         return value
 
+    def setattribute(self: torch.nn.Module, name: str, value: Any) -> None:
+        original_set(self, name, value)
+        if threading.get_ident() == thread and name in vars(self):
+            reads.record_write(self, name)
+
+    original_set = torch.nn.Module.__setattr__
     before: dict[type, Any] = {}
 
     def watch_class(kind: type) -> None:
@@ -253,10 +311,12 @@ def recorded_reads(reads: AttributeReads, thread: int) -> Iterator[None]:
 
     reads.watch_class = watch_class
     setattr(torch.nn.Module, "__getattribute__", getattribute)  # noqa: B010
+    setattr(torch.nn.Module, "__setattr__", setattribute)  # noqa: B010
     try:
         yield
     finally:
         delattr(torch.nn.Module, "__getattribute__")
+        setattr(torch.nn.Module, "__setattr__", original_set)  # noqa: B010
         reads.restore()
         reads.watch_class = lambda kind: None
         for kind, raw in before.items():

@@ -291,7 +291,10 @@ def test_attribute_that_the_forward_only_sets_is_noted() -> None:
 
     module = Module(forward)
     module.kind = "linear"
-    assert capture(module, (torch.randn(4, 8),)).changed_attributes == ["rows"]
+    captured = capture(module, (torch.randn(4, 8),))
+    assert captured.changed_attributes == []
+    left = {one.name: [ref.value for ref in one.leaves] for one in captured.left}
+    assert left == {"rows": [9], "kind": ["linear"], "columns": [16]}
     assert not hasattr(module, "rows")
 
 

@@ -118,6 +118,17 @@ def test_a_result_that_is_no_scalar_may_be_the_loss() -> None:
     assert [i.name for i in model.graph.input if i.name.endswith("_grad")] == ["b_grad"]
 
 
+def test_what_the_forward_sets_on_its_modules_is_no_output() -> None:
+    class Noting(Pair):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            result = super().forward(*args, **kwargs)
+            self.total, self.kept = result["a"].sum(), result["b"]
+            return result
+
+    names = [o.name for o in export_training_graph(Noting(), torch.randn(5, 4)).graph.output]
+    assert names == [o.name for o in export_training_graph(Pair(), torch.randn(5, 4)).graph.output]
+
+
 def test_an_operator_without_a_standard_form_is_named() -> None:
     class Solve(nn.Module):
         def __init__(self) -> None:

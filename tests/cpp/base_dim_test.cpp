@@ -45,6 +45,8 @@ TEST(Dim, NamesThePositionOfASyntaxError) {
   expect_error(ErrorCode::kParse, "at position 3", [] { Dim::parse("s0 s1"); });
   expect_error(ErrorCode::kParse, "unknown function", [] { Dim::parse("sin(s0)"); });
   expect_error(ErrorCode::kParse, "too deeply nested", [] { Dim::parse(std::string(5000, '(')); });
+  EXPECT_EQ(Dim::parse("9223372036854775807"), Dim(INT64_MAX));
+  expect_error(ErrorCode::kParse, "number too large", [] { Dim::parse("9223372036854775808"); });
   expect_error(ErrorCode::kParse, "number too large", [] { Dim::parse("99999999999999999999"); });
 }
 

@@ -231,7 +231,8 @@ def test_every_part_of_a_capture_is_kept_or_made_anew() -> None:
     assert {f.name for f in dataclasses.fields(Captured)} == {
         "model", "user_inputs", "parameters", "buffers", "constants", "outputs", "mutations", "in_spec", "out_spec",
         "baked", "attributes", "changed_attributes", "settings", "guards", "check", "specialized", "fixed",
-        "needs_python", "seconds", "trace", "flags",
+        "needs_python", "seconds", "trace", "flags", "branches",
+        "left",
     }  # fmt: skip
 
 
