@@ -367,9 +367,8 @@ def traced_node(traced: torch.Tensor) -> torch.fx.Node | None:
 
 def traced_constant(node: torch.fx.Node) -> torch.Tensor | None:
     """The tensor that a node of the running trace stands for, if it is one that was there before."""
-    mode = proxy_tensor.get_proxy_mode()
-    root = getattr(mode.tracer, "root", None) if mode and node.op == "get_attr" else None
-    found = getattr(root, str(node.target), None)
+    tracer: Any = getattr(proxy_tensor.get_proxy_mode(), "tracer", None)
+    found = getattr(tracer.root, str(node.target), None) if tracer and node.op == "get_attr" else None
     return found if isinstance(found, torch.Tensor) and not isinstance(found, FakeTensor) else None
 
 
