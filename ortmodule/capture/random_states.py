@@ -25,10 +25,13 @@ class Source(NamedTuple):
     restore: Callable[[Any], object]
 
 
+_TORCH = Source("torch's default generator", torch.default_generator.get_state, torch.default_generator.set_state)
+
+
 @contextlib.contextmanager
 def same_random_states(module: torch.nn.Module | None = None) -> Iterator[None]:
     """Leaves every generator as it was, those that `module` holds too: a capture must not move the user's seeds."""
-    states = [(source, source.state()) for source in random_sources(module)]
+    states = [(source, source.state()) for source in (*random_sources(module), _TORCH)]
     on_gpus = torch.cuda.is_available() and torch.cuda.is_initialized()
     gpus = torch.cuda.get_rng_state_all() if on_gpus else []
     try:
@@ -41,15 +44,11 @@ def same_random_states(module: torch.nn.Module | None = None) -> Iterator[None]:
 
 
 def random_sources(module: torch.nn.Module | None) -> Iterator[Source]:
+    """Everything but torch's default generator, from which other threads may draw at any time."""
     yield Source("Python's generator (the module random)", random.getstate, random.setstate)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         yield Source("numpy's generator (numpy.random)", numpy.random.get_state, numpy.random.set_state)
-    yield Source(
-        "torch's default generator in Python, or seeds it",
-        torch.default_generator.get_state,
-        torch.default_generator.set_state,
-    )
     for prefix, child in module.named_modules() if module is not None else ():
         for name, value in vars(child).items():
             where = f"the generator '{prefix}.{name}'".replace("'.", "'")
