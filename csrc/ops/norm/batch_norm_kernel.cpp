@@ -30,14 +30,18 @@ c10::DimVector all_but_channels(const at::Tensor& x) {
   return axes;
 }
 
-// ATen refuses an input without elements; it leaves the running statistics as they are, and its gradients are zero.
-bool without_elements(KernelContext& c) {
-  const at::Tensor& x = c.in(0);
-  // ATen reads as many statistics as there are channels.
-  for (size_t i = 1; i < 5; ++i)
+// ATen reads as many numbers from the inputs `first` to 4 as there are channels.
+void check_channels(KernelContext& c, const at::Tensor& x, size_t first) {
+  for (size_t i = first; i < 5; ++i)
     ORTMODULE_CHECK(x.dim() >= 2 && c.in(i).dim() == 1 && c.in(i).size(0) == x.size(1), kRuntime,
                     "[BatchNormalization] X of shape ", x.sizes(), " and input ", i, " of shape ", c.in(i).sizes(),
                     " do not fit: expected one number per channel");
+}
+
+// ATen refuses an input without elements; it leaves the running statistics as they are, and its gradients are zero.
+bool without_elements(KernelContext& c) {
+  const at::Tensor& x = c.in(0);
+  check_channels(c, x, 1);
   if (x.numel() > 0) return false;
   const auto statistics = [&](size_t i) { return at::zeros(c.in(i).sizes(), c.in(i).options()); };
   c.out(0, at::empty_like(x));
@@ -50,6 +54,9 @@ bool without_elements(KernelContext& c) {
 }
 
 bool gradient_without_elements(KernelContext& c) {
+  check_channels(c, c.in(1), 2);
+  ORTMODULE_CHECK(c.in(0).sizes() == c.in(1).sizes(), kRuntime, "[BatchNormalization] the gradient of shape ",
+                  c.in(0).sizes(), " does not fit X of shape ", c.in(1).sizes());
   if (c.in(1).numel() > 0) return false;
   c.out(0, at::empty_like(c.in(1)));
   if (c.wants(1)) c.out(1, at::zeros_like(c.in(2)));
