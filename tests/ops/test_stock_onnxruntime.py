@@ -44,6 +44,8 @@ def run_theirs(row: Row, case: Case) -> list[torch.Tensor]:
 @pytest.mark.parametrize("row", CONTRIB, ids=lambda row: row.name)
 def test_the_package_gives_the_same(row: Row) -> None:
     cases = [case for case in samples(row, torch.float32) if case.stock]
+    if not cases:
+        pytest.skip(f"the package refuses every sample of {row.name}")
     try:
         run_theirs(row, cases[0])
     except Exception as error:  # the package's types of errors are not public

@@ -93,13 +93,28 @@ void conv(KernelContext& c, const ConvAttributes& declared) {
   run(at::constant_pad_nd(x, aten_pads(a, false)), zeros(rank), a);
 }
 
+// oneDNN answers a gradient of other sizes than the result's with an error of its own.
+void check_gradient(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, const std::vector<int64_t>& padding,
+                    const ConvAttributes& a) {
+  bool fits = dy.dim() == x.dim() && dy.size(0) == x.size(0) && dy.size(1) == w.size(0);
+  for (size_t i = 0; fits && i < spatial_rank(x); ++i) {
+    const auto axis = static_cast<int64_t>(i) + 2;
+    const int64_t reach = a.dilations[i] * (w.size(axis) - 1) + 1;
+    fits = dy.size(axis) == (x.size(axis) + 2 * padding[i] - reach) / a.strides[i] + 1;
+  }
+  ORTMODULE_CHECK(fits, kRuntime, "[Conv] the gradient of shape ", dy.sizes(), " does not fit X of shape ", x.sizes(),
+                  " (padded) and W of shape ", w.sizes());
+}
+
 void conv_grad(KernelContext& c, const ConvAttributes& declared) {
   const at::Tensor &dy = c.in(0), &x = c.in(1), &w = c.in(2);
+  check_fits(declared, x, w);
   const size_t rank = spatial_rank(x);
   const ConvAttributes a = conv_attributes(declared, x, w);
   const bool symmetric = a.symmetric();
   const at::Tensor input = symmetric ? x : at::constant_pad_nd(x, aten_pads(a, false));
   const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(rank);
+  check_gradient(dy, input, w, padding, a);
   const int64_t bias_sizes[] = {dy.size(1)};
   auto [dx, dw, db] =
       at::convolution_backward(dy, input, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding, a.dilations,
