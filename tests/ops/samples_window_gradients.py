@@ -62,7 +62,7 @@ def convolution_cases(forward: Callable[..., Tensor], cases: Callable[[torch.dty
 
 
 def declared(op: str) -> Callable[..., list[Any]]:
-    """The node, and the sizes of its result, whose type the sample leaves open (the onnxruntime package refuses that)."""
+    """The node, and the sizes of its result. Its type is left open, which the onnxruntime package refuses."""
 
     def nodes(names: list[str], outputs: list[str], attributes: dict[str, Any]) -> list[Any]:
         sizes = [None, None, *attributes["spatial"]]
