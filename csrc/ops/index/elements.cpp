@@ -5,6 +5,7 @@
 #include "ops/index/scatter_gradient.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
