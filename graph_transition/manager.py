@@ -36,7 +36,7 @@ from .info import PostExportProcessedModelInfo
 from .scope import ScopeRead, scope_reads
 from .signature import CallSignature, flatten_call, signature_of
 
-__all__ = ["GraphTransitionManager", "Transition"]
+__all__ = ["GraphTransitionManager", "Transition", "is_unexpected"]
 
 _LOGGER = logging.getLogger("ortmodule")
 # A graph costs a second. A Python value that changes from step to step (a schedule) is better read in PyTorch.
@@ -56,6 +56,11 @@ def is_flag(leaf: Any) -> bool:
 def flag_value(leaf: torch.Tensor) -> Any:
     """The flag's value, nested as the tensor is."""
     return leaf.tolist()
+
+
+def is_unexpected(error: ORTModuleError) -> bool:
+    """Whether a run ended because the data are not what its graph was captured for: PyTorch runs such a call."""
+    return str(error).startswith("[Expect]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +91,8 @@ class _Graph:
         tensors = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
         self.tensor_leaves = [i for i in tensors if i not in captured.flags]
         self.answers = answers(captured.settings, leaves, module)
+        asked = captured.branches or any(node.op_type == "Expect" for node in captured.model.graph.node)
+        self.branching = bool(asked)  # an export that cannot ask about data fails
         self.sessions: dict[tuple[Any, ...], Transition] = {}
 
     def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> _Refusal | None:
@@ -290,10 +297,11 @@ class GraphTransitionManager:
         """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value,
         and where it branches on what its integer inputs hold, for the present answers.
         """
-        branching = sum(bool(g.captured.branches) for g in self._graphs.get(signature, ()))
-        if branching >= _MOST_ANSWERS:
-            raise CaptureError(f"the forward branches on the values of its inputs, in more than {branching} ways")
-        if branching:
+        graphs = self._graphs.get(signature, ())
+        ways = sum(bool(g.captured.branches) for g in graphs)
+        if ways >= _MOST_ANSWERS:
+            raise CaptureError(f"the forward branches on the values of its inputs, in more than {ways} ways")
+        if any(g.branching for g in graphs):
             return self._capture(args, kwargs, leaves, dynamic, branching=True)
         try:
             return self._capture(args, kwargs, leaves, dynamic)

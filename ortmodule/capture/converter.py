@@ -26,8 +26,9 @@ from .sizes import Dim, SizePrinter
 
 __all__ = ["Converter"]
 
-_DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "_functional_assert_async",
-            "_functional_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}  # fmt: skip
+_DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_functional_assert_scalar", "sym_constrain_range",
+            "sym_constrain_range_for_size"}  # fmt: skip
+_EXPECTED = {"_assert_async", "_functional_assert_async"}
 _FLOAT_ARITHMETIC = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div",
                      operator.pow: "Pow", operator.neg: "Neg"}  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
@@ -198,10 +199,21 @@ class Converter:
             self._bind_symbols(node)
             self.values[node] = self.out
         elif isinstance(target, torch._ops.OpOverload):
-            if target._schema.name.split("::")[1] not in _DROPPED:
+            name = target._schema.name.split("::")[1]
+            if name in _EXPECTED:
+                self._expect(node)
+            elif name not in _DROPPED:
                 self._operator(node, target)
         else:
             raise CaptureError(f"the operator '{target}' has no ONNX form", _source_line(node))
+
+    def _expect(self, node: Node) -> None:
+        """A condition that must hold in every run."""
+        condition, *rest = torch.fx.node.map_arg(node.args, self.read)
+        question = rest[0] if rest and isinstance(rest[0], str) else "a condition of the forward"
+        self.values[node] = self.helper(
+            "Expect", [condition], condition.dtype, condition.shape, "ai.ortmodule", expected=1, question=question
+        )
 
     def _enter(self, node: Node) -> None:
         self._node = node
