@@ -209,7 +209,8 @@ class Converter:
 
     def _expect(self, node: Node) -> None:
         """A condition that must hold in every run."""
-        condition, *rest = torch.fx.node.map_arg(node.args, self.read)
+        arguments: Any = torch.fx.node.map_arg(node.args, self.read)
+        condition, *rest = arguments
         question = rest[0] if rest and isinstance(rest[0], str) else "a condition of the forward"
         self.values[node] = self.helper(
             "Expect", [condition], condition.dtype, condition.shape, "ai.ortmodule", expected=1, question=question
