@@ -28,6 +28,7 @@ __all__ = ["Converter"]
 
 _DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_functional_assert_scalar", "sym_constrain_range",
             "sym_constrain_range_for_size"}  # fmt: skip
+_NUMBERS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
 _EXPECTED = {"_assert_async", "_functional_assert_async"}
 _FLOAT_ARITHMETIC = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div",
                      operator.pow: "Pow", operator.neg: "Neg"}  # fmt: skip
@@ -200,6 +201,8 @@ class Converter:
             self.values[node] = self.out
         elif isinstance(target, torch._ops.OpOverload):
             name = target._schema.name.split("::")[1]
+            if target in _NUMBERS and not node.users:
+                return  # of a constant: the trace knew the number and went on with it
             if name in _EXPECTED:
                 self._expect(node)
             elif name not in _DROPPED:
@@ -315,7 +318,7 @@ class Converter:
         """A Python float computed from sizes or from data: a 0-d double."""
         name = getattr(node.target, "__name__", str(node.target))
         operands = [self.read(a) if isinstance(a, Node) else a for a in _arguments(node)]
-        if node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
+        if node.target in _NUMBERS:
             source = self.helper("StopGradient", operands, operands[0].dtype, operands[0].shape, "ai.ortmodule")
             return self._scalar(source, torch.float64)
         values = [self.tensor(a, torch.float64) for a in operands]
