@@ -45,6 +45,8 @@ _VALUE_CHANGES = 8
 _FAST_CALLS = 4
 # Graphs of one signature for different answers of its branches (and sizes); with more, PyTorch runs them better.
 _MOST_ANSWERS = 8
+# Graphs of one signature whose forward cannot be captured but for one size at a time.
+_MOST_SIZES = 4
 
 
 def is_flag(leaf: Any) -> bool:
@@ -188,6 +190,7 @@ class GraphTransitionManager:
         self.exports: list[Export] = []
         self.fast_calls: list[_C.FastCall] = []
         self._sessions = 0
+        self._one_size: set[CallSignature] = set()  # whose forward was captured for its present sizes alone
         self._value_changes: Counter[str] = Counter()
 
     def transitions(self) -> list[Transition]:
@@ -263,7 +266,7 @@ class GraphTransitionManager:
             reason += ", from the disk cache"
         else:
             try:
-                captured, dynamic = self._capture_or_bake(signature, args, kwargs, leaves, dynamic)
+                captured, dynamic = self._capture_any_sizes(signature, args, kwargs, leaves, dynamic)
             finally:
                 changed = [read for read in scope if not read.holds()]
                 for read in changed:
@@ -285,6 +288,31 @@ class GraphTransitionManager:
         self._graphs.setdefault(signature, []).append(graph)
         self._bound()
         return graph
+
+    def _capture_any_sizes(
+        self,
+        signature: CallSignature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        dynamic: set[tuple[int, int]],
+    ) -> tuple[Captured, set[tuple[int, int]]]:
+        """Captures with these sizes symbolic, or, where the forward allows that not at all, for the present ones."""
+        if signature not in self._one_size:
+            try:
+                return self._capture_or_bake(signature, args, kwargs, leaves, dynamic)
+            except CaptureError as error:
+                if not dynamic:
+                    raise
+                try:
+                    captured = self._capture_or_bake(signature, args, kwargs, leaves, set())
+                except CaptureError:
+                    raise error from None
+                self._one_size.add(signature)
+                return captured
+        if len(self._graphs.get(signature, ())) >= _MOST_SIZES:
+            raise CaptureError(f"the forward cannot be captured for varying sizes; it has {_MOST_SIZES} graphs already")
+        return self._capture_or_bake(signature, args, kwargs, leaves, set())
 
     def _capture_or_bake(
         self,
