@@ -7,7 +7,13 @@ step that is missing: re-export, new session. Every transition has a reason that
 from __future__ import annotations
 
 from .info import NoLossError, PostExportProcessedModelInfo
-from .manager import GraphTransitionManager
+from .manager import GraphTransitionManager, is_unexpected
 from .signature import CallSignature
 
-__all__ = ["CallSignature", "GraphTransitionManager", "NoLossError", "PostExportProcessedModelInfo"]
+__all__ = [
+    "CallSignature",
+    "GraphTransitionManager",
+    "NoLossError",
+    "PostExportProcessedModelInfo",
+    "is_unexpected",
+]

@@ -36,7 +36,7 @@ from .info import PostExportProcessedModelInfo
 from .scope import ScopeRead, scope_reads
 from .signature import CallSignature, flatten_call, signature_of
 
-__all__ = ["GraphTransitionManager", "Transition"]
+__all__ = ["GraphTransitionManager", "Transition", "is_unexpected"]
 
 _LOGGER = logging.getLogger("ortmodule")
 # A graph costs a second. A Python value that changes from step to step (a schedule) is better read in PyTorch.
@@ -45,6 +45,8 @@ _VALUE_CHANGES = 8
 _FAST_CALLS = 4
 # Graphs of one signature for different answers of its branches (and sizes); with more, PyTorch runs them better.
 _MOST_ANSWERS = 8
+# Graphs of one signature whose forward cannot be captured but for one size at a time.
+_MOST_SIZES = 4
 
 
 def is_flag(leaf: Any) -> bool:
@@ -56,6 +58,11 @@ def is_flag(leaf: Any) -> bool:
 def flag_value(leaf: torch.Tensor) -> Any:
     """The flag's value, nested as the tensor is."""
     return leaf.tolist()
+
+
+def is_unexpected(error: ORTModuleError) -> bool:
+    """Whether a run ended because the data are not what its graph was captured for: PyTorch runs such a call."""
+    return str(error).startswith("[Expect]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +93,8 @@ class _Graph:
         tensors = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
         self.tensor_leaves = [i for i in tensors if i not in captured.flags]
         self.answers = answers(captured.settings, leaves, module)
+        asked = captured.branches or any(node.op_type == "Expect" for node in captured.model.graph.node)
+        self.branching = bool(asked)  # an export that cannot ask about data fails
         self.sessions: dict[tuple[Any, ...], Transition] = {}
 
     def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> _Refusal | None:
@@ -181,6 +190,7 @@ class GraphTransitionManager:
         self.exports: list[Export] = []
         self.fast_calls: list[_C.FastCall] = []
         self._sessions = 0
+        self._one_size: set[CallSignature] = set()  # whose forward was captured for its present sizes alone
         self._value_changes: Counter[str] = Counter()
 
     def transitions(self) -> list[Transition]:
@@ -256,7 +266,7 @@ class GraphTransitionManager:
             reason += ", from the disk cache"
         else:
             try:
-                captured, dynamic = self._capture_or_bake(signature, args, kwargs, leaves, dynamic)
+                captured, dynamic = self._capture_any_sizes(signature, args, kwargs, leaves, dynamic)
             finally:
                 changed = [read for read in scope if not read.holds()]
                 for read in changed:
@@ -279,6 +289,31 @@ class GraphTransitionManager:
         self._bound()
         return graph
 
+    def _capture_any_sizes(
+        self,
+        signature: CallSignature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        dynamic: set[tuple[int, int]],
+    ) -> tuple[Captured, set[tuple[int, int]]]:
+        """Captures with these sizes symbolic, or, where the forward allows that not at all, for the present ones."""
+        if signature not in self._one_size:
+            try:
+                return self._capture_or_bake(signature, args, kwargs, leaves, dynamic)
+            except CaptureError as error:
+                if not dynamic:
+                    raise
+                try:
+                    captured = self._capture_or_bake(signature, args, kwargs, leaves, set())
+                except CaptureError:
+                    raise error from None
+                self._one_size.add(signature)
+                return captured
+        if len(self._graphs.get(signature, ())) >= _MOST_SIZES:
+            raise CaptureError(f"the forward cannot be captured for varying sizes; it has {_MOST_SIZES} graphs already")
+        return self._capture_or_bake(signature, args, kwargs, leaves, set())
+
     def _capture_or_bake(
         self,
         signature: CallSignature,
@@ -290,10 +325,11 @@ class GraphTransitionManager:
         """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value,
         and where it branches on what its integer inputs hold, for the present answers.
         """
-        branching = sum(bool(g.captured.branches) for g in self._graphs.get(signature, ()))
-        if branching >= _MOST_ANSWERS:
-            raise CaptureError(f"the forward branches on the values of its inputs, in more than {branching} ways")
-        if branching:
+        graphs = self._graphs.get(signature, ())
+        ways = sum(bool(g.captured.branches) for g in graphs)
+        if ways >= _MOST_ANSWERS:
+            raise CaptureError(f"the forward branches on the values of its inputs, in more than {ways} ways")
+        if any(g.branching for g in graphs):
             return self._capture(args, kwargs, leaves, dynamic, branching=True)
         try:
             return self._capture(args, kwargs, leaves, dynamic)

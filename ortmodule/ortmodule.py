@@ -22,7 +22,7 @@ from .capture.compat import captured_elsewhere
 from .eager_calls import stays_eager
 from .errors import InvalidArgumentError, ORTModuleError
 from .extending import load_libraries
-from .graph_transition import GraphTransitionManager, NoLossError
+from .graph_transition import GraphTransitionManager, NoLossError, is_unexpected
 from .memory_report import MemoryReport, SessionMemory
 from .options import DebugOptions, Options
 from .partial import PartialFallback
@@ -98,10 +98,21 @@ class _Forward:
 
 def _forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
     """The wrapped module's forward, through the engine."""
-    for fast in self._manager.fast_calls:
-        result = fast.call(args, kwargs)
-        if result is not NotImplemented:
-            return result
+    try:
+        for fast in self._manager.fast_calls:
+            result = fast.call(args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return _found_forward(self, args, kwargs)
+    except ORTModuleError as error:
+        if not is_unexpected(error):
+            raise
+    self._manager.release_edges()
+    return self._original(*args, **kwargs)  # which raises, with the module's own words
+
+
+def _found_forward(self: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same for a call that no native pattern fits."""
     if (torch.compiler.is_compiling() and not captured_elsewhere()) or stays_eager(self._original):
         return self._original(*args, **kwargs)
     self._manager.release_edges()  # PyTorch may run this one, or another session
@@ -175,7 +186,7 @@ class ORTModule(nn.Module):
             )
         else:
             text = f"{name} runs in PyTorch, not in ORTModule's engine: {error}"
-        warnings.warn(text, stacklevel=5)
+        warnings.warn(text, stacklevel=6)
         return result
 
     def _failed_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

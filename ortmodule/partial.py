@@ -18,7 +18,7 @@ from torch import nn
 
 from . import _C
 from .errors import ORTModuleError
-from .graph_transition import GraphTransitionManager
+from .graph_transition import GraphTransitionManager, is_unexpected
 from .graph_transition.signature import hook_tables
 from .options import DebugOptions, Options, for_parts
 from .report import Export, SessionReport
@@ -98,19 +98,30 @@ class _Part:
     def _forward(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Hooks of the sub-module itself run around this forward already; a graph would run them again.
         if not self._broken and not any(hook_tables(self._module)):
-            for fast in self._manager.fast_calls:
-                result = fast.call(args, kwargs)
-                if result is not NotImplemented:
-                    return result
             try:
-                transition, leaves = self._captured(args, kwargs)
-            except (ORTModuleError, TypeError):
-                self._broken = True
-            else:
-                return transition.run(leaves)
+                result = self._engine_forward(args, kwargs)
+            except ORTModuleError as error:
+                if not is_unexpected(error):
+                    raise
+                self._manager.release_edges()
+                return original(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if self._inner is None:
             self._inner = PartialFallback(self._module, self._options, self._debug, self._owner)
         return self._inner.run(original, args, kwargs)
+
+    def _engine_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for fast in self._manager.fast_calls:
+            result = fast.call(args, kwargs)
+            if result is not NotImplemented:
+                return result
+        try:
+            transition, leaves = self._captured(args, kwargs)
+        except (ORTModuleError, TypeError):
+            self._broken = True
+            return NotImplemented
+        return transition.run(leaves)
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._lock:  # capture calls the sub-module: with its own forward

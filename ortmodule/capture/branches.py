@@ -2,10 +2,15 @@
 
 An export does not know which way such a branch goes. Where the question is a small computation on the call's integer or
 bool tensors alone, the trace asks the real ones and goes on with the answer. The question is kept as a program of its
-own: a later call asks it again, and the graph holds for that call only if the answer is the same. A question that looks
-at floating inputs, at the module's tensors or at random numbers is none of these: its answer would turn at any step.
+own: a later call asks it again, and the graph holds for that call only if the answer is the same.
 
-Not here: what calls `answer` while a forward is traced (compat.py), who asks at each call (guards.py, the manager).
+A question that looks at floating inputs, at the module's tensors or at random numbers is none of these: its answer
+would turn at any step. But where one answer only leads to a `raise` (`if (var < 0).any(): raise ValueError`, the
+arguments of a distribution), the trace goes on with the other, and the graph expects it: a run in which the answer is
+not the expected one ends, and the forward runs in PyTorch, where it raises what it raises.
+
+Not here: what calls `answer` while a forward is traced, and where a branch leads (compat.py, raises.py); who asks at
+each call (guards.py, the manager).
 """
 
 from __future__ import annotations
@@ -77,15 +82,23 @@ class Branches:
         plain = [not t.is_floating_point() and not t.is_complex() for t in self._tensors]
         self._places = {node: i for i, node in enumerate(nodes) if node is not None and plain[i]}
 
-    def answer(self, traced: torch.Tensor, line: Callable[[], str | None]) -> bool | None:
-        """The truth of a traced tensor of one element in the present call; None where it is not to be asked."""
+    def answer(
+        self, traced: torch.Tensor, line: Callable[[], str | None], harmless: Callable[[], bool | None]
+    ) -> bool | None:
+        """The truth of a traced tensor of one element; None where it is not to be asked.
+
+        Args:
+            traced: what the forward asks for.
+            line: where it asks.
+            harmless: the answer without which the forward raises; None where neither answer leads to a raise alone.
+        """
         node = compat.traced_node(traced)
         if node is None or traced.numel() != 1:
             return None
         if node not in self._asked:
             question = self._question(node)
             if question is None:
-                return None
+                return _expect(traced, harmless(), line)
             with compat.outside_the_trace():
                 answer = _ask(question, self._tensors)
             self._asked[node] = Branch(question, answer, line())
@@ -119,6 +132,14 @@ class Branches:
         graph.output(copies[node])
         forward = GraphModule(root, graph).forward  # without the hooks of a module's call
         return lambda tensors: forward(*[tensors[i] for i in places])
+
+
+def _expect(traced: torch.Tensor, expected: bool | None, line: Callable[[], str | None]) -> bool | None:
+    """Has the trace expect an answer, which is returned."""
+    if expected is not None:
+        holds = traced.detach() if expected else traced.detach().logical_not()
+        torch._assert_async(holds, line() or "a question about data")
+    return expected
 
 
 def _with_writes(node: Node) -> set[Node]:

@@ -9,6 +9,8 @@ torch whose effect an export would lose without a word:
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
 - the truth of a tensor (`if mask.any():`): export cannot know it; where asked for, what `branches.py` answers.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
+- `BatchNorm(momentum=None)`: reads its count of calls as a Python number; the factor becomes a tensor.
+- `x[i]` under vmap, which an attention mask may be made with: becomes the operator it stands for.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
   So does `torch.cond`, whose trace fails without naming it.
 
@@ -24,6 +26,7 @@ import itertools
 import logging
 import re
 import signal
+import sys
 import threading
 import traceback
 import types
@@ -34,9 +37,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 # torch.export loads these on its first call, seconds and 60 MB that would count as the first step's.
+import torch._dynamo._trace_wrapped_higher_order_op as torch_vmap_items
 import torch._export.passes
 import torch.export._trace as export_trace
 import torch.fx.traceback as fx_traceback
+import torch.nn.modules.batchnorm as torch_batchnorm
 import torch.nn.modules.transformer as torch_transformer
 import torch.utils.checkpoint as torch_checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
@@ -47,6 +52,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..errors import CaptureError
 from . import library  # noqa: F401  defines the operators that the patches emit
 from .function_call import FunctionCall, call_function_class, tracing
+from .raises import truth_that_goes_on
 from .reads import AttributeReads, recorded_reads
 
 if TYPE_CHECKING:
@@ -58,6 +64,7 @@ __all__ = [
     "current_source_line",
     "deferred_interrupt",
     "export_guards",
+    "is_batched",
     "is_undecided",
     "outside_the_trace",
     "recompute_region",
@@ -211,6 +218,9 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (torch_checkpoint.CheckpointFunction, "apply", lambda original: _marked_call(regions)),
     ]
     table.append((torch_transformer, "_detect_is_causal_mask", lambda original: _causal_hint))
+    table.append((torch_batchnorm._BatchNorm, "forward", _batch_norm))
+    # What `x[i]` is under vmap: torch's own has a node of its own in an export, this one is the operator it stands for.
+    table.append((torch_vmap_items, "mod_index", lambda original: torch.ops.aten.index))
     table += [
         (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     ]
@@ -227,6 +237,25 @@ def _causal_hint(mask: torch.Tensor | None, is_causal: bool | None = None, size:
     return is_causal is True
 
 
+def _batch_norm(original: Any) -> Any:
+    """Keeps the factor of a cumulative average (`momentum=None`) a tensor; torch would make a Python number of it."""
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        cumulative = self.training and self.track_running_stats and self.momentum is None
+        if not cumulative or self.num_batches_tracked is None:
+            return original(self, x)
+        self._check_input_dim(x)
+        mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
+        y = torch.nn.functional.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
+        with torch.no_grad():
+            factor = 1.0 / self.num_batches_tracked.add_(1)
+            self.running_mean.add_((mean - self.running_mean) * factor)
+            self.running_var.add_((var - self.running_var) * factor)
+        return y
+
+    return forward
+
+
 def _questions(branches: Branches | None) -> list[tuple[Any, str, Callable[[Any], Any]]]:
     if branches is None:
         return []
@@ -235,12 +264,20 @@ def _questions(branches: Branches | None) -> list[tuple[Any, str, Callable[[Any]
         def ask(self: torch.Tensor) -> Any:
             known = None
             if isinstance(self, FakeTensor) and (self.dtype == torch.bool or original.__name__ == "__bool__"):
-                known = branches.answer(self, current_source_line)
+                asker = _asking_frame(sys._getframe())
+                known = branches.answer(self, current_source_line, lambda: truth_that_goes_on(asker))
             return original(self) if known is None else known
 
         return ask
 
     return [(torch.Tensor, name, answered) for name in ("__bool__", "item")]
+
+
+def _asking_frame(frame: types.FrameType) -> types.FrameType:
+    """The innermost frame that is not of this file."""
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame
 
 
 @contextlib.contextmanager
@@ -356,6 +393,11 @@ def recompute_region(meta: dict[str, Any]) -> int | None:
 def storage_of(fake: torch.Tensor) -> int:
     """A number shared by exactly the fake tensors of one trace that share memory."""
     return fake.untyped_storage()._cdata
+
+
+def is_batched(value: Any) -> bool:
+    """Whether a value of a trace is a tensor inside `torch.vmap`, with an axis that it does not show."""
+    return isinstance(value, torch.Tensor) and torch._C._functorch.is_batchedtensor(value)
 
 
 def traced_node(traced: torch.Tensor) -> torch.fx.Node | None:

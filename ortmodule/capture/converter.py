@@ -26,8 +26,10 @@ from .sizes import Dim, SizePrinter
 
 __all__ = ["Converter"]
 
-_DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "_functional_assert_async",
-            "_functional_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}  # fmt: skip
+_DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_functional_assert_scalar", "sym_constrain_range",
+            "sym_constrain_range_for_size"}  # fmt: skip
+_NUMBERS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
+_EXPECTED = {"_assert_async", "_functional_assert_async"}
 _FLOAT_ARITHMETIC = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div",
                      operator.pow: "Pow", operator.neg: "Neg"}  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
@@ -198,10 +200,24 @@ class Converter:
             self._bind_symbols(node)
             self.values[node] = self.out
         elif isinstance(target, torch._ops.OpOverload):
-            if target._schema.name.split("::")[1] not in _DROPPED:
+            name = target._schema.name.split("::")[1]
+            if target in _NUMBERS and not node.users:
+                return  # of a constant: the trace knew the number and went on with it
+            if name in _EXPECTED:
+                self._expect(node)
+            elif name not in _DROPPED:
                 self._operator(node, target)
         else:
             raise CaptureError(f"the operator '{target}' has no ONNX form", _source_line(node))
+
+    def _expect(self, node: Node) -> None:
+        """A condition that must hold in every run."""
+        arguments: Any = torch.fx.node.map_arg(node.args, self.read)
+        condition, *rest = arguments
+        question = rest[0] if rest and isinstance(rest[0], str) else "a condition of the forward"
+        self.values[node] = self.helper(
+            "Expect", [condition], condition.dtype, condition.shape, "ai.ortmodule", expected=1, question=question
+        )
 
     def _enter(self, node: Node) -> None:
         self._node = node
@@ -302,7 +318,7 @@ class Converter:
         """A Python float computed from sizes or from data: a 0-d double."""
         name = getattr(node.target, "__name__", str(node.target))
         operands = [self.read(a) if isinstance(a, Node) else a for a in _arguments(node)]
-        if node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
+        if node.target in _NUMBERS:
             source = self.helper("StopGradient", operands, operands[0].dtype, operands[0].shape, "ai.ortmodule")
             return self._scalar(source, torch.float64)
         values = [self.tensor(a, torch.float64) for a in operands]

@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
 from .autocast import AutocastRegion
-from .compat import storage_of
+from .compat import is_batched, storage_of
 
 __all__ = [
     "MADE_WITHOUT_GRADIENT",
@@ -240,6 +240,8 @@ def view_base(node: Node, root: Callable[[Node], Node]) -> Node:
 def is_convertible(module: GraphModule) -> bool:
     """True when the converter can take the graph without torch's functionalisation."""
     nodes = list(module.graph.nodes)
+    if any(is_batched(node.meta.get("val")) for node in nodes):  # under vmap
+        return False
     position = {node: i for i, node in enumerate(nodes)}
     sharing: dict[int, list[Node]] = defaultdict(list)
     writes: list[Node] = []

@@ -89,6 +89,12 @@ def tensor_of(proto: onnx.TensorProto) -> torch.Tensor:
 
 
 @operator
+def Expect(answer, expected, question=""):
+    assert bool(answer) == bool(expected), question
+    return answer.detach()
+
+
+@operator
 def Cast(x, to):
     return x.to(TYPES[to])
 

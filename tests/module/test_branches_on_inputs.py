@@ -174,3 +174,14 @@ def test_many_answers_end_in_pytorch() -> None:
         for value in [*range(12), 3, 1, 11]:
             compare(model, eager, torch.full((2, 3), value), value=value)
     assert len(model.report().exports) == 8
+
+
+def test_a_number_that_the_trace_knows_leaves_nothing_behind() -> None:
+    def chunked(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        count = torch.div(torch.tensor(ids.shape[1]), 2, rounding_mode="trunc").item()
+        return hidden[:, :count].tanh() if (ids > 0).any().item() else hidden
+
+    model, eager = pair(chunked, fallback="error")
+    for batch in (3, 5):
+        compare(model, eager, torch.randint(1, 9, (batch, 4)))
+    assert not model.report().aten_nodes

@@ -159,7 +159,7 @@ def test_a_kind_of_call_that_can_be_captured_still_is() -> None:
 
         def forward(self, x: torch.Tensor, check: bool = False) -> torch.Tensor:
             if check and x.isnan().any():
-                raise ValueError("not a number")
+                x = x.nan_to_num()
             return self.block(x)
 
     module = Sometimes()

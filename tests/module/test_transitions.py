@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+
 import pytest
 import torch
 import torch.nn as nn
@@ -222,3 +225,30 @@ def test_the_report_prints_what_it_knows() -> None:
     text = str(model.report())
     for words in ("Sequential", "first call", "changed from 5 to 3", "training", "fallback   none", "peak"):
         assert words in text, text
+
+
+def test_a_forward_that_fixes_its_sizes_by_data_has_a_graph_for_each_of_a_few() -> None:
+    class Chunked(nn.Module):
+        """A number of chunks that is a tensor's value: with a symbolic size, nobody knows it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            count = int(torch.div(torch.tensor(x.shape[1]), 2, rounding_mode="trunc").item())
+            if count * 2 < x.shape[1]:
+                x = x[:, : count * 2]
+            return self.layer(x.reshape(x.shape[0], count, 8)[..., :4]).sum()
+
+    eager = Chunked()
+    model = ORTModule(copy.deepcopy(eager))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for length in (4, 6, 5, 4, 6, 5, 8):
+            x = torch.randn(3, length, 4)
+            torch.testing.assert_close(model(x), eager(x))
+    assert len(model.report().exports) == 4
+    with pytest.warns(UserWarning, match="varying sizes"):
+        x = torch.randn(3, 10, 4)
+        torch.testing.assert_close(model(x), eager(x))

@@ -1,4 +1,4 @@
-// Operators that hand elements on unchanged: Where, Identity, StopGradient, WithValue.
+// Operators that hand elements on unchanged: Where, Identity, StopGradient, WithValue, Expect.
 #include "base/status.h"
 #include "ops/container_trait.h"
 #include "ops/fusion.h"
@@ -53,6 +53,18 @@ ORTMODULE_OP("ai.ortmodule", WithValue, 1)
     .no_grad({"value"})
     .infer(infer_same)
     .grad({"history"}, [](GradContext& c) { c.GI(1, c.GO(0)); })
+    .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
+
+// The answer, one element, to a question that the forward asked when it was captured. A run in which it is not
+// `expected` ends there: the graph holds for that answer alone. Nothing needs to read the output.
+ORTMODULE_OP("ai.ortmodule", Expect, 1)
+    .input("answer")
+    .output("output")
+    .required_attr("expected", AttrKind::kInt)
+    .attr("question", AttrKind::kString)
+    .infer(infer_same)
+    .traits(kSideEffect)
+    .not_differentiable()
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 
 ORTMODULE_FUSES("", Where, instruction<Opcode::kWhere>);

@@ -1,6 +1,9 @@
-// ATen kernels of Where, Identity, StopGradient and WithValue.
+// ATen kernels of Where, Identity, StopGradient, WithValue and Expect.
 #include <ATen/ops/where.h>
 
+#include <string>
+
+#include "base/status.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 
@@ -18,6 +21,16 @@ Kernel pass_on(const Node&) {
 ORTMODULE_KERNEL("", Identity, "aten", pass_on);
 ORTMODULE_KERNEL("ai.ortmodule", StopGradient, "aten", pass_on);
 ORTMODULE_KERNEL("ai.ortmodule", WithValue, "aten", pass_on);
+
+ORTMODULE_KERNEL("ai.ortmodule", Expect, "aten", [](const Node& node) -> Kernel {
+  const bool expected = node.get_int("expected", 1) != 0;
+  const std::string question = node.get_string("question", "a question");
+  return [expected, question](KernelContext& c) {
+    ORTMODULE_CHECK((c.double_value(0) != 0) == expected, kRuntime, "[Expect] the graph holds where ", question,
+                    expected ? " is true" : " is false", ", which it is not in this call");
+    c.out(0, c.in(0));
+  };
+});
 
 }  // namespace
 }  // namespace ortmodule
