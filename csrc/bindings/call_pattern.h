@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
+#include <c10/util/DimVector.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <vector>
@@ -19,7 +20,7 @@ struct TensorPattern {
   at::ScalarType dtype;
   c10::Device device;
   bool requires_grad;
-  std::vector<int64_t> sizes;
+  c10::DimVector sizes;  // in place: a call reads hundreds of them
 
   bool matches(const at::Tensor& t) const {
     if (t.scalar_type() != dtype || t.device() != device || t.requires_grad() != requires_grad) return false;

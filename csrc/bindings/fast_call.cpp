@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
+#include <optional>
 #include <unordered_map>
 
 #include "bindings/call_pattern.h"
@@ -42,21 +43,19 @@ bool immutable(PyObject* value) {
          PyUnicode_CheckExact(value);
 }
 
-// A named entry of a dict that must stay as it was; `holder` is the dict, or an object to ask by getattr. Without a
-// key: a dict whose length must stay (a module's hooks).
+// A named entry of a dict that must stay as it was; `holder` is the dict, or an object to ask by getattr.
 struct Watch {
   py::object holder, key, expected;
 
   // Whether the entry holds for as long as its dict does not change.
   bool by_version() const {
     if (!PyDict_CheckExact(holder.ptr())) return false;
-    if (key.is_none() || immutable(expected.ptr())) return true;
+    if (immutable(expected.ptr())) return true;
     return PyDict_GetItemWithError(holder.ptr(), key.ptr()) == expected.ptr();
   }
 
   bool holds() const {
     PyObject* now = nullptr;
-    if (key.is_none()) return PyDict_Size(holder.ptr()) == PyLong_AsSsize_t(expected.ptr());
     py::object owned;
     if (PyDict_CheckExact(holder.ptr())) {
       now = PyDict_GetItemWithError(holder.ptr(), key.ptr());
@@ -74,6 +73,15 @@ struct Watch {
     if (equal < 0) PyErr_Clear();
     return equal == 1;
   }
+};
+
+// A dict whose length must stay (a module's hooks, parameters, children). There are several per module, and they are
+// looked at on every call: the length is read where it lies.
+struct WatchedLength {
+  py::object dict;
+  Py_ssize_t length;
+
+  bool holds() const { return reinterpret_cast<const PyDictObject*>(dict.ptr())->ma_used == length; }
 };
 
 // The entries of one dict that need a look only when the dict changed.
@@ -97,8 +105,8 @@ struct Source {
   long leaf = -1;
   py::object holder, key;  // a module's _parameters or _buffers
   at::Tensor constant;
-  std::vector<TensorPattern> expected;  // one for the module's tensors
-  uint64_t version = kNoVersion;        // of `holder` when `found` was looked up
+  std::optional<TensorPattern> expected;  // of the module's tensors
+  uint64_t version = kNoVersion;          // of `holder` when `found` was looked up
   py::object found;
 
   // The module's tensor, looked up again only when its dict changed; null when there is none. The Python object is
@@ -142,6 +150,11 @@ class FastCall {
     std::unordered_map<PyObject*, size_t> place;
     for (const py::handle item : watches) {
       const auto triple = py::reinterpret_borrow<py::tuple>(item);
+      if (triple[1].is_none()) {
+        if (!PyDict_Check(py::object(triple[0]).ptr())) throw py::type_error("only a dict's length can be watched");
+        lengths_.push_back({triple[0], triple[2].cast<Py_ssize_t>()});
+        continue;
+      }
       Watch watch{triple[0], triple[1], triple[2]};
       if (!watch.by_version()) {
         always_.push_back(std::move(watch));
@@ -184,6 +197,8 @@ class FastCall {
     if (!args_.match(args.ptr(), leaves) || !kwargs_.match(kwargs.ptr(), leaves)) return false;
     for (const Watch& watch : always_)
       if (!watch.holds()) return false;
+    for (const WatchedLength& dict : lengths_)
+      if (!dict.holds()) return false;
     for (WatchedDict& dict : dicts_)
       if (!dict.holds()) return false;
     inputs.reserve(sources_.size());
@@ -194,7 +209,7 @@ class FastCall {
         inputs.push_back(source.constant);
       } else {
         const at::Tensor* tensor = source.read();
-        if (!tensor || !source.expected[0].matches(*tensor)) return false;
+        if (!tensor || !source.expected->matches(*tensor)) return false;
         inputs.push_back(*tensor);
       }
     }
@@ -231,7 +246,7 @@ class FastCall {
       source.holder = pair[0];
       source.key = pair[1];
       const auto t = py::cast<at::Tensor>(py::object(source.holder[source.key]));
-      source.expected.push_back({t.scalar_type(), t.device(), t.requires_grad(), t.sizes().vec()});
+      source.expected = TensorPattern{t.scalar_type(), t.device(), t.requires_grad(), c10::DimVector(t.sizes())};
     }
     return source;
   }
@@ -244,6 +259,7 @@ class FastCall {
   std::vector<std::pair<bool, at::ScalarType>> autocast_;
   std::vector<Source> sources_;
   std::vector<Watch> always_;
+  std::vector<WatchedLength> lengths_;
   std::vector<WatchedDict> dicts_;
   int64_t runs_ = 0;
 };

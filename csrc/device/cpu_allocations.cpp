@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "device/small_blocks.h"
+
 namespace ortmodule {
 namespace {
 
@@ -17,6 +19,8 @@ class RunAllocator final : public c10::Allocator {
   explicit RunAllocator(c10::Allocator* torch) : torch_(torch) {}
 
   c10::DataPtr allocate(size_t bytes) override {
+    if (bytes <= SmallBlocks::kLargest)
+      if (void* data = SmallBlocks::take(bytes)) return {data, data, &SmallBlocks::give, c10::Device(c10::kCPU)};
     if (bytes < CpuAllocationScope::kMinimumBytes || !current) return torch_->allocate(bytes);
     const CpuAllocationServer::Answer answer = current->allocate(bytes);
     if (!answer.data && !answer.watch) return torch_->allocate(bytes);
@@ -52,6 +56,7 @@ class RunAllocator final : public c10::Allocator {
 
   static void release(void* data) {
     if (!data) return;
+    if (SmallBlocks::owns(data)) return SmallBlocks::give(data);
     Block block;
     {
       const std::lock_guard<std::mutex> lock(allocator->mutex_);
@@ -74,6 +79,8 @@ class RunAllocator final : public c10::Allocator {
 RunAllocator* RunAllocator::allocator = nullptr;
 
 }  // namespace
+
+void install_run_allocator() { RunAllocator::install(); }
 
 CpuAllocationScope::CpuAllocationScope(CpuAllocationServer* server) : active_(server != nullptr) {
   if (!active_) return;

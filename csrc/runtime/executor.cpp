@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "base/status.h"
+#include "device/small_blocks.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
 #include "runtime/kernel_clock.h"
@@ -152,6 +153,7 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   // The graph has autocast's casts as nodes; the caller's autocast must not add its own.
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
+  const SmallBlockScope small_blocks(device_.is_cpu());
   const c10::OptionalDeviceGuard device_guard(device_.is_cpu() ? std::optional<c10::Device>() : device_);
   KernelContext context(frame.slots.data(), &frame.symbols, device_);
   const auto emit = [&](const Emit& output) {

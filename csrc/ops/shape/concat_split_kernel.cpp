@@ -1,12 +1,12 @@
 // ATen kernels of Concat and Split; the parts of a Split are views.
 #include <ATen/ops/cat.h>
-#include <ATen/ops/narrow.h>
 
 #include <algorithm>
 
 #include "ops/host_values.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/strided_view.h"
 
 namespace ortmodule {
 namespace {
@@ -25,7 +25,8 @@ ORTMODULE_KERNEL("", Split, "aten", [](const Node& node) -> Kernel {
   const int64_t parts = std::max<int64_t>(1, node.get_int("num_outputs", static_cast<int64_t>(node.outputs().size())));
   return [sizes = HostInts(node, 1), axis, parts](KernelContext& c) {
     const at::Tensor& x = c.in(0);
-    const int64_t total = x.size(axis);
+    const int64_t along = positive_axis(axis, x.dim(), "Split"), total = x.size(along);
+    c10::DimVector part(x.sizes());
     c10::DimVector storage;
     const c10::IntArrayRef given = sizes.read(c, storage);
     ORTMODULE_CHECK(!sizes.present() || given.size() >= c.output_count(), kRuntime, "[Split] ", given.size(),
@@ -35,7 +36,8 @@ ORTMODULE_KERNEL("", Split, "aten", [](const Node& node) -> Kernel {
     for (size_t i = 0; i < c.output_count(); ++i) {
       const int64_t size = sizes.present() ? given[i] : std::max<int64_t>(std::min(chunk, total - at), 0);
       ORTMODULE_CHECK(size >= 0 && at + size <= total, kRuntime, "[Split] the sizes exceed the axis' size of ", total);
-      if (c.wants(i)) c.out(i, x.narrow(axis, at, size));
+      part[along] = size;
+      if (c.wants(i)) c.out(i, strided_view(x, part, x.strides(), x.storage_offset() + at * x.stride(along)));
       at += size;
     }
     if (sizes.present())

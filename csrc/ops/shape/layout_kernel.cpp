@@ -1,6 +1,5 @@
 // ATen kernels of Transpose, Expand, Tile, DepthToSpace and SpaceToDepth.
 #include <ATen/ExpandUtils.h>
-#include <ATen/ops/permute.h>
 #include <ATen/ops/sum.h>
 
 #include <numeric>
@@ -8,17 +7,33 @@
 #include "ops/host_values.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/strided_view.h"
 
 namespace ortmodule {
 namespace {
 
+at::Tensor permuted(const at::Tensor& x, c10::IntArrayRef perm) {
+  ORTMODULE_CHECK(static_cast<int64_t>(perm.size()) == x.dim(), kRuntime, "[Transpose] perm has ", perm.size(),
+                  " entries for a tensor of ", x.dim(), " dimensions");
+  c10::DimVector sizes, strides;
+  c10::SmallVector<char, 8> seen(perm.size(), false);
+  for (const int64_t given : perm) {
+    const int64_t axis = positive_axis(given, x.dim(), "Transpose");
+    ORTMODULE_CHECK(!seen[axis], kRuntime, "[Transpose] perm names axis ", axis, " twice");
+    seen[axis] = true;
+    sizes.push_back(x.size(axis));
+    strides.push_back(x.stride(axis));
+  }
+  return strided_view(x, sizes, strides, x.storage_offset());
+}
+
 ORTMODULE_KERNEL("", Transpose, "aten", [](const Node& node) -> Kernel {
   const std::vector<int64_t> perm = node.get_ints("perm");
-  if (!perm.empty()) return [perm](KernelContext& c) { c.out(0, at::permute(c.in(0), perm)); };
+  if (!perm.empty()) return [perm](KernelContext& c) { c.out(0, permuted(c.in(0), perm)); };
   return [](KernelContext& c) {
     c10::DimVector reversed(c.in(0).dim());
     std::iota(reversed.rbegin(), reversed.rend(), 0);
-    c.out(0, at::permute(c.in(0), reversed));
+    c.out(0, permuted(c.in(0), reversed));
   };
 });
 

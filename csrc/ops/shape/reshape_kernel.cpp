@@ -6,9 +6,33 @@
 #include "ops/host_values.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/strided_view.h"
 
 namespace ortmodule {
 namespace {
+
+// at::reshape, which also words the errors; a view of a contiguous tensor without it.
+at::Tensor reshaped(const at::Tensor& x, c10::IntArrayRef wanted) {
+  if (!x.is_contiguous()) return at::reshape(x, wanted);
+  c10::DimVector sizes(wanted), strides(wanted.size());
+  int64_t known = 1, open = -1;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] >= 0)
+      known *= sizes[i];
+    else if (sizes[i] == -1 && open < 0)
+      open = static_cast<int64_t>(i);
+    else
+      return at::reshape(x, wanted);
+  }
+  if (open >= 0 ? known == 0 || x.numel() % known != 0 : known != x.numel()) return at::reshape(x, wanted);
+  if (open >= 0) sizes[open] = x.numel() / known;
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  return strided_view(x, sizes, strides, x.storage_offset());
+}
 
 ORTMODULE_KERNEL("", Reshape, "aten", [](const Node& node) -> Kernel {
   const bool allow_zero = node.get_int("allowzero", 0) != 0;
@@ -23,7 +47,7 @@ ORTMODULE_KERNEL("", Reshape, "aten", [](const Node& node) -> Kernel {
       storage = std::move(copied);
       wanted = storage;
     }
-    c.out(0, at::reshape(x, wanted));
+    c.out(0, reshaped(x, wanted));
   };
 });
 
@@ -34,7 +58,7 @@ ORTMODULE_KERNEL("", Flatten, "aten", [](const Node& node) -> Kernel {
     const int64_t axis = given < 0 ? given + x.dim() : given;
     int64_t rows = 1, columns = 1;
     for (int64_t i = 0; i < x.dim(); ++i) (i < axis ? rows : columns) *= x.size(i);
-    c.out(0, at::reshape(x, {rows, columns}));
+    c.out(0, reshaped(x, {rows, columns}));
   };
 });
 
@@ -47,10 +71,19 @@ ORTMODULE_KERNEL("", Squeeze, "aten", [](const Node& node) -> Kernel {
     c10::DimVector storage;
     const c10::IntArrayRef list = axes.read(c, storage);
     const at::Tensor& x = c.in(0);
-    for (int64_t a : list)
+    c10::DimVector sizes, strides;
+    c10::SmallVector<char, 8> gone(x.dim(), false);
+    for (int64_t a : list) {
       ORTMODULE_CHECK(x.size(a) == 1, kRuntime, "[Squeeze] axis ", a, " has size ", x.size(a),
                       ", only size 1 can be squeezed");
-    c.out(0, list.size() == 1 ? x.squeeze(list[0]) : x.squeeze(list));
+      gone[a < 0 ? a + x.dim() : a] = true;
+    }
+    for (int64_t i = 0; i < x.dim(); ++i) {
+      if (gone[i]) continue;
+      sizes.push_back(x.size(i));
+      strides.push_back(x.stride(i));
+    }
+    c.out(0, strided_view(x, sizes, strides, x.storage_offset()));
   };
 });
 
@@ -58,17 +91,21 @@ ORTMODULE_KERNEL("", Unsqueeze, "aten", [](const Node& node) -> Kernel {
   return [axes = HostInts(node, 1)](KernelContext& c) {
     c10::DimVector storage;
     const c10::IntArrayRef list = axes.read(c, storage);
-    at::Tensor y = c.in(0);
-    if (list.size() == 1) {
-      c.out(0, y.unsqueeze(list[0]));
-      return;
+    const at::Tensor& x = c.in(0);
+    const int64_t rank = x.dim() + static_cast<int64_t>(list.size());
+    c10::DimVector sizes(rank, 0), strides(rank, 0);
+    for (int64_t a : list) sizes[positive_axis(a, rank, "Unsqueeze")] = 1;
+    // From the last axis on: a new axis has the stride that keeps a contiguous tensor contiguous.
+    int64_t from = x.dim(), inner = 1;
+    for (int64_t i = rank; i-- > 0;) {
+      const bool fresh = sizes[i] == 1;
+      ORTMODULE_CHECK(fresh || from > 0, kRuntime, "[Unsqueeze] an axis is named twice");
+      if (!fresh) --from;
+      strides[i] = fresh ? inner : x.stride(from);
+      sizes[i] = fresh ? 1 : x.size(from);
+      inner = sizes[i] * strides[i];
     }
-    const int64_t rank = y.dim() + static_cast<int64_t>(list.size());
-    c10::DimVector sorted;
-    for (int64_t a : list) sorted.push_back(positive_axis(a, rank, "Unsqueeze"));
-    std::sort(sorted.begin(), sorted.end());
-    for (int64_t a : sorted) y = y.unsqueeze(a);
-    c.out(0, std::move(y));
+    c.out(0, strided_view(x, sizes, strides, x.storage_offset()));
   };
 });
 

@@ -1,0 +1,175 @@
+#include "device/small_blocks.h"
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <mutex>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#define ORTMODULE_HAS_MMAP
+#endif
+
+namespace ortmodule {
+namespace {
+
+constexpr size_t kSlab = size_t{64} << 10, kSlabs = 512, kRange = kSlab * kSlabs;
+// Sizes: multiples of 64 up to 1024, then four between a power of two and the next.
+constexpr size_t kFine = 16, kClasses = kFine + 12;
+// What a thread keeps of one size; more than that goes to the other threads.
+constexpr uint32_t kKept = 4096;
+
+constexpr size_t class_of(size_t bytes) {
+  if (bytes <= 1024) return (bytes + 63) / 64 - 1;
+  const int power = std::bit_width(bytes - 1) - 1;  // 2^power < bytes <= 2^(power + 1)
+  return kFine + static_cast<size_t>(power - 10) * 4 + (((bytes - 1) >> (power - 2)) & 3);
+}
+
+constexpr size_t bytes_of(size_t size_class) {
+  if (size_class < kFine) return (size_class + 1) * 64;
+  const size_t power = 10 + (size_class - kFine) / 4, quarter = (size_class - kFine) % 4;
+  return (size_t{1} << power) + (quarter + 1) * (size_t{1} << (power - 2));
+}
+
+static_assert(class_of(SmallBlocks::kLargest) == kClasses - 1 && bytes_of(kClasses - 1) == SmallBlocks::kLargest);
+
+struct Block {
+  Block* next;
+};
+
+// What no thread has. Nobody waits for the lock: a process that was forked while another thread held it would wait for
+// ever.
+struct Shared {
+  std::mutex mutex;
+  std::array<Block*, kClasses> free{};
+  size_t slabs = 0;                        // in use
+  std::array<uint8_t, kSlabs> size_class;  // of each slab
+};
+
+Shared& shared() {
+  static Shared* const lives_on = new Shared;
+  return *lives_on;
+}
+
+std::atomic<char*> range{nullptr};
+
+void map_range() {
+#ifdef ORTMODULE_HAS_MMAP
+  static const bool once = [] {
+    void* base = mmap(nullptr, kRange, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) return false;
+    shared();
+    range.store(static_cast<char*>(base), std::memory_order_release);
+    return true;
+  }();
+  (void)once;
+#endif
+}
+
+// Without a destructor, so that it serves as long as the thread does.
+struct Local {
+  std::array<Block*, kClasses> free;
+  std::array<uint32_t, kClasses> count;
+  bool on, over;
+};
+constinit thread_local Local local{};
+
+void push_shared(size_t size_class, Block* first, Block* last) {
+  last->next = shared().free[size_class];
+  shared().free[size_class] = first;
+}
+
+// Hands a thread's blocks on when it ends. If somebody holds the lock just then they are lost; the range is bounded.
+struct HandOn {
+  ~HandOn() {
+    local.over = true;
+    const std::unique_lock<std::mutex> lock(shared().mutex, std::try_to_lock);
+    if (!lock) return;
+    for (size_t c = 0; c < kClasses; ++c) {
+      Block* const first = local.free[c];
+      if (!first) continue;
+      Block* last = first;
+      while (last->next) last = last->next;
+      push_shared(c, first, last);
+      local.free[c] = nullptr;
+    }
+  }
+  void touch() const {}
+};
+thread_local HandOn hand_on;
+
+bool refill(size_t size_class) {
+  const std::unique_lock<std::mutex> lock(shared().mutex, std::try_to_lock);
+  if (!lock || local.over) return false;
+  hand_on.touch();
+  Shared& all = shared();
+  Block*& list = local.free[size_class];
+  if (all.free[size_class]) {
+    for (; all.free[size_class] && local.count[size_class] < kKept; ++local.count[size_class]) {
+      Block* const block = all.free[size_class];
+      all.free[size_class] = block->next;
+      block->next = list;
+      list = block;
+    }
+    return true;
+  }
+  if (all.slabs == kSlabs) return false;
+  char* const slab = range.load(std::memory_order_relaxed) + all.slabs * kSlab;
+  all.size_class[all.slabs++] = static_cast<uint8_t>(size_class);
+  const size_t bytes = bytes_of(size_class), blocks = kSlab / bytes;
+  for (size_t i = blocks; i-- > 0;) {
+    auto* const block = reinterpret_cast<Block*>(slab + i * bytes);
+    block->next = list;
+    list = block;
+  }
+  local.count[size_class] += static_cast<uint32_t>(blocks);
+  return true;
+}
+
+}  // namespace
+
+void* SmallBlocks::take(size_t bytes) {
+  if (!local.on || bytes == 0 || bytes > kLargest) return nullptr;
+  const size_t c = class_of(bytes);
+  if (!local.free[c] && !refill(c)) return nullptr;
+  Block* const block = local.free[c];
+  local.free[c] = block->next;
+  --local.count[c];
+  return block;
+}
+
+bool SmallBlocks::owns(const void* data) {
+  const char* const base = range.load(std::memory_order_relaxed);
+  const auto at = reinterpret_cast<uintptr_t>(data), begin = reinterpret_cast<uintptr_t>(base);
+  return base && at >= begin && at < begin + kRange;
+}
+
+void SmallBlocks::give(void* data) noexcept {
+  const size_t slab = static_cast<size_t>(static_cast<char*>(data) - range.load(std::memory_order_relaxed)) / kSlab;
+  const size_t c = shared().size_class[slab];
+  auto* const block = static_cast<Block*>(data);
+  if (local.over || local.count[c] >= kKept) {
+    const std::unique_lock<std::mutex> lock(shared().mutex, std::try_to_lock);
+    if (lock) {
+      push_shared(c, block, block);
+      return;
+    }
+    if (local.over) return;
+  }
+  if (!local.free[c]) hand_on.touch();
+  block->next = local.free[c];
+  local.free[c] = block;
+  ++local.count[c];
+}
+
+SmallBlockScope::SmallBlockScope(bool on) : before_(local.on) {
+  if (!on) return;
+  map_range();
+  install_run_allocator();
+  local.on = range.load(std::memory_order_acquire) != nullptr;
+}
+
+SmallBlockScope::~SmallBlockScope() { local.on = before_; }
+
+}  // namespace ortmodule
