@@ -50,3 +50,26 @@ def test_tied_weights_count_once_and_evaluation_has_no_backward() -> None:
     report = model.memory_report()
     assert report.parameter_bytes == 4 * (36 + 6 + 6)
     assert report.sessions[0].mode == "inference" and report.sessions[0].backward == ()
+
+
+class Tied(nn.Module):
+    """A table that is read by position twice and multiplied with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4000, 8)
+
+    def forward(self, ids: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids) + torch.nn.functional.embedding(more, self.table.weight, padding_idx=1)
+        return (x @ self.table.weight.t()).square().mean()
+
+
+def test_a_tied_table_gets_its_gradient_in_one_buffer() -> None:
+    model, eager = pair(Tied())
+    ids, more = torch.tensor([1, 7, 7]), torch.tensor([1, 3999, 0])
+    for module in (model, eager):
+        module(ids, more).backward()
+    torch.testing.assert_close(model.get_parameter("table.weight").grad, eager.get_parameter("table.weight").grad)
+    table = 4000 * 8 * 4
+    (session,) = model.memory_report().sessions
+    assert [t.bytes for t in session.backward].count(table) == 1

@@ -160,6 +160,45 @@ def index_put_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
+def gather_grad(
+    dy: torch.Tensor, indices: torch.Tensor, sizes: torch.Tensor, base: torch.Tensor | None = None, axis: int = 0
+) -> torch.Tensor:
+    sums = torch.zeros(sizes.tolist(), dtype=dy.dtype) if base is None else base.clone()
+    rows = dy.reshape([*sums.shape[:axis], indices.numel(), *sums.shape[axis + 1 :]])
+    return sums.index_add(axis, indices.flatten() % sums.shape[axis], rows)
+
+
+def gather_grad_cases(dtype: torch.dtype) -> Sequence[Case]:
+    table, rows = ints(5, 3), torch.tensor([[4, 0], [4, -1]])
+    deep, columns = ints(2, 4, 3), ints(1, -1, 1)
+    return [
+        Case((rand(2, 2, 3, dtype=dtype), rows, table), {}, (2,)),
+        Case((rand(2, 2, 3, dtype=dtype), rows, table, rand(5, 3, dtype=dtype)), {}, (2,)),
+        Case((rand(2, 3, 3, dtype=dtype), columns, deep, rand(2, 4, 3, dtype=dtype)), {"axis": 1}, (2,)),
+        Case((rand(4, 3, dtype=dtype), scalar(1), deep, rand(2, 4, 3, dtype=dtype)), {}, (1, 2)),
+        Case((rand(3, 3, dtype=dtype), columns.int(), table, rand(5, 3, dtype=dtype)), {}, (2,)),
+    ]
+
+
+def embedding_grad(
+    dy: torch.Tensor,
+    ids: torch.Tensor,
+    sizes: torch.Tensor,
+    base: torch.Tensor | None = None,
+    padding_idx: int = -1,
+) -> torch.Tensor:
+    return gather_grad(dy.masked_fill((ids == padding_idx).unsqueeze(-1), 0), ids, sizes, base)
+
+
+def embedding_grad_cases(dtype: torch.dtype) -> Sequence[Case]:
+    sizes, ids = ints(5, 3), torch.tensor([[4, 0], [4, 2]])
+    return [
+        Case((rand(2, 2, 3, dtype=dtype), ids, sizes), {"padding_idx": 2}, (2,)),
+        Case((rand(2, 2, 3, dtype=dtype), ids, sizes, rand(5, 3, dtype=dtype)), {"padding_idx": 4}, (2,)),
+        Case((rand(2, 2, 3, dtype=dtype), ids.int(), sizes, rand(5, 3, dtype=dtype)), {}, (2,)),
+    ]
+
+
 def topk(
     x: torch.Tensor, k: torch.Tensor, axis: int = -1, largest: int = 1, sorted: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -224,6 +263,8 @@ def nonzero_cases(dtype: torch.dtype) -> Sequence[Case]:
 ROWS = [
     Row("Gather", gather, gather_cases),
     Row("Embedding", embedding, embedding_cases, OWN),
+    Row("GatherGrad", gather_grad, gather_grad_cases, OWN, differentiable=False, no_forms=("size",)),
+    Row("EmbeddingGrad", embedding_grad, embedding_grad_cases, OWN, differentiable=False, no_forms=("size",)),
     Row("GatherElements", gather_elements, gather_elements_cases),
     Row("ScatterElements", scatter_elements, scatter_elements_cases),
     Row("GatherND", gather_nd, gather_nd_cases, refuses=True),

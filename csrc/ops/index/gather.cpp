@@ -54,6 +54,10 @@ NodeArg* scatter_rows(BodyFormula& f, NodeArg* dy, NodeArg* positions, NodeArg* 
   return f.scatter_add(sizes, indices, c.emit("Reshape", {dy, shape}, {{"allowzero", int64_t{1}}}), axis);
 }
 
+NodeArg* onto_base(BodyFormula& f, NodeArg* gradient) {
+  return f.c.node().input(3) ? f.add(f.c.in(3), gradient) : gradient;
+}
+
 // kView: a constant 0-d position selects, and that is a view.
 ORTMODULE_OP("", Gather, 1)
     .input("data")
@@ -68,17 +72,19 @@ ORTMODULE_OP("", Gather, 1)
                      {{"axis", c.node().get_int("axis", 0)}}));
     });
 
+// Both gradients are added to `base` where it is given: see transforms/accumulate_gradients.cpp.
 ORTMODULE_OP("ai.ortmodule", GatherGrad, 1)
     .input("dY")
     .input("indices")
     .host_input("sizes")
+    .optional_input("base")
     .output("dX")
     .attr("axis", AttrKind::kInt)
     .not_differentiable()
     .infer([](InferContext& c) { infer_from_sizes(c, 2); })
     .body([](BodyContext& c) {
       BodyFormula f(c);
-      c.out(0, scatter_rows(f, c.in(0), c.in(1), c.in(2), c.node().get_int("axis", 0)));
+      c.out(0, onto_base(f, scatter_rows(f, c.in(0), c.in(1), c.in(2), c.node().get_int("axis", 0))));
     });
 
 // Rows of `weight` [V, D] by `ids` (any shape); the row padding_idx receives no gradient.
@@ -109,6 +115,7 @@ ORTMODULE_OP("ai.ortmodule", EmbeddingGrad, 1)
     .input("dY")
     .input("ids")
     .host_input("sizes")
+    .optional_input("base")
     .output("dW")
     .attr("padding_idx", AttrKind::kInt)
     .not_differentiable()
@@ -120,7 +127,7 @@ ORTMODULE_OP("ai.ortmodule", EmbeddingGrad, 1)
         NodeArg* padded = f.unsqueeze(c.emit("Equal", {ids, c.scalar_int(padding)}), {-1});
         dy = f.where(padded, c.scalar(0, dy), dy);
       }
-      c.out(0, scatter_rows(f, dy, ids, c.in(2), 0));
+      c.out(0, onto_base(f, scatter_rows(f, dy, ids, c.in(2), 0)));
     });
 
 }  // namespace

@@ -1,0 +1,66 @@
+// A sum of a gradient and the scattered gradient of Gather or Embedding: the second is added to the first in place.
+//
+// A table that is read by position and used otherwise too (tied word embeddings, tables shared by an encoder and a
+// decoder) gets several gradients. Alone, each scattered one is a table of zeros with a few rows in it, which then is
+// added as a whole: two passes over the table and its memory once more, at the peak of a step. With GatherGrad's
+// optional input `base` only the rows that were read are touched.
+//
+// Not for 16-bit types, where rows would be rounded onto a large sum one by one.
+#include "ops/resolve.h"
+#include "transforms/passes.h"
+
+namespace ortmodule {
+namespace {
+
+class AccumulateGradientsRule : public RewriteRule {
+ public:
+  const char* name() const override { return "accumulate_gradients"; }
+  std::vector<std::string> ops() const override { return {"Sum"}; }
+
+  bool match(const Node& node, const TransformContext&) const override { return scattered(node) != kNone; }
+
+  void rewrite(Graph& graph, Node& node, const TransformContext&) const override {
+    const size_t which = scattered(node);
+    Node* old = node.input(which)->producer();
+    std::vector<NodeArg*> inputs = old->inputs();
+    inputs.resize(kBase + 1, nullptr);
+    inputs[kBase] = node.input(1 - which);
+    Node* fused = graph.add_node(old->domain(), old->op(), inputs, {""}, old->attributes(), &node, old->name());
+    fused->metadata() = old->metadata();
+    fused->set_phase(node.phase());
+    infer_node(*fused);
+    graph.replace_all_uses(node.output(0), fused->output(0));
+    graph.remove(&node);
+    graph.remove(old);
+  }
+
+ private:
+  static constexpr size_t kNone = 2, kBase = 3;
+
+  // The operand that is a scattered gradient nobody else reads; the last one where both are.
+  static size_t scattered(const Node& node) {
+    if (node.inputs().size() != 2 || !node.output(0) || node.input(0) == node.input(1)) return kNone;
+    const TypeInfo &a = node.input(0)->type(), &b = node.input(1)->type();
+    if ((a.dtype != DType::kFloat && a.dtype != DType::kDouble) || a.dtype != b.dtype) return kNone;
+    // Broadcasting may stand behind a Sum of the user's: a gradient's operands have one shape.
+    if (!a.shape || !b.shape || *a.shape != *b.shape) return kNone;
+    for (const size_t i : {size_t{1}, size_t{0}}) {
+      const NodeArg* value = node.input(i);
+      const Node* made = value->producer();
+      if (!made || value->is_graph_output() || value->uses().size() != 1 || made->phase() != node.phase()) continue;
+      const std::string op = made->qualified_op();
+      if ((op == "ai.ortmodule::GatherGrad" || op == "ai.ortmodule::EmbeddingGrad") && !made->input(kBase)) return i;
+    }
+    return kNone;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<GraphTransformer> make_accumulate_gradients() {
+  std::vector<std::unique_ptr<RewriteRule>> rules;
+  rules.push_back(std::make_unique<AccumulateGradientsRule>());
+  return std::make_unique<RuleBasedTransformer>("accumulate_gradients", std::move(rules));
+}
+
+}  // namespace ortmodule
