@@ -257,6 +257,16 @@ ROWS = [
     ),
     # A float whatever goes in.
     Row("ReduceAllL2", reduce_all, reduce_all_cases, MICROSOFT, tolerance=LOOSE, smooth=False),
+    Row(
+        "Inverse",
+        torch.linalg.inv,
+        lambda t: [
+            Case((rand(4, 4, dtype=t) + 5 * torch.eye(4, dtype=t),)),
+            Case((rand(2, 3, 3, dtype=t) + 5 * torch.eye(3, dtype=t),)),
+        ],
+        MICROSOFT,
+        wide=True,
+    ),
     Row("ConcatTraining", concat, concat_cases, MICROSOFT),
     Row(
         "SplitTraining",
