@@ -42,6 +42,17 @@ def test_a_runner_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkey
     assert eager["fb_ms"]["median"] > 0
 
 
+def test_varying_shapes_gives_totals_and_counts_graphs(tmp_path: Path) -> None:
+    out = tmp_path / "shapes.json"
+    arguments = "--models tiny --runners ortmodule,eager --small --steps 6 --threads 1 --json"
+    done = run("varying_shapes.py", *arguments.split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    runners = json.loads(out.read_text())["rows"][0]["runners"]
+    assert runners["ortmodule"]["graphs"] <= 2
+    assert runners["ortmodule"]["loss_difference"] < 1e-4
+    assert runners["eager"]["total_ratio"] == 1
+
+
 def test_core_scaling_runs_the_chain(tmp_path: Path) -> None:
     out = tmp_path / "chain.json"
     done = run("core_scaling.py", "--nodes", "50,200", "--symbolic", "--run", "--json", str(out))
