@@ -24,7 +24,10 @@ _CLOSING = """
   rounding here as they are in eager.
 - Reformer draws fresh random hashes on every step unless `hash_seed` is set; without it two eager runs differ as well.
 - A branch on integer inputs (`if mask.any():`, `assert (ids >= 0).all()`) does not break a graph: it is asked at each
-  call, and there is a graph for each answer.
+  call, and there is a graph for each answer. Where one way of a branch on other data only raises, it is
+  a check in the graph.
+- Where a size that varies cannot be symbolic (Longformer and LED count their chunks in a tensor), there is a graph for
+  each of the first few sizes.
 """
 
 

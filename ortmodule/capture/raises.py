@@ -13,7 +13,7 @@ import types
 __all__ = ["truth_that_goes_on"]
 
 # Between the question (`tensor.__bool__()` or a call such as `tensor.item()`) and the jump that uses its answer.
-_PASSED_OVER = ("NOP", "TO_BOOL", "COPY_FREE_VARS", "NOT_TAKEN")
+_PASSED_OVER = ("NOP", "TO_BOOL", "NOT_TAKEN", "EXTENDED_ARG")
 _RAISES = ("RAISE_VARARGS",)
 _LEAVES = ("RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "RERAISE")
 
