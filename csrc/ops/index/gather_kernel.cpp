@@ -98,14 +98,14 @@ void add_rows(at::Tensor& sums, const at::Tensor& dy, const at::Tensor& position
                     sums.size(0), " rows");
   auto* to = sums.mutable_data_ptr<float>();
   const int64_t grain = std::max<int64_t>(64, 32768 / std::max<int64_t>(1, rows));
-  at::parallel_for(0, width, grain, [&](int64_t begin, int64_t end) {
-    add_columns(data, at, rows, width, skipped, to, begin, end);
-  });
+  at::parallel_for(0, width, grain,
+                   [&](int64_t begin, int64_t end) { add_columns(data, at, rows, width, skipped, to, begin, end); });
 }
 
 // The tensor that a gradient is added to: the given one where its memory may be taken.
 at::Tensor own_base(KernelContext& c, c10::IntArrayRef sizes, const char* op) {
-  ORTMODULE_CHECK(c.in(3).sizes() == sizes, kRuntime, "[", op, "] base of shape ", c.in(3).sizes(), " for sizes ", sizes);
+  ORTMODULE_CHECK(c.in(3).sizes() == sizes, kRuntime, "[", op, "] base of shape ", c.in(3).sizes(), " for sizes ",
+                  sizes);
   return c.may_overwrite(3) ? c.in(3) : c.in(3).clone();
 }
 
