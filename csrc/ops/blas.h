@@ -16,7 +16,11 @@ namespace ortmodule {
 at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b);
 // The same with a [K, M], without a view of its transpose.
 at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b);
-// a [..., K] times w transposed, w [N, K], plus bias [N] where defined: contiguous [..., N], with at::linear's bits.
+// Whether a [M, K] times w transposed, w [N, K], goes faster in strips of columns than in one call: few rows, many
+// columns (scores over a vocabulary for the labelled rows, say), where the BLAS reads w badly.
+bool is_flat_product(int64_t m, int64_t n);
+// a [..., K] times w transposed, w [N, K], plus bias [N] where defined: contiguous [..., N], with at::linear's bits
+// where that is not flat.
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias);
 
 }  // namespace ortmodule

@@ -53,6 +53,8 @@ at::Tensor by_onednn(const at::Tensor& a, const at::Tensor& w, const at::Tensor&
 }
 
 at::Tensor by_aten(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  if (w.dim() == 2 && w.size(1) > 0 && is_flat_product(a.numel() / w.size(1), w.size(0)))
+    if (at::Tensor out = blas_linear(a, w, bias); out.defined()) return out;
   return bias.defined() ? at::linear(a, w, bias) : at::linear(a, w);
 }
 

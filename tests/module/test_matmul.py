@@ -65,3 +65,20 @@ def test_deterministic_algorithms_give_the_same_bits_as_eager():
 def test_an_unknown_provider_is_refused_with_the_nearest_name():
     with pytest.raises(ortmodule.InvalidArgumentError, match="did you mean 'onednn'"):
         Options(matmul="oneDNN")
+
+
+@pytest.mark.parametrize("rows", [1, 40, 257])
+@pytest.mark.parametrize("bias", [True, False])
+def test_few_rows_times_many_columns_are_eagers_numbers(rows: int, bias: bool) -> None:
+    """Such products are computed in strips of columns, whose last one is narrower."""
+    torch.manual_seed(0)
+    module = nn.Linear(64, 2500, bias=bias)
+    eager, model = copy.deepcopy(module), ORTModule(module)
+    x = torch.randn(2, rows, 64)[1:]
+    want, got = eager(x), model(x)
+    torch.testing.assert_close(got, want)
+    assert torch.equal(model(x), got)
+    for y in (want, got):
+        y.square().mean().backward()
+    for p, q in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)

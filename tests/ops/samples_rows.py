@@ -13,9 +13,10 @@ Tensor = torch.Tensor
 
 
 def listed(marked: Tensor) -> Tensor:
-    """The marked positions, filled up with the first others to a multiple of a sixteenth, or all from 7/8 on."""
+    """The marked positions, filled up with the first others to a multiple of a step, or all from 7/8 on."""
     n, flat = marked.numel(), marked.flatten()
-    step = max(1, math.ceil(n / 16))
+    quarter = 2 ** max(0, int(flat.sum()).bit_length() - 1) // 4
+    step = max(1, min(math.ceil(n / 16), quarter))
     kept = min(n, max(1, math.ceil(int(flat.sum()) / step)) * step)
     if 8 * kept >= 7 * n:
         return torch.arange(n)
@@ -29,6 +30,8 @@ def label_cases(dtype: torch.dtype) -> list[Case]:
     many = torch.arange(40).view(4, 10)
     none = torch.full((2, 20), 7)
     chosen = [Case((few,), {"ignore_index": -100}), Case((many,), {"ignore_index": 3})]
+    several = torch.where(torch.arange(400) % 19 == 0, 1, -100)
+    chosen.append(Case((several,), {"ignore_index": -100}))
     return [*chosen, Case((none,), {"ignore_index": 7}), Case((few.int(),), {"ignore_index": -100})]
 
 

@@ -4,9 +4,9 @@
 // Note [Compact rows]
 // A value x[d1 .. dl, rest...] has d1 * .. * dl rows, numbered in row-major order; `lead` is l. A list `rows`[m] of
 // ascending row numbers says which of them are computed: GatherRows makes x[m, rest...], SpreadRows goes back. m
-// depends on the data, so the lists are rounded up to a sixteenth of all rows: the sizes that the memory pattern sees
-// are few, and m is never 0. What fills a list up are rows that nobody needs, which is as right as leaving them away. A
-// list of nearly all rows becomes the list of all, and then both operators are views.
+// depends on the data, so the lists are rounded up to a sixteenth of all rows, less for short lists: the sizes that the
+// memory pattern sees are few, and m is never 0. What fills a list up are rows that nobody needs, which is as right as
+// leaving them away. A list of nearly all rows becomes the list of all, and then both operators are views.
 //
 // Not here: which part of a graph runs on compact rows (transforms/row_region.h).
 #include "base/status.h"

@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/status.h"
@@ -20,10 +21,13 @@ namespace {
 
 // -- lists ------------------------------------------------------------------------------------------------------------
 
-// The rows that are marked and enough others to make the count a multiple of a sixteenth; all when 7/8 are marked.
+// The rows that are marked and enough others to make the count a multiple of a step: a sixteenth of all rows, and less
+// than a quarter more than is marked. All rows when 7/8 are marked.
 at::Tensor listed(const std::vector<char>& marked, c10::Device device) {
   const auto n = static_cast<int64_t>(marked.size());
-  const int64_t count = std::count(marked.begin(), marked.end(), 1), step = std::max<int64_t>(1, (n + 15) / 16);
+  const int64_t count = std::count(marked.begin(), marked.end(), 1);
+  const auto quarter = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count)) / 4);
+  const int64_t step = std::max<int64_t>(1, std::min((n + 15) / 16, quarter));
   int64_t kept = std::min(n, std::max<int64_t>(1, (count + step - 1) / step) * step);
   if (8 * kept >= 7 * n) kept = n;
   if (kept == n) return at::arange(n, at::TensorOptions(at::kLong).device(device));
