@@ -21,37 +21,49 @@ class AccumulateGradientsRule : public RewriteRule {
 
   void rewrite(Graph& graph, Node& node, const TransformContext&) const override {
     const size_t which = scattered(node);
-    Node* old = node.input(which)->producer();
-    std::vector<NodeArg*> inputs = old->inputs();
-    inputs.resize(kBase + 1, nullptr);
-    inputs[kBase] = node.input(1 - which);
-    Node* fused = graph.add_node(old->domain(), old->op(), inputs, {""}, old->attributes(), &node, old->name());
-    fused->metadata() = old->metadata();
-    fused->set_phase(node.phase());
-    infer_node(*fused);
-    graph.replace_all_uses(node.output(0), fused->output(0));
+    std::vector<Node*> chain;  // from the last table to the first
+    for (NodeArg* value = node.input(which); value; value = chain.back()->input(kBase))
+      chain.push_back(value->producer());
+    NodeArg* sum = node.input(1 - which);
+    for (size_t i = chain.size(); i-- > 0;) {
+      std::vector<NodeArg*> inputs = chain[i]->inputs();
+      inputs.resize(kBase + 1, nullptr);
+      inputs[kBase] = sum;
+      Node* onto = graph.add_node(chain[i]->domain(), chain[i]->op(), inputs, {""}, chain[i]->attributes(), &node,
+                                  chain[i]->name());
+      onto->metadata() = chain[i]->metadata();
+      onto->set_phase(node.phase());
+      infer_node(*onto);
+      sum = onto->output(0);
+    }
+    graph.replace_all_uses(node.output(0), sum);
     graph.remove(&node);
-    graph.remove(old);
+    for (Node* old : chain) graph.remove(old);
   }
 
  private:
   static constexpr size_t kNone = 2, kBase = 3;
 
-  // The operand that is a scattered gradient nobody else reads; the last one where both are.
+  // The operand that is a scattered gradient, or a chain of them, that nobody else reads; the last where both are.
   static size_t scattered(const Node& node) {
     if (node.inputs().size() != 2 || !node.output(0) || node.input(0) == node.input(1)) return kNone;
     const TypeInfo &a = node.input(0)->type(), &b = node.input(1)->type();
     if ((a.dtype != DType::kFloat && a.dtype != DType::kDouble) || a.dtype != b.dtype) return kNone;
     // Broadcasting may stand behind a Sum of the user's: a gradient's operands have one shape.
     if (!a.shape || !b.shape || *a.shape != *b.shape) return kNone;
-    for (const size_t i : {size_t{1}, size_t{0}}) {
-      const NodeArg* value = node.input(i);
-      const Node* made = value->producer();
-      if (!made || value->is_graph_output() || value->uses().size() != 1 || made->phase() != node.phase()) continue;
-      const std::string op = made->qualified_op();
-      if ((op == "ai.ortmodule::GatherGrad" || op == "ai.ortmodule::EmbeddingGrad") && !made->input(kBase)) return i;
-    }
+    for (const size_t i : {size_t{1}, size_t{0}})
+      if (takes_base(node.input(i), node.phase())) return i;
     return kNone;
+  }
+
+  static bool takes_base(const NodeArg* value, Phase phase) {
+    for (; value; value = value->producer()->input(kBase)) {
+      const Node* made = value->producer();
+      if (!made || value->is_graph_output() || value->uses().size() != 1 || made->phase() != phase) return false;
+      const std::string op = made->qualified_op();
+      if (op != "ai.ortmodule::GatherGrad" && op != "ai.ortmodule::EmbeddingGrad") return false;
+    }
+    return true;
   }
 };
 
