@@ -1,4 +1,4 @@
-// Element-wise access by position along one axis: GatherElements, ScatterElements, TopK, OneHot.
+// Element-wise access by position along one axis: GatherElements, ScatterElements, OneHot.
 #include "base/status.h"
 #include "ops/body_formula.h"
 #include "ops/grad_context.h"
@@ -71,36 +71,6 @@ ORTMODULE_OP("", ScatterElements, 11)
     })
     .grad({"data", "updates"},
           [](GradContext& c) { scatter_gradient(c, "GatherElements", {{"axis", c.node().get_int("axis", 0)}}); });
-
-ORTMODULE_OP("", TopK, 10)
-    .older(1, 9,
-           [](UpgradeContext& c) {
-             const auto k = c.take_int("k");
-             if (!k) c.unsupported("the attribute k is missing");
-             c.rewrite({c.I(0), c.ints({*k})});
-           })
-    .input("X")
-    .host_input("K")
-    .output("Values")
-    .output("Indices")
-    .attr("axis", AttrKind::kInt)
-    .attr("largest", AttrKind::kInt)
-    .attr("sorted", AttrKind::kInt)
-    .infer([](InferContext& c) {
-      std::optional<Shape> shape = copied(c.shape(0));
-      if (shape) {
-        const size_t axis = c.axis(c.attr_int("axis", -1), shape->size());
-        const auto k = c.dims_value(1);
-        (*shape)[axis] = k && k->size() == 1 ? (*k)[0] : c.fresh_shape(shape->size())[axis];
-      }
-      c.out(0, c.dtype(0), shape);
-      c.out(1, DType::kInt64, shape);
-    })
-    .grad({"X"}, [](GradContext& c) {
-      if (!c.GO(0)) return;
-      c.GI(0, c.emit("ai.ortmodule::GatherElementsGrad", {c.GO(0), c.O(1), c.sizes_of(c.I(0))},
-                     {{"axis", c.node().get_int("axis", -1)}}));
-    });
 
 // values = [off, on]; a position outside [-depth, depth) gives a row of off.
 ORTMODULE_OP("", OneHot, 9)

@@ -1,4 +1,4 @@
-// Order as torch gives it: TopK and Sort of the own domain, and Histogram, which counts by value.
+// Order: TopK, as the standard and as torch give it, Sort of the own domain, and Histogram, which counts by value.
 //
 // The standard's TopK takes the lower position among equal values; torch's takes any, and a model whose router starts
 // at zero picks its experts by that choice. So what comes from torch is an operator of its own.
@@ -7,6 +7,7 @@
 #include "ops/grad_context.h"
 #include "ops/infer_context.h"
 #include "ops/registry.h"
+#include "ops/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -19,33 +20,43 @@ void order_gradient(OpRecord& r) {
   });
 }
 
+void top_k(OpRecord& r) {
+  r.input("X")
+      .host_input("K")
+      .output("Values")
+      .output("Indices")
+      .attr("axis", AttrKind::kInt)
+      .attr("largest", AttrKind::kInt)
+      .attr("sorted", AttrKind::kInt)
+      .infer([](InferContext& c) {
+        std::optional<Shape> shape = c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt;
+        if (shape) {
+          const auto k = c.dims_value(1);
+          (*shape)[c.axis(c.attr_int("axis", -1), shape->size())] = k && k->size() == 1 ? (*k)[0] : c.fresh_dim();
+        }
+        c.out(0, c.dtype(0), shape);
+        c.out(1, DType::kInt64, shape);
+      })
+      .apply(order_gradient);
+}
+
 // The k largest (or smallest) values along `axis` and their positions.
-ORTMODULE_OP("ai.ortmodule", TopK, 1)
-    .input("X")
-    .host_input("K")
-    .output("Values")
-    .output("Indices")
-    .attr("axis", AttrKind::kInt)
-    .attr("largest", AttrKind::kInt)
-    .attr("sorted", AttrKind::kInt)
-    .infer([](InferContext& c) {
-      std::optional<Shape> shape = c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt;
-      if (shape) {
-        const auto k = c.dims_value(1);
-        (*shape)[c.axis(c.attr_int("axis", -1), shape->size())] = k && k->size() == 1 ? (*k)[0] : c.fresh_dim();
-      }
-      c.out(0, c.dtype(0), shape);
-      c.out(1, DType::kInt64, shape);
-    })
-    .apply(order_gradient)
-    .body([](BodyContext& c) {
-      const auto results = c.emit_n("TopK", {c.in(0), c.in(1)}, 2,
-                                    {{"axis", c.node().get_int("axis", -1)},
-                                     {"largest", c.node().get_int("largest", 1)},
-                                     {"sorted", c.node().get_int("sorted", 1)}});
-      c.out(0, results[0]);
-      c.out(1, results[1]);
-    });
+ORTMODULE_OP("", TopK, 10)
+    .older(1, 9,
+           [](UpgradeContext& c) {
+             const auto k = c.take_int("k");
+             if (!k) c.unsupported("the attribute k is missing");
+             c.rewrite({c.I(0), c.ints({*k})});
+           })
+    .apply(top_k);
+ORTMODULE_OP("ai.ortmodule", TopK, 1).apply(top_k).body([](BodyContext& c) {
+  const auto results = c.emit_n("TopK", {c.in(0), c.in(1)}, 2,
+                                {{"axis", c.node().get_int("axis", -1)},
+                                 {"largest", c.node().get_int("largest", 1)},
+                                 {"sorted", c.node().get_int("sorted", 1)}});
+  c.out(0, results[0]);
+  c.out(1, results[1]);
+});
 
 // All values along `axis` in order, and their positions; `stable` keeps the order of equal values.
 ORTMODULE_OP("ai.ortmodule", Sort, 1)

@@ -166,29 +166,33 @@ void grad_outputs(OpRecord& op) {
       .not_differentiable();
 }
 
+void standard_form(OpRecord& r) {
+  r.input("X")
+      .input("scale")
+      .input("B")
+      .input("input_mean")
+      .input("input_var")
+      .output("Y")
+      .output("running_mean", Presence::kOptional)
+      .output("running_var", Presence::kOptional)
+      .attr("epsilon", AttrKind::kFloat)
+      .attr("momentum", AttrKind::kFloat)
+      .attr("training_mode", AttrKind::kInt)
+      .grad({"X", "scale", "B"}, batch_norm_gradient)
+      .no_grad({"input_mean", "input_var"});
+}
+
 }  // namespace
 
 // X[N, C, ...]; scale, B, mean, var [C]
 ORTMODULE_OP("", BatchNormalization, 14)
     .older(1, 13, upgrade_batch_norm)
-    .input("X")
-    .input("scale")
-    .input("B")
-    .input("input_mean")
-    .input("input_var")
-    .output("Y")
-    .output("running_mean", Presence::kOptional)
-    .output("running_var", Presence::kOptional)
+    .apply(standard_form)
     .saved("mean")
     .saved("invstd")
     .saved("reserve")
-    .attr("epsilon", AttrKind::kFloat)
-    .attr("momentum", AttrKind::kFloat)
-    .attr("training_mode", AttrKind::kInt)
     .infer(infer_batch_norm)
-    .body(own_statistics_body)
-    .grad({"X", "scale", "B"}, batch_norm_gradient)
-    .no_grad({"input_mean", "input_var"});
+    .body(own_statistics_body);
 
 ORTMODULE_OP("ai.ortmodule", BatchNormalizationGrad, 1)
     .input("dY")
@@ -201,27 +205,15 @@ ORTMODULE_OP("ai.ortmodule", BatchNormalizationGrad, 1)
 
 // The same with the batch's statistics as outputs, which ONNX Runtime's training graphs hold.
 ORTMODULE_OP("com.microsoft", BatchNormInternal, 1)
-    .input("X")
-    .input("scale")
-    .input("B")
-    .input("input_mean")
-    .input("input_var")
-    .output("Y")
-    .output("running_mean", Presence::kOptional)
-    .output("running_var", Presence::kOptional)
+    .apply(standard_form)
     .output("saved_mean", Presence::kOptional)
     .output("saved_inv_std", Presence::kOptional)
     .saved("reserve")
-    .attr("epsilon", AttrKind::kFloat)
-    .attr("momentum", AttrKind::kFloat)
-    .attr("training_mode", AttrKind::kInt)
     .infer([](InferContext& c) {
       if (!takes_own_statistics(c.node()) && (c.wants(kMean) || c.wants(kDeviation)))
         c.error("the batch's statistics are outputs in training_mode only");
       infer_batch_norm(c);
-    })
-    .grad({"X", "scale", "B"}, batch_norm_gradient)
-    .no_grad({"input_mean", "input_var"});
+    });
 
 // From BatchNormInternal's last outputs.
 ORTMODULE_OP("com.microsoft", BatchNormalizationGrad, 1)
