@@ -23,12 +23,14 @@ TEST(AccumulateGradients, AddsRowsToTheOtherOperand) {
 }
 
 TEST(AccumulateGradients, ChainsSeveralTables) {
-  auto g = resolved(kHead +
-                    " %g = ai.ortmodule::GatherGrad(%dy, %i, %s)\n"
-                    " %h = ai.ortmodule::EmbeddingGrad(%dz, %j, %s) {padding_idx=0}\n"
-                    " %t = Sum(%a, %g)\n %u = Sum(%t, %h)\n %y = Relu(%u)");
-  EXPECT_EQ(run_pass(make_accumulate_gradients(), *g), 2u);
-  EXPECT_EQ(count(*g, "Sum"), 0u);
+  for (const char* sums : {"%t = Sum(%a, %g)\n %u = Sum(%t, %h)", "%t = Sum(%g, %h)\n %u = Sum(%t, %a)"}) {
+    auto g = resolved(kHead +
+                      " %g = ai.ortmodule::GatherGrad(%dy, %i, %s)\n"
+                      " %h = ai.ortmodule::EmbeddingGrad(%dz, %j, %s) {padding_idx=0}\n " +
+                      sums + "\n %y = Relu(%u)");
+    EXPECT_EQ(run_pass(make_accumulate_gradients(), *g), 2u);
+    EXPECT_EQ(count(*g, "Sum"), 0u);
+  }
 }
 
 TEST(AccumulateGradients, LeavesValuesThatAreReadTwice) {
