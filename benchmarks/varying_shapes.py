@@ -5,7 +5,7 @@
 Every step's batch is cut from one batch and goes to all runners in turn, so that all do the same work on an equally
 busy machine. `total` is all steps, with the captures or compilations that new sizes bring; `steady` leaves a runner's
 first step out. `graphs`: how often the runner captured or compiled. Losses are compared with eager's; where a model has
-dropout the masks differ. Not here: fixed sizes (step_time.py).
+dropout the masks differ. The Llama-like model takes one length only. Not here: fixed sizes (step_time.py).
 """
 
 from __future__ import annotations
