@@ -31,7 +31,7 @@ auto make_node(Args&&... args) {
     return c10::make_intrusive<ModuleBackward>(std::forward<Args>(args)...);
 }
 
-using ModulePtr = decltype(make_node<NodePtr>(std::shared_ptr<StepBackward>(), std::vector<size_t>(), true));
+using ModulePtr = decltype(make_node<NodePtr>(std::shared_ptr<StepBackward>(), std::vector<size_t>(), size_t{}, true));
 
 // Whether anybody but the engine waits for this leaf's gradient. Another holder of the accumulator is another path to
 // the leaf, which waits for our edge, or somebody who may hook it; `holders`: how many it has of us.
@@ -70,7 +70,7 @@ void ModuleBackward::release_variables() {
 bool ModuleBackward::may_write_directly(size_t edge) const {
   if (!leaves_[edge]) return false;
   const at::Tensor& leaf = *leaves_[edge];
-  if (is_watched(next_edge(edge), (*kept_)[gradients_[edge]] ? 2 : 1) || leaf.grad_dtype() != leaf.scalar_type())
+  if (is_watched(next_edge(edge), (*kept_)[gradient_of(edge)] ? 2 : 1) || leaf.grad_dtype() != leaf.scalar_type())
     return false;
   const at::Tensor& existing = leaf.grad();
   return !existing.defined() || (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
@@ -87,7 +87,7 @@ StepBackward::Progress ModuleBackward::take_progress(const variable_list& grads)
     StepBackward::Progress progress;
     progress.run =
         step_->agent->begin_backward(*step_->state, grads, torch::autograd::get_current_graph_task_keep_graph());
-    progress.early.resize(step_->agent->program().x_inputs.size());
+    if (!returns_all()) progress.early.resize(step_->agent->program().x_inputs.size());
     return progress;
   }
   const std::lock_guard<std::mutex> lock(step_->mutex);
@@ -116,24 +116,24 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   TrainingAgent& agent = *step_->agent;
   const auto* exec_info = torch::autograd::get_current_graph_task_exec_info();
   const bool plain = exec_info && exec_info->empty();
-  const size_t count = gradients_.size();
-  std::vector<size_t> place(progress.early.size(), SIZE_MAX);  // gradient -> edge of this node
-  std::vector<char> direct(count, 0);
+  const bool all = returns_all();
+  std::vector<size_t> place(progress.early.size(), SIZE_MAX);  // gradient -> edge, where this node has not all of them
+  for (size_t i = 0; i < gradients_.size(); ++i) place[gradients_[i]] = i;
+  std::vector<char> direct(count_, 0);
   bool all_direct = plain && !has_next();
-  for (size_t i = 0; i < count; ++i) {
-    place[gradients_[i]] = i;
+  for (size_t i = 0; i < count_; ++i) {
     direct[i] = plain && may_write_directly(i);
     all_direct = all_direct && (direct[i] || !next_edge(i).is_valid());
   }
-  variable_list results(num_outputs());
+  variable_list results(all_direct ? 0 : num_outputs());
   GradientWriter writer;
   const OutputSink sink = [&](size_t index, at::Tensor value) {
-    const size_t edge = place[index];
+    const size_t edge = all ? index : place[index];
     if (edge == SIZE_MAX)
       progress.early[index] = std::move(value);
     else if (direct[edge])
       writer.write(*leaves_[edge], std::move(value));
-    else
+    else if (!all_direct)
       results[edge] = std::move(value);
   };
   for (size_t index : gradients_)
@@ -179,14 +179,15 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
 
   const size_t count = program.x_inputs.size();
   // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.
-  std::vector<KeptEdges::Found> found;
+  edge_list edges;
+  std::vector<const at::Tensor*> leaves;
   const std::shared_ptr<const KeptAccumulators> kept =
-      kept_edges.find(inputs, program.x_inputs, program.x_reachable, found);
+      kept_edges.find(inputs, program.x_inputs, program.x_reachable, edges, leaves);
   const std::vector<size_t>& segments = agent->segments();
   size_t chain = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;
   bool watched = false;
   for (size_t k = 0; chain > 1 && k < count && !watched; ++k)
-    watched = found[k].leaf && is_watched(found[k].edge, (*kept)[k] ? 2 : 1);
+    watched = leaves[k] && is_watched(edges[k], (*kept)[k] ? 2 : 1);
   if (!watched) chain = 1;
 
   const auto step = std::make_shared<StepBackward>();
@@ -198,17 +199,19 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
     std::vector<size_t> own;
     edge_list own_edges;
     std::vector<const at::Tensor*> own_leaves;
-    own.reserve(count);
-    own_edges.reserve(count + 1);
-    own_leaves.reserve(count);
-    for (size_t k = 0; k < count; ++k) {
-      if (chain > 1 && segments[k] != s) continue;
-      own.push_back(k);
-      own_edges.push_back(std::move(found[k].edge));
-      own_leaves.push_back(found[k].leaf);
+    if (chain == 1) {
+      own_edges = std::move(edges);
+      own_leaves = std::move(leaves);
     }
+    for (size_t k = 0; chain > 1 && k < count; ++k) {
+      if (segments[k] != s) continue;
+      own.push_back(k);
+      own_edges.push_back(std::move(edges[k]));
+      own_leaves.push_back(leaves[k]);
+    }
+    const size_t own_count = own_leaves.size();
     if (node) own_edges.emplace_back(node, 0);
-    node = make_node<NodePtr>(step, std::move(own), s == 0);
+    node = make_node<NodePtr>(step, std::move(own), own_count, s == 0);
     if (s > 0) node->add_input_metadata(at::empty({0}, outputs[program.y_outputs[0]].options()));
     node->set_next_edges(std::move(own_edges));
     node->set_leaves(std::move(own_leaves), kept);

@@ -46,28 +46,32 @@ struct StepBackward {
 
 class ModuleBackward : public torch::autograd::Node {
  public:
-  // `gradients`: which ones this node returns, in the order of its edges; `first` receives the outputs' gradients.
-  ModuleBackward(std::shared_ptr<StepBackward> step, std::vector<size_t> gradients, bool first)
-      : step_(std::move(step)), gradients_(std::move(gradients)), first_(first) {}
+  // `gradients`: which ones this node returns, in the order of its edges; empty: all of them, of which there are
+  // `count`. `first` receives the outputs' gradients.
+  ModuleBackward(std::shared_ptr<StepBackward> step, std::vector<size_t> gradients, size_t count, bool first)
+      : step_(std::move(step)), gradients_(std::move(gradients)), count_(count), first_(first) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
   std::string name() const override { return "ORTModuleBackward"; }
   void release_variables() override;
 
-  // Parallel to `gradients`: the tensors of the accumulators that the edges lead to, null where one leads elsewhere.
+  // Parallel to the edges: the tensors of the accumulators that the edges lead to, null where one leads elsewhere.
   // `kept` holds what the session keeps of all gradients of the step.
   void set_leaves(std::vector<const at::Tensor*> leaves, std::shared_ptr<const KeptAccumulators> kept);
   void restore_edges();
 
  private:
   bool may_write_directly(size_t edge) const;
-  bool has_next() const { return num_outputs() > gradients_.size(); }
+  bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }
+  size_t gradient_of(size_t edge) const { return returns_all() ? edge : gradients_[edge]; }
+  bool has_next() const { return num_outputs() > count_; }
   // The backward of this evaluation: begun here, or by the node before.
   StepBackward::Progress take_progress(const torch::autograd::variable_list& grads);
   void leave_progress(StepBackward::Progress progress);
 
   const std::shared_ptr<StepBackward> step_;
   const std::vector<size_t> gradients_;
+  const size_t count_;
   const bool first_;
   std::vector<const at::Tensor*> leaves_;
   std::shared_ptr<const KeptAccumulators> kept_;

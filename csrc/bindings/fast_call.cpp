@@ -170,9 +170,12 @@ class FastCall {
   // The result, or NotImplemented when anything differs.
   py::object call(const py::tuple& args, const py::dict& kwargs) {
     std::vector<at::Tensor> leaves, inputs;
+    inputs.swap(spare_inputs_);  // with the GIL, and empty
     if (!check(args, kwargs, leaves, inputs)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
     ++runs_;
     std::vector<at::Tensor> outputs = session_->run(inputs);
+    inputs.clear();
+    inputs.swap(spare_inputs_);
     if (restore_.is_none()) return py::cast(std::move(outputs[0]));
     py::list given;
     for (at::Tensor& leaf : leaves) given.append(leaf.defined() ? py::cast(leaf) : py::none());
@@ -258,6 +261,7 @@ class FastCall {
   at::ScalarType default_dtype_;
   std::vector<std::pair<bool, at::ScalarType>> autocast_;
   std::vector<Source> sources_;
+  std::vector<at::Tensor> spare_inputs_;  // room for a call's tensors, kept from call to call
   std::vector<Watch> always_;
   std::vector<WatchedLength> lengths_;
   std::vector<WatchedDict> dicts_;

@@ -83,9 +83,12 @@ class KeptAccumulator {
 // This and release() are called without the GIL, which a tensor may take when it comes to be held and when it goes.
 std::shared_ptr<const KeptAccumulators> KeptEdges::find(const std::vector<at::Tensor>& inputs,
                                                         const std::vector<size_t>& places,
-                                                        const std::vector<bool>& wanted, std::vector<Found>& found) {
+                                                        const std::vector<bool>& wanted,
+                                                        torch::autograd::edge_list& edges,
+                                                        std::vector<const at::Tensor*>& leaves) {
   const size_t count = places.size();
-  found.resize(count);
+  edges.resize(count);
+  leaves.resize(count, nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!kept_) {
     kept_ = std::make_shared<const KeptAccumulators>(count);
@@ -103,7 +106,8 @@ std::shared_ptr<const KeptAccumulators> KeptEdges::find(const std::vector<at::Te
     const KeptAccumulator* kept = (*kept_)[k].get();
     if (kept && kept->is_accumulator_of(x)) {
       if (!x.requires_grad()) continue;
-      found[k] = {kept->edge(), &leaf_of(kept->edge())};
+      edges[k] = kept->edge();
+      leaves[k] = &leaf_of(edges[k]);
       continue;
     }
     if (kept) {
@@ -111,16 +115,16 @@ std::shared_ptr<const KeptAccumulators> KeptEdges::find(const std::vector<at::Te
       change(k) = nullptr;
     }
     if (!x.requires_grad()) continue;
-    found[k].edge = torch::autograd::impl::gradient_edge(x);
+    edges[k] = torch::autograd::impl::gradient_edge(x);
     if (!x.is_leaf()) continue;
     const bool may_keep = x.is_cpu() && !torch::autograd::impl::get_view_autograd_meta(x);
-    if (may_keep && !has_sizes_of(found[k].edge, x)) {
+    if (may_keep && !has_sizes_of(edges[k], x)) {
       torch::autograd::impl::set_grad_accumulator(x, WeakNode(NodePtr()));
-      found[k].edge = torch::autograd::impl::gradient_edge(x);
+      edges[k] = torch::autograd::impl::gradient_edge(x);
     }
-    found[k].leaf = &leaf_of(found[k].edge);
+    leaves[k] = &leaf_of(edges[k]);
     if (may_keep && seen_[k] == x.unsafeGetTensorImpl() && losses_[k] < kMaxLosses)
-      change(k) = KeptAccumulator::of(found[k].edge);
+      change(k) = KeptAccumulator::of(edges[k]);
     seen_[k] = x.unsafeGetTensorImpl();
   }
   if (changed) kept_ = std::move(changed);

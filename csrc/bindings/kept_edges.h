@@ -27,14 +27,11 @@ using KeptAccumulators = std::vector<std::shared_ptr<const KeptAccumulator>>;
 
 class KeptEdges {
  public:
-  struct Found {
-    torch::autograd::Edge edge;
-    const at::Tensor* leaf = nullptr;  // the accumulator's own; null where the edge leads to another node
-  };
-
-  // The edges to inputs[places[k]] where wanted[k] and it requires a gradient; and what is kept of them.
+  // The edges to inputs[places[k]] where wanted[k] and it requires a gradient; and what is kept of them. leaves[k] is
+  // the accumulator's own tensor, null where the edge leads to another node.
   std::shared_ptr<const KeptAccumulators> find(const std::vector<at::Tensor>& inputs, const std::vector<size_t>& places,
-                                               const std::vector<bool>& wanted, std::vector<Found>& found);
+                                               const std::vector<bool>& wanted, torch::autograd::edge_list& edges,
+                                               std::vector<const at::Tensor*>& leaves);
   void release();
 
  private:

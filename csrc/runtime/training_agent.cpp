@@ -27,6 +27,26 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
   variants_[std::vector<bool>(program_.y_outputs.size(), true)] = program_.full_backward;
   if (program_.full_backward)
     segments_ = gradient_segments(program_.full_backward->executor->ready_after(), program_.x_bytes);
+  std::vector<char> saved(program_.slot_count, false);
+  for (int slot : program_.saved_slots) saved[slot] = true;
+  for (size_t slot = 0; slot < saved.size(); ++slot)
+    if (!saved[slot]) passing_slots_.push_back(static_cast<int>(slot));
+}
+
+std::vector<at::Tensor> TrainingAgent::take_slots() {
+  std::vector<at::Tensor> slots;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    slots.swap(spare_slots_);
+  }
+  slots.resize(program_.slot_count);
+  return slots;
+}
+
+void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
+  for (at::Tensor& value : slots) value.reset();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  spare_slots_.swap(slots);
 }
 
 std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs,
@@ -37,7 +57,7 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   Frame& frame = run->frame;
   program_.binding->bind(inputs, frame.symbols);
   if (memory_) frame.memory = memory_->begin(memory_key(frame.symbols, state != nullptr));
-  frame.slots.resize(program_.slot_count);
+  frame.slots = take_slots();
   program_.forward->load_constants(frame);
   for (size_t i = 0; i < inputs.size(); ++i)
     if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = inputs[i];
@@ -61,12 +81,13 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   const auto& slots = program_.forward->plan().output_slots;
   outputs.reserve(slots.size());
   for (int slot : slots) outputs.push_back(frame.slots[slot]);
-  if (!state) return outputs;
+  if (!state) {
+    keep_slots(std::move(frame.slots));
+    return outputs;
+  }
 
   // What only the outputs needed leaves the frame; what stays is saved for backward.
-  std::vector<at::Tensor> kept(frame.slots.size());
-  for (int slot : program_.saved_slots) kept[slot] = std::move(frame.slots[slot]);
-  frame.slots = std::move(kept);
+  for (int slot : passing_slots_) frame.slots[slot].reset();
   for (int slot : overwritten_slots_)
     if (frame.slots[slot].defined()) frame.slots[slot] = frame.slots[slot].detach().clone();
   for (int slot : program_.watched_slots) {
@@ -190,6 +211,7 @@ void TrainingAgent::advance(BackwardRun& run, size_t end, const OutputSink& sink
     executor.run(run.frame, &sink, observer.get(), run.next, end);
   }
   run.next = end;
+  if (end >= executor.step_count()) keep_slots(std::move(run.frame.slots));
 }
 
 }  // namespace ortmodule

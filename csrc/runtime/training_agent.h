@@ -108,6 +108,10 @@ class TrainingAgent {
  private:
   std::shared_ptr<BackwardProgram> program_for(const std::vector<at::Tensor>& dys);
   std::shared_ptr<const StepObserver> observer();
+  // An empty frame of the forward's size; and a frame that is done with, which is emptied and kept for the next run:
+  // allocating some kilobytes per step makes malloc tidy up all small blocks that the step before freed.
+  std::vector<at::Tensor> take_slots();
+  void keep_slots(std::vector<at::Tensor> slots);
 
   TrainingProgram program_;
   c10::Device device_;
@@ -116,6 +120,8 @@ class TrainingAgent {
   std::map<std::vector<bool>, std::shared_ptr<BackwardProgram>> variants_;
   std::vector<size_t> segments_;
   std::vector<int> overwritten_slots_;
+  std::vector<int> passing_slots_;       // not saved for backward
+  std::vector<at::Tensor> spare_slots_;  // all undefined
   std::shared_ptr<const StepObserver> observer_;
   int64_t peak_forward_ = 0, peak_backward_ = 0, saved_bytes_ = 0;
   std::vector<HeldBytes> forward_held_, backward_held_;

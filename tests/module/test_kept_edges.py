@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 import torch.nn as nn
 
@@ -102,6 +103,32 @@ def test_an_input_that_requires_a_gradient_is_freed() -> None:
     model(torch.ones(5, 4, requires_grad=True)).sum().backward()
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("train_it", [True, False])
+def test_nothing_of_a_batch_outlives_its_step(train_it: bool) -> None:
+    model = ORTModule(mlp())
+    with torch.set_grad_enabled(train_it):
+        for _ in range(4):
+            x = torch.ones(5, 4)
+            loss = model(x).sum()
+            if train_it:
+                loss.backward()
+    gone = [weakref.ref(x), weakref.ref(loss)]
+    del x, loss
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_forwards_that_never_go_backward_and_steps_between_them() -> None:
+    model, eager = pair(mlp())
+    held = []
+    for i in range(6):
+        x = torch.full((5, 4), 0.1 * i)
+        held.append((model(x).square().sum(), eager(x).square().sum()))
+        if i % 2:
+            for loss in held.pop(0):
+                loss.backward(retain_graph=i == 3)
+    assert_same_gradients(model, eager)
 
 
 def test_two_sessions_share_what_they_keep() -> None:

@@ -9,17 +9,19 @@
 namespace ortmodule {
 namespace {
 
-// A vector is one row.
-at::Tensor as_matrix(const at::Tensor& t) {
+// `t` itself where it is a matrix, else a view of it, which `view` holds. A vector is one row.
+const at::Tensor& as_matrix(const at::Tensor& t, at::Tensor& view) {
   if (t.dim() == 2) return t;
-  return t.dim() > 1 ? t.flatten(0, -2) : t.unsqueeze(0);
+  view = t.dim() > 1 ? t.flatten(0, -2) : t.unsqueeze(0);
+  return view;
 }
 
 void linear(KernelContext& c) { c.out(0, linear_product(c.in(0), c.in(1), c.in_or_undefined(2))); }
 
 void linear_grad(KernelContext& c) {
   const at::Tensor& dy = c.in(0);
-  const at::Tensor rows = as_matrix(dy);
+  at::Tensor dy_view, x_view;
+  const at::Tensor& rows = as_matrix(dy, dy_view);
   if (c.wants(0)) {
     at::Tensor dx = matrix_product(rows, c.in(2));
     if (dy.dim() != 2) {
@@ -29,7 +31,7 @@ void linear_grad(KernelContext& c) {
     }
     c.out(0, std::move(dx));
   }
-  if (c.wants(1)) c.out(1, transposed_product(rows, as_matrix(c.in(1))));
+  if (c.wants(1)) c.out(1, transposed_product(rows, as_matrix(c.in(1), x_view)));
   if (c.wants(2)) c.out(2, at::sum(rows, 0));
 }
 
