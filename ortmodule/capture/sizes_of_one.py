@@ -94,9 +94,9 @@ def _with_conditions(original: Any) -> Any:
 def _unasked(original: Any) -> Any:
     def guard(self: SymNode, file: str, line: int) -> bool:
         asked = self.expr
-        if file and isinstance(asked, (sympy.Eq, sympy.Ne)) and asked.rhs.is_Integer and _operator() in _SAME_VALUES:
-            differs = isinstance(asked, sympy.Ne)
-            return (guard_or_true if differs else guard_or_false)(torch.SymBool(self))
+        compared = isinstance(asked, (sympy.Eq, sympy.Ne)) and any(side.is_Integer for side in asked.args)
+        if file and compared and _operator() in _SAME_VALUES:
+            return (guard_or_true if isinstance(asked, sympy.Ne) else guard_or_false)(torch.SymBool(self))
         return original(self, file, line)
 
     return guard
