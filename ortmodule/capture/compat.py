@@ -9,6 +9,7 @@ torch whose effect an export would lose without a word:
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
 - the truth of a tensor (`if mask.any():`): export cannot know it; where asked for, what `branches.py` answers.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
+- `take_along_dim`: takes the sizes as numbers; becomes `gather`.
 - `BatchNorm(momentum=None)`: reads its count of calls as a Python number; the factor becomes a tensor.
 - `x[i]` under vmap, which an attention mask may be made with: becomes the operator it stands for.
 - `linecache.getline`: torch notes the whole stack with each node and reads the source of each of its own files for it,
@@ -225,6 +226,7 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     table.append((torch_batchnorm._BatchNorm, "forward", _batch_norm))
     # What `x[i]` is under vmap: torch's own has a node of its own in an export, this one is the operator it stands for.
     table.append((torch_vmap_items, "mod_index", lambda original: torch.ops.aten.index))
+    table += [(owner, "take_along_dim", _take_along_dim) for owner in (torch, torch.Tensor)]
     table += [
         (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     ]
@@ -246,6 +248,20 @@ def _but_torch_lines(original: Any) -> Any:
 def _causal_hint(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """What the caller says of the mask: nn.Transformer would look at its values, only to compute the same faster."""
     return is_causal is True
+
+
+def _take_along_dim(original: Any) -> Any:
+    """As `gather`, whose sizes stay symbolic."""
+
+    def take(x: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **kwargs: Any) -> torch.Tensor:
+        if kwargs or x.dim() != indices.dim() or dim is None:
+            return original(x, indices, dim, **kwargs)
+        sizes = [b if isinstance(a, int) and a == 1 else a for a, b in zip(x.shape, indices.shape, strict=True)]
+        axis = dim % x.dim() if x.dim() else 0
+        along, taken = ([*sizes[:axis], t.shape[axis], *sizes[axis + 1 :]] for t in (x, indices))
+        return x.expand(along).gather(axis, indices.expand(taken)) if sizes else original(x, indices, dim)
+
+    return take
 
 
 def _batch_norm(original: Any) -> Any:
