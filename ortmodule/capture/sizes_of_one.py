@@ -41,6 +41,7 @@ _ATEN = torch.ops.aten
 _SAME_VALUES = frozenset(
     getattr(_ATEN, name).default for name in ("cosine_similarity", "einsum", "matmul", "outer", "reshape", "tensordot")
 )
+_SQUEEZES = (_ATEN.squeeze, _ATEN.squeeze_copy)
 _MARK = "copied_for_any_size"
 _TOO_HARD_TO_SAY = 2  # of torch's MemOverlap
 _SYMBOL = re.compile(r"\bs\d+\b")
@@ -212,7 +213,7 @@ def conditions(
     ranges = {e: r for e, r in program.range_constraints.items() if e.is_Symbol}
     found = [f"{_said(text, sources)} >= 1" for e, text in printer.symbolic.items() if _may_be_empty(e, text, ranges)]
     for node in program.graph.nodes:
-        if node.op == "call_function" and getattr(node.target, "overloadpacket", None) is _ATEN.squeeze:
+        if node.op == "call_function" and getattr(node.target, "overloadpacket", None) in _SQUEEZES:
             texts = map(printer.dim, _squeezed(node))
             found += [f"{_said(text, sources)} != 1" for text in texts if isinstance(text, str)]
     return list(dict.fromkeys(found))

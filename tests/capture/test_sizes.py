@@ -105,6 +105,7 @@ HOLDS_FOR_ONE = {
 ASKS_FOR_ONE = {
     "branch": lambda m, x: m.linear(x).sum() if len(x) == 1 else m.linear(x).mean(),
     "squeeze of an axis": lambda m, x: (m.linear(x).squeeze(0) * torch.arange(8.0)).sum(-1).square().sum(),
+    "copying squeeze": lambda m, x: (torch.squeeze_copy(m.linear(x), 0) * torch.arange(8.0)).sum(-1).square().sum(),
     "squeeze of all": lambda m, x: m.linear(x[:, None]).squeeze().sum(0).square().sum(),
     "empty rest": lambda m, x: m.linear(x[1:]).mean(),
     "written copy": written_copy,
