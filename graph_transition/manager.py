@@ -44,7 +44,7 @@ _LOGGER = logging.getLogger("ortmodule")
 _VALUE_CHANGES = 8
 # Call patterns that are tried before the signature is computed: train and eval, one step's two inputs, ...
 _FAST_CALLS = 4
-# Graphs of one signature for different answers of its branches (and sizes); with more, PyTorch runs them better.
+# Different answers to the branches of one signature, each with graphs of its own; with more, PyTorch runs them better.
 _MOST_ANSWERS = 8
 # Graphs of one signature whose forward cannot be captured but for one size at a time.
 _MOST_SIZES = 4
@@ -348,10 +348,10 @@ class GraphTransitionManager:
         dynamic: set[tuple[int, int]],
     ) -> tuple[Captured, set[tuple[int, int]]]:
         """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value,
-        and where it branches on what its integer inputs hold, for the present answers.
+        and where it branches on what its inputs or the module's buffers hold, for the present answers.
         """
         graphs = self._graphs.get(signature, ())
-        ways = sum(bool(g.captured.branches) for g in graphs)
+        ways = len({tuple((b.line, b.answer) for b in g.captured.branches) for g in graphs if g.captured.branches})
         if ways >= _MOST_ANSWERS:
             raise CaptureError(f"the forward branches on the values of its inputs, in more than {ways} ways")
         if any(g.branching for g in graphs):

@@ -244,7 +244,7 @@ def export_module(
         leaves, spec: the call, as `flatten_call` gives it.
         dynamic: (leaf index, axis) pairs whose size shall stay symbolic where the module allows it.
         flags: by leaf index, the values of tensors that shall be constants.
-        branching: whether branches on what integer inputs hold go the way of this call.
+        branching: whether branches on what inputs and buffers hold go the way of this call.
         from_one: whether symbolic sizes may be 1; torch's export takes them to be at least 2.
 
     Raises:
@@ -256,7 +256,7 @@ def export_module(
     reads = AttributeReads(module)
     seconds: dict[str, float] = {}
     asked: set[str] = set()
-    branches = Branches([leaves[i] for i in tensor_index]) if branching else None
+    branches = Branches([leaves[i] for i in tensor_index], module) if branching else None
     wrapper = _Wrapper(module, leaves, spec, reads, flags, branches)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
     with (

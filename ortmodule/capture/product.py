@@ -152,7 +152,7 @@ def capture(
         keep_trace: whether the result's `trace` is kept.
         optional_dims: further ones, to be kept symbolic if the module does not fix them.
         flags: by flat leaf index, the value of each tensor on which the forward branches; the graph holds for it only.
-        branching: whether a branch on what integer inputs hold goes the way of this call; the graph then holds for
+        branching: whether a branch on what inputs and buffers hold goes the way of this call; the graph then holds for
             calls with the same answers only.
 
     Raises:
