@@ -95,12 +95,19 @@ def _with_conditions(original: Any) -> Any:
 def _unasked(original: Any) -> Any:
     def guard(self: SymNode, file: str, line: int) -> bool:
         asked = self.expr
-        compared = isinstance(asked, (sympy.Eq, sympy.Ne)) and any(side.is_Integer for side in asked.args)
-        if file and compared and _operator() in _SAME_VALUES:
+        if file and _is_about_ones(asked) and _operator() in _SAME_VALUES:
             return (guard_or_true if isinstance(asked, sympy.Ne) else guard_or_false)(torch.SymBool(self))
         return original(self, file, line)
 
     return guard
+
+
+def _is_about_ones(asked: Any) -> bool:
+    """Whether a question compares sizes, or strides made of them, with what they are where all sizes are 1."""
+    if not isinstance(asked, (sympy.Eq, sympy.Ne)) or not any(side.is_Integer for side in asked.args):
+        return False
+    one, other = (side.subs(dict.fromkeys(asked.free_symbols, 1)) for side in asked.args)
+    return bool(one == other)
 
 
 def _operator() -> Any:
