@@ -26,6 +26,8 @@ from ortmodule import Options, ORTModule
 # What they return is whatever the memory held, or is drawn: there is nothing to compare.
 _UNDEFINED = ("empty", "new_empty", "rand", "uniform", "cauchy", "exponential", "geometric", "log_normal", "normal")
 _STARTS = (*_UNDEFINED, "bernoulli", "multinomial", "nn.functional.rrelu", "nn.functional.fractional_max_pool")
+# torch reads by the values of its arguments without a check: a smaller size may end the process, in eager as well.
+_UNCHECKED = ("nn.functional.ctc_loss",)
 
 
 class _Given:
@@ -88,15 +90,15 @@ def assert_same(got: Any, expected: Any) -> None:
         )  # fmt: skip
 
 
-def check(operator: Any, sample: Any) -> tuple[str, str]:
-    """("passed" | "failed" | "unsupported" | "not run", why) for one sample."""
+def check(operator: Any, sample: Any, cut: bool) -> tuple[str, str]:
+    """("passed" | "failed" | "unsupported" | "not run", why) for one sample, with sizes of 1 as well if `cut`."""
     flat, spec = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
     tensors = [x for x in flat if isinstance(x, torch.Tensor)]
     if any(type(t) is not torch.Tensor or t.layout != torch.strided for t in tensors):
         return "not run", "tensors that are not dense"
     module = Call(operator, flat, spec)
     model = ORTModule(module, options=Options(dropout="torch"))
-    for case in (tensors, *with_ones(tensors)):
+    for case in (tensors, *(with_ones(tensors) if cut else ())):
         sizes = [tuple(t.shape) for t in case]
         try:
             expected = train(module, case)
@@ -129,7 +131,7 @@ def run(entry: Any, most: int) -> tuple[str, str, int]:
     counted = collections.Counter[str]()
     reasons: dict[str, str] = {}
     for sample in samples[:: max(1, -(-len(samples) // most))]:
-        state, why = check(entry.op, sample)
+        state, why = check(entry.op, sample, entry.name not in _UNCHECKED)
         counted[state] += 1
         reasons.setdefault(state, why)
     state = next((s for s in ("failed", "unsupported", "passed") if counted[s]), "not run")
