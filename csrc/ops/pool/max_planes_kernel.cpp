@@ -16,19 +16,20 @@ namespace {
 // What one element of the windows of a row holds: `from` is its place for the first window, the next ones follow
 // `stride` apart. As in ATen a later value counts if it is larger or no number.
 template <int known_stride>
-ORTMODULE_INLINE void look(const float* from, int32_t position, int32_t stride, int64_t count, float* best,
+ORTMODULE_INLINE void look(const float* from, int32_t position, int32_t stride, int32_t count, float* best,
                            int32_t* where) {
   const int32_t step = known_stride ? known_stride : stride;
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = from[i * step];
-    const bool take = (value > best[i]) | (value != value);
-    best[i] = take ? value : best[i];
-    where[i] = take ? position + static_cast<int32_t>(i) * step : where[i];
+  for (int32_t i = 0; i < count; ++i) {
+    const float value = from[i * step], old = best[i];
+    const int32_t place = where[i];
+    const bool take = (value > old) | (value != value);
+    best[i] = take ? value : old;
+    where[i] = take ? position + i * step : place;
   }
 }
 
-ORTMODULE_SIMD void look_at_all(const float* from, int32_t position, int32_t stride, int64_t count, float* best,
+ORTMODULE_SIMD void look_at_all(const float* from, int32_t position, int32_t stride, int32_t count, float* best,
                                 int32_t* where) {
   if (stride == 1)
     look<1>(from, position, 1, count, best, where);
@@ -93,8 +94,8 @@ std::pair<at::Tensor, at::Tensor> max_of_planes(const at::Tensor& x, const PoolA
           const int64_t low = columns.low(j), count = columns.high(j) - low;
           if (count <= 0) continue;
           const int64_t place = line * columns.size + columns.begin(low) + j * columns.dilation;
-          look_at_all(plane + place, static_cast<int32_t>(place), static_cast<int32_t>(columns.stride), count,
-                      best + low, where.data() + low);
+          look_at_all(plane + place, static_cast<int32_t>(place), static_cast<int32_t>(columns.stride),
+                      static_cast<int32_t>(count), best + low, where.data() + low);
         }
       }
       std::copy_n(where.data(), columns.out, places + row * columns.out);
