@@ -25,9 +25,9 @@ constexpr double kShareOfStep = 0.03, kLowestPrice = kNearlyFree / 16;
 constexpr int kPriceRounds = 6;
 constexpr double kStepOverForward = 3;  // a gradient of a product is two products
 constexpr double kNotCheap = 4;         // passes a kernel with transcendental functions or reductions counts for
-constexpr double kFlopsPerByte = 10;  // float operations in the time of one byte of memory traffic
-constexpr double kLeast = 1e-3;       // small host values cost next to nothing
-constexpr double kViewPasses = 0.05;  // passes a view counts for: mostly none, now and then a copy
+constexpr double kFlopsPerByte = 10;    // float operations in the time of one byte of memory traffic
+constexpr double kLeast = 1e-3;         // small host values cost next to nothing
+constexpr double kViewPasses = 0.05;    // passes a view counts for: mostly none, now and then a copy
 // Later layers count as up to this much slower to recompute, so that alike layers are given up one by one, the first
 // ones first: backward needs those last, when the others are gone.
 constexpr double kLaterIsDearer = 0.25;

@@ -1,4 +1,4 @@
-"""Our own kernels for pictures against PyTorch's: maxima of windows to the bit, convolutions of small planes by products."""
+"""Our own kernels for pictures against PyTorch: maxima of windows to the bit, small planes convolved by products."""
 
 from __future__ import annotations
 

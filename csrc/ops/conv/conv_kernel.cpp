@@ -105,8 +105,9 @@ void conv(KernelContext& c, const ConvAttributes& declared) {
     if (!has_small_planes(input, w, a, sizes)) return c.out(0, direct());
     ConvAttributes padded = a;
     padded.pads.assign(padding.begin(), padding.end());
-    c.out(0, faster_convolution(input, w, padded, {false, false, false}, [&] { return ConvGradients{direct()}; },
-                                [&] { return ConvGradients{product_convolution(input, w, bias, padded, sizes)}; })[0]);
+    c.out(0, faster_convolution(
+                 input, w, padded, {false, false, false}, [&] { return ConvGradients{direct()}; },
+                 [&] { return ConvGradients{product_convolution(input, w, bias, padded, sizes)}; })[0]);
   };
   if (declared.auto_pad == "NOTSET" && declared.symmetric()) return run(x, begins(declared), declared);
   const ConvAttributes a = conv_attributes(declared, x, w);
@@ -117,7 +118,8 @@ void conv(KernelContext& c, const ConvAttributes& declared) {
 // oneDNN answers a gradient of other sizes than the result's with an error of its own.
 void check_gradient(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, const std::vector<int64_t>& padding,
                     const ConvAttributes& a) {
-  ORTMODULE_CHECK(dy.dim() == x.dim() && dy.sizes() == result_sizes(x, w, padding, a), kRuntime, "[Conv] the gradient of shape ", dy.sizes(), " does not fit X of shape ", x.sizes(),
+  ORTMODULE_CHECK(dy.dim() == x.dim() && dy.sizes() == result_sizes(x, w, padding, a), kRuntime,
+                  "[Conv] the gradient of shape ", dy.sizes(), " does not fit X of shape ", x.sizes(),
                   " (padded) and W of shape ", w.sizes());
 }
 
@@ -139,10 +141,11 @@ void conv_grad(KernelContext& c, const ConvAttributes& declared) {
   };
   ConvAttributes padded = a;
   padded.pads.assign(padding.begin(), padding.end());
-  auto [dx, dw, db] = has_small_planes(input, w, padded, dy.sizes())
-                          ? faster_convolution(input, w, padded, wants, direct,
-                                               [&] { return product_convolution_gradients(dy, input, w, padded, wants); })
-                          : direct();
+  auto [dx, dw, db] =
+      has_small_planes(input, w, padded, dy.sizes())
+          ? faster_convolution(input, w, padded, wants, direct,
+                               [&] { return product_convolution_gradients(dy, input, w, padded, wants); })
+          : direct();
   if (c.wants(0)) c.out(0, symmetric ? dx : at::constant_pad_nd(dx, aten_pads(a, true)));
   c.out(1, std::move(dw));
   c.out(2, std::move(db));

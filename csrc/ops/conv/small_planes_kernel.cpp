@@ -17,8 +17,8 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kMostPositions = 8;                  // of an output plane
-constexpr int64_t kLeastProduct = int64_t{1} << 21;    // multiplications; below, the calls cost more than the work
+constexpr int64_t kMostPositions = 8;                // of an output plane
+constexpr int64_t kLeastProduct = int64_t{1} << 21;  // multiplications; below, the calls cost more than the work
 constexpr int64_t kMostWindowBytes = int64_t{1} << 28;
 // Clear of a clock's noise, so that a choice does not change from run to run.
 constexpr double kClearGain = 1.15;
@@ -161,7 +161,8 @@ bool has_small_planes(const at::Tensor& x, const at::Tensor& w, const ConvAttrib
   if (!x.is_cpu() || x.dim() != 4 || a.group != 1 || x.scalar_type() != at::kFloat || w.scalar_type() != at::kFloat)
     return false;
   if (!x.is_contiguous() || !w.is_contiguous() || at::globalContext().deterministicAlgorithms()) return false;
-  const int64_t positions = y[2] * y[3], rows = y[0] * positions, row_size = w.numel() / std::max<int64_t>(w.size(0), 1);
+  const int64_t positions = y[2] * y[3], rows = y[0] * positions,
+                row_size = w.numel() / std::max<int64_t>(w.size(0), 1);
   return y[2] > 0 && y[3] > 0 && positions <= kMostPositions && x.size(1) == w.size(1) &&
          x.size(2) * x.size(3) <= 16 * kMostPositions && rows * w.numel() >= kLeastProduct &&
          rows * row_size * static_cast<int64_t>(sizeof(float)) <= kMostWindowBytes;

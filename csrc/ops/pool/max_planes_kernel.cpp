@@ -55,7 +55,9 @@ struct Axis {
     return at >= 0 ? at : at + (-at + dilation - 1) / dilation * dilation;
   }
   // Which windows' element k lies in the plane: [low, high).
-  int64_t low(int64_t k) const { return std::min(out, std::max<int64_t>(0, (pad - k * dilation + stride - 1) / stride)); }
+  int64_t low(int64_t k) const {
+    return std::min(out, std::max<int64_t>(0, (pad - k * dilation + stride - 1) / stride));
+  }
   int64_t high(int64_t k) const {
     const int64_t last = size - 1 + pad - k * dilation;
     return last < 0 ? 0 : std::min(out, last / stride + 1);
