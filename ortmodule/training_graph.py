@@ -66,9 +66,7 @@ def export_training_graph(
     if isinstance(model, ORTModule):
         model = model.module
     args, kwargs = _call(example)
-    captured = capture_for_call(
-        model, args, kwargs, dynamic_dims=_dynamic_dims(model, args, kwargs, dynamic_axes)
-    )
+    captured = capture_for_call(model, args, kwargs, dynamic_dims=_dynamic_dims(model, args, kwargs, dynamic_axes))
     ways = [f"{branch.line or 'a branch'} is {branch.answer}" for branch in captured.branches]
     if ways:
         text = "\n  ".join(ways)

@@ -1,4 +1,4 @@
-"""Branches on numbers and sizes that are computed from the inputs: `if lengths.max().item() > 2:`, `for row in nonzero`."""
+"""Branches on numbers and sizes that come from the inputs: `if lengths.max().item() > 2:`, `for row in found:`."""
 
 from __future__ import annotations
 
