@@ -27,17 +27,23 @@ using RecomputeFormFn = std::optional<RecomputeForm> (*)(const Node& node);
 using SizeOf = std::function<double(const Dim& dim)>;
 using FlopsFn = double (*)(const Node& node, const SizeOf& size);
 
+// Passes over memory that a node which is not cheap counts for, where it is known.
+using Passes = std::optional<double>;
+
 class RecomputeFacts {
  public:
   static RecomputeFacts& instance();
   bool set_form(const std::string& domain, const std::string& op, RecomputeFormFn form);
   bool set_flops(const std::string& domain, const std::string& op, FlopsFn flops);
+  bool set_passes(const std::string& domain, const std::string& op, double passes);
   RecomputeFormFn form(const Node& node) const;
   FlopsFn flops(const Node& node) const;
+  Passes passes(const Node& node) const;
 
  private:
   std::unordered_map<std::string, RecomputeFormFn> forms_;
   std::unordered_map<std::string, FlopsFn> flops_;
+  std::unordered_map<std::string, double> passes_;
 };
 
 // Product of a shape's dims.
@@ -54,3 +60,6 @@ double count_elements(const Shape& shape, const SizeOf& size);
 #define ORTMODULE_FLOPS(domain, op, fn)                                                \
   [[maybe_unused]] static const bool ORTMODULE_RECOMPUTE_CONCAT(flops_, __COUNTER__) = \
       ::ortmodule::RecomputeFacts::instance().set_flops(domain, #op, fn)
+#define ORTMODULE_PASSES(domain, op, passes)                                            \
+  [[maybe_unused]] static const bool ORTMODULE_RECOMPUTE_CONCAT(passes_, __COUNTER__) = \
+      ::ortmodule::RecomputeFacts::instance().set_passes(domain, #op, passes)

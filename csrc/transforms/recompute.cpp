@@ -19,10 +19,15 @@ constexpr double kUnknownSize = 64;
 // The price of a byte moved, in bytes kept: a normalization and an activation that stream (four passes) are worth one
 // kept activation, an exponential is not.
 constexpr double kNearlyFree = 0.2;
-constexpr double kNotCheap = 8;       // passes a kernel with transcendental functions or reductions counts for
-constexpr double kFlopsPerByte = 10;  // float operations in the time of one byte of memory traffic
-constexpr double kLeast = 1e-3;       // small host values cost next to nothing
-constexpr double kViewPasses = 0.05;  // passes a view counts for: mostly none, now and then a copy
+// Without a budget the price falls further as long as what is computed again stays below this share of the step:
+// beside products over many channels an activation function is worth its bytes, beside small ones it is not.
+constexpr double kShareOfStep = 0.03, kLowestPrice = kNearlyFree / 16;
+constexpr int kPriceRounds = 6;
+constexpr double kStepOverForward = 3;  // a gradient of a product is two products
+constexpr double kNotCheap = 4;         // passes a kernel with transcendental functions or reductions counts for
+constexpr double kFlopsPerByte = 10;    // float operations in the time of one byte of memory traffic
+constexpr double kLeast = 1e-3;         // small host values cost next to nothing
+constexpr double kViewPasses = 0.05;    // passes a view counts for: mostly none, now and then a copy
 // Later layers count as up to this much slower to recompute, so that alike layers are given up one by one, the first
 // ones first: backward needs those last, when the others are gone.
 constexpr double kLaterIsDearer = 0.25;
@@ -86,7 +91,8 @@ class Costs {
     if (record.has(Trait::kView)) return traffic(node.inputs(), node.outputs()) * kViewPasses;
     if (const FlopsFn flops = RecomputeFacts::instance().flops(node); flops && shapes_known(node))
       return flops(node, size_) / kFlopsPerByte;
-    return traffic(node.inputs(), node.outputs()) * (record.has(kCheap) ? 1 : kNotCheap);
+    const double passes = record.has(kCheap) ? 1 : RecomputeFacts::instance().passes(node).value_or(kNotCheap);
+    return traffic(node.inputs(), node.outputs()) * passes;
   }
   double time(const RecomputeForm& form, const NodeArg& result) const {
     return traffic(form.inputs, {const_cast<NodeArg*>(&result)});
@@ -153,8 +159,20 @@ class Cut {
     return total;
   }
 
+  double forward_time() const {
+    double total = 0;
+    graph_.for_each([&](const Node& node) {
+      if (node.phase() == Phase::kForward) total += costs_.time(node);
+    });
+    return total;
+  }
+
+  struct Solution {
+    ValueSet kept;
+    double time = 0;  // of what is computed again
+  };
   // The values to keep when a byte moved costs `weight` bytes kept; contractions are repeated only where asked for.
-  ValueSet solve(double weight, bool contractions) {
+  Solution solve(double weight, bool contractions) {
     MaxFlow flow(2);
     std::vector<size_t> vertex(graph_.value_id_bound(), 0);  // on the sink's side: available in backward
     const auto vertex_of = [&](const NodeArg* value) {
@@ -172,6 +190,7 @@ class Cut {
       }
     };
     std::vector<std::pair<const NodeArg*, size_t>> recipes;  // value, the vertex that computes it again
+    std::vector<std::pair<size_t, double>> times;            // of these vertices
     all_.clear();
     size_t position = 0;
     graph_.for_each([&](Node& node) {
@@ -179,14 +198,18 @@ class Cut {
       const double dearer = weight * costs_.dearer(position++);
       const size_t again = flow.add_vertex();
       const bool may = repeatable(node) && (contractions || !RecomputeFacts::instance().flops(node));
-      flow.add_edge(kSource, again, may ? costs_.time(node) * dearer : MaxFlow::kUnbounded);
+      const double time = costs_.time(node);
+      flow.add_edge(kSource, again, may ? time * dearer : MaxFlow::kUnbounded);
+      times.emplace_back(again, time);
       needs(again, node.inputs());
       for (const NodeArg* out : node.outputs()) {
         if (!out) continue;
         size_t recipe = again;
         if (const auto form = form_of(*out)) {
           recipe = flow.add_vertex();
-          flow.add_edge(kSource, recipe, costs_.time(*form, *out) * dearer);
+          const double alone = costs_.time(*form, *out);
+          flow.add_edge(kSource, recipe, alone * dearer);
+          times.emplace_back(recipe, alone);
           needs(recipe, form->inputs);
         }
         flow.add_edge(recipe, vertex_of(out), costs_.bytes(*out));
@@ -197,10 +220,13 @@ class Cut {
     for (const NodeArg* value : needed_)
       if (is_forward_value(value)) flow.add_edge(vertex_of(value), kSink, MaxFlow::kUnbounded);
     flow.solve(kSource, kSink);
-    ValueSet kept(graph_.value_id_bound(), 0);
+    Solution out;
+    out.kept.assign(graph_.value_id_bound(), 0);
     for (const auto& [value, recipe] : recipes)
-      kept[value->id()] = !flow.on_source_side(vertex[value->id()]) && flow.on_source_side(recipe);
-    return kept;
+      out.kept[value->id()] = !flow.on_source_side(vertex[value->id()]) && flow.on_source_side(recipe);
+    for (const auto& [recipe, time] : times)
+      if (!flow.on_source_side(recipe)) out.time += time;
+    return out;
   }
 
  private:
@@ -304,18 +330,32 @@ class Rewriter {
   size_t nodes_ = 0;
 };
 
+ValueSet choose_nearly_free(Cut& cut) {
+  Cut::Solution best = cut.solve(kNearlyFree, false);
+  const double limit = kShareOfStep * kStepOverForward * cut.forward_time();
+  double low = kLowestPrice, high = kNearlyFree;
+  for (int i = 0; i < kPriceRounds && best.time < limit; ++i) {
+    const double middle = std::sqrt(low * high);
+    Cut::Solution tried = cut.solve(middle, false);
+    const bool fits = tried.time <= limit;
+    (fits ? high : low) = middle;
+    if (fits) best = std::move(tried);
+  }
+  return std::move(best.kept);
+}
+
 ValueSet choose(Cut& cut, std::optional<double> budget, double before) {
-  ValueSet kept = cut.solve(kNearlyFree, false);
-  if (!budget) return kept;
+  if (!budget) return choose_nearly_free(cut);
+  ValueSet kept = cut.solve(kNearlyFree, false).kept;
   const double limit = *budget <= 1 ? *budget * before : *budget;
   if (cut.bytes_of(kept) <= limit) return kept;
   // The largest weight that fits, by bisection of its exponent; where none fits, the least memory there is.
   double low = kNearlyFree * 1e-7, high = kNearlyFree;
-  kept = cut.solve(low, true);
+  kept = cut.solve(low, true).kept;
   if (cut.bytes_of(kept) > limit) return kept;
   for (int i = 0; i < kBudgetRounds; ++i) {
     const double middle = std::sqrt(low * high);
-    ValueSet tried = cut.solve(middle, true);
+    ValueSet tried = cut.solve(middle, true).kept;
     if (cut.bytes_of(tried) <= limit) {
       low = middle;
       kept = std::move(tried);

@@ -74,6 +74,20 @@ TEST(Recompute, StreamingWorkIsRepeatedAndExponentialsAreKept) {
   EXPECT_LE(cheap.kept().size(), 1u);
 }
 
+TEST(Recompute, AnActivationIsRepeatedWhereTheStepHardlyNotices) {
+  const auto kept = [](const char* width) {
+    std::string text =
+        "graph g(x: float[64, W], w: float[W, W], v: float[W, W]) -> (y)\n %h = MatMul(%x, %w)\n"
+        " %n = Gelu(%h)\n %y = MatMul(%n, %v)";
+    for (size_t at; (at = text.find('W')) != std::string::npos;) text.replace(at, 1, width);
+    Trained t = trained(text, {"w", "v"});
+    run(t, {"w", "v"});
+    return t.kept();
+  };
+  EXPECT_EQ(kept("4096"), std::vector<std::string>{"h"}) << "beside wide products";
+  EXPECT_EQ(kept("32"), (std::vector<std::string>{"h", "n"})) << "beside narrow ones";
+}
+
 TEST(Recompute, ABudgetIsMetByRepeatingMore) {
   size_t last = SIZE_MAX;
   for (const double budget : {1.0, 0.6, 0.4}) {

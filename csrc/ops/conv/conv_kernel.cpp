@@ -1,7 +1,8 @@
 // Kernels of Conv, ConvTranspose and their gradients, all through ATen's convolution.
 //
 // ATen pads both ends alike. Where the standard does not, Conv pads its input first; ConvTranspose computes everything
-// and cuts the result. Backward undoes the same step.
+// and cuts the result. Backward undoes the same step. Where planes are small, a matrix product may take ATen's place
+// (small_planes.h).
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
@@ -11,6 +12,7 @@
 
 #include "base/status.h"
 #include "ops/conv/conv_pads.h"
+#include "ops/conv/small_planes.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 
@@ -80,12 +82,32 @@ Kernel make(const Node& node) {
   return [a = ConvAttributes(node, rank)](KernelContext& c) { kernel(c, a); };
 }
 
+// Sizes of a convolution's result.
+c10::DimVector result_sizes(const at::Tensor& x, const at::Tensor& w, c10::IntArrayRef padding,
+                            const ConvAttributes& a) {
+  c10::DimVector out{x.size(0), w.size(0)};
+  for (size_t i = 0; i < spatial_rank(x); ++i) {
+    const auto axis = static_cast<int64_t>(i) + 2;
+    out.push_back((x.size(axis) + 2 * padding[i] - a.extent(i, w.size(axis))) / a.strides[i] + 1);
+  }
+  return out;
+}
+
 void conv(KernelContext& c, const ConvAttributes& declared) {
   const at::Tensor &x = c.in(0), &w = c.in(1), bias = c.in_or_undefined(2);
   check_fits(declared, x, w);
   const size_t rank = spatial_rank(x);
   const auto run = [&](const at::Tensor& input, c10::IntArrayRef padding, const ConvAttributes& a) {
-    c.out(0, at::convolution(input, w, bias, a.strides, padding, a.dilations, false, zeros(rank), a.group));
+    const auto direct = [&] {
+      return at::convolution(input, w, bias, a.strides, padding, a.dilations, false, zeros(rank), a.group);
+    };
+    const c10::DimVector sizes = result_sizes(input, w, padding, a);
+    if (!has_small_planes(input, w, a, sizes)) return c.out(0, direct());
+    ConvAttributes padded = a;
+    padded.pads.assign(padding.begin(), padding.end());
+    c.out(0, faster_convolution(
+                 input, w, padded, {false, false, false}, [&] { return ConvGradients{direct()}; },
+                 [&] { return ConvGradients{product_convolution(input, w, bias, padded, sizes)}; })[0]);
   };
   if (declared.auto_pad == "NOTSET" && declared.symmetric()) return run(x, begins(declared), declared);
   const ConvAttributes a = conv_attributes(declared, x, w);
@@ -96,13 +118,8 @@ void conv(KernelContext& c, const ConvAttributes& declared) {
 // oneDNN answers a gradient of other sizes than the result's with an error of its own.
 void check_gradient(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, const std::vector<int64_t>& padding,
                     const ConvAttributes& a) {
-  bool fits = dy.dim() == x.dim() && dy.size(0) == x.size(0) && dy.size(1) == w.size(0);
-  for (size_t i = 0; fits && i < spatial_rank(x); ++i) {
-    const auto axis = static_cast<int64_t>(i) + 2;
-    const int64_t reach = a.dilations[i] * (w.size(axis) - 1) + 1;
-    fits = dy.size(axis) == (x.size(axis) + 2 * padding[i] - reach) / a.strides[i] + 1;
-  }
-  ORTMODULE_CHECK(fits, kRuntime, "[Conv] the gradient of shape ", dy.sizes(), " does not fit X of shape ", x.sizes(),
+  ORTMODULE_CHECK(dy.dim() == x.dim() && dy.sizes() == result_sizes(x, w, padding, a), kRuntime,
+                  "[Conv] the gradient of shape ", dy.sizes(), " does not fit X of shape ", x.sizes(),
                   " (padded) and W of shape ", w.sizes());
 }
 
@@ -116,9 +133,19 @@ void conv_grad(KernelContext& c, const ConvAttributes& declared) {
   const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(rank);
   check_gradient(dy, input, w, padding, a);
   const int64_t bias_sizes[] = {dy.size(1)};
+  const std::array<bool, 3> wants{c.wants(0), c.wants(1), c.wants(2)};
+  const auto direct = [&] {
+    auto [dx, dw, db] = at::convolution_backward(dy, input, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding,
+                                                 a.dilations, false, zeros(rank), a.group, wants);
+    return ConvGradients{dx, dw, db};
+  };
+  ConvAttributes padded = a;
+  padded.pads.assign(padding.begin(), padding.end());
   auto [dx, dw, db] =
-      at::convolution_backward(dy, input, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding, a.dilations,
-                               false, zeros(rank), a.group, {c.wants(0), c.wants(1), c.wants(2)});
+      has_small_planes(input, w, padded, dy.sizes())
+          ? faster_convolution(input, w, padded, wants, direct,
+                               [&] { return product_convolution_gradients(dy, input, w, padded, wants); })
+          : direct();
   if (c.wants(0)) c.out(0, symmetric ? dx : at::constant_pad_nd(dx, aten_pads(a, true)));
   c.out(1, std::move(dw));
   c.out(2, std::move(db));

@@ -25,12 +25,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "base/status.h"
 #include "ops/host_values.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 #include "ops/pool/dilated_mean.h"
+#include "ops/pool/max_planes.h"
 #include "ops/pool/window.h"
 
 namespace ortmodule {
@@ -112,9 +114,11 @@ Kernel make_max_pool(const Node& node) {
     const Plan plan(declared, x.sizes());
     const PoolAttributes& a = plan.a;
     const at::Tensor input = plan.padded(x, -std::numeric_limits<double>::infinity());
-    auto [y, indices] =
-        a.rank() == 2 ? at::max_pool2d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil)
-                      : at::max_pool3d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil);
+    auto [y, indices] = max_of_planes(input, a, plan.padding);
+    if (!y.defined())
+      std::tie(y, indices) =
+          a.rank() == 2 ? at::max_pool2d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil)
+                        : at::max_pool3d_with_indices(input, a.kernel, a.strides, plan.padding, a.dilations, a.ceil);
     c.out(0, lowered(y, lift));
     if (c.wants(1)) c.out(1, lowered(flat_indices(indices, plan, x.sizes(), column_major), lift));
     if (c.wants(2)) c.out(2, lowered(indices, lift));

@@ -1,0 +1,213 @@
+#include "ops/conv/small_planes.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <bit>
+#include <ctime>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "ops/matmul_provider.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr int64_t kMostPositions = 8;                // of an output plane
+constexpr int64_t kLeastProduct = int64_t{1} << 21;  // multiplications; below, the calls cost more than the work
+constexpr int64_t kMostWindowBytes = int64_t{1} << 28;
+// Clear of a clock's noise, so that a choice does not change from run to run.
+constexpr double kClearGain = 1.15;
+constexpr int kRounds = 2;
+
+// The sizes of one call. Windows are rows of channels x h x w numbers, as the filters are.
+struct Windows {
+  int64_t pictures, channels, height, width, filters, h, w, out_height, out_width;
+  int64_t stride_y, stride_x, pad_y, pad_x, step_y, step_x;
+
+  Windows(const at::Tensor& x, const at::Tensor& filter, const ConvAttributes& a, c10::IntArrayRef y)
+      : pictures(x.size(0)),
+        channels(x.size(1)),
+        height(x.size(2)),
+        width(x.size(3)),
+        filters(filter.size(0)),
+        h(filter.size(2)),
+        w(filter.size(3)),
+        out_height(y[2]),
+        out_width(y[3]),
+        stride_y(a.strides[0]),
+        stride_x(a.strides[1]),
+        pad_y(a.pads[0]),
+        pad_x(a.pads[1]),
+        step_y(a.dilations[0]),
+        step_x(a.dilations[1]) {}
+
+  int64_t positions() const { return out_height * out_width; }
+  int64_t rows() const { return pictures * positions(); }
+  int64_t row_size() const { return channels * h * w; }
+
+  // Calls f(plane's offset, offset in the row) for what of a window at (oy, ox) lies within the picture.
+  template <class F>
+  void each_inside(int64_t oy, int64_t ox, F&& f) const {
+    for (int64_t i = 0; i < h; ++i) {
+      const int64_t y = oy * stride_y - pad_y + i * step_y;
+      if (y < 0 || y >= height) continue;
+      for (int64_t j = 0; j < w; ++j) {
+        const int64_t x = ox * stride_x - pad_x + j * step_x;
+        if (x >= 0 && x < width) f(y * width + x, i * w + j);
+      }
+    }
+  }
+};
+
+// For each output position the pairs of offsets that each_inside finds: the same for all pictures and channels.
+struct Offsets {
+  std::vector<std::pair<int32_t, int32_t>> pairs;
+  std::vector<size_t> begin;
+
+  explicit Offsets(const Windows& s) {
+    for (int64_t oy = 0; oy < s.out_height; ++oy) {
+      for (int64_t ox = 0; ox < s.out_width; ++ox) {
+        begin.push_back(pairs.size());
+        s.each_inside(oy, ox, [&](int64_t plane, int64_t row) {
+          pairs.emplace_back(static_cast<int32_t>(plane), static_cast<int32_t>(row));
+        });
+      }
+    }
+    begin.push_back(pairs.size());
+  }
+};
+
+// [pictures * positions, channels * h * w]; zero where a window hangs over the edge.
+at::Tensor window_rows(const at::Tensor& x, const Windows& s) {
+  const Offsets offsets(s);
+  at::Tensor rows = at::empty({s.rows(), s.row_size()}, x.options());
+  const float* from = x.const_data_ptr<float>();
+  float* to = rows.mutable_data_ptr<float>();
+  const int64_t plane = s.height * s.width, window = s.h * s.w, positions = s.positions();
+  at::parallel_for(0, s.rows(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = to + r * s.row_size();
+      const float* picture = from + r / positions * s.channels * plane;
+      const size_t first = offsets.begin[r % positions], last = offsets.begin[r % positions + 1];
+      if (static_cast<int64_t>(last - first) < window) std::fill(row, row + s.row_size(), 0.0f);
+      for (int64_t c = 0; c < s.channels; ++c, row += window, picture += plane)
+        for (size_t k = first; k < last; ++k) row[offsets.pairs[k].second] = picture[offsets.pairs[k].first];
+    }
+  });
+  return rows;
+}
+
+// The gradient of window_rows.
+at::Tensor add_windows(const at::Tensor& rows, const at::Tensor& x, const Windows& s) {
+  const Offsets offsets(s);
+  at::Tensor dx = at::empty(x.sizes(), x.options());
+  const float* from = rows.const_data_ptr<float>();
+  float* to = dx.mutable_data_ptr<float>();
+  const int64_t plane = s.height * s.width, window = s.h * s.w, positions = s.positions();
+  at::parallel_for(0, s.pictures, 1, [&](int64_t begin, int64_t end) {
+    std::fill(to + begin * s.channels * plane, to + end * s.channels * plane, 0.0f);
+    for (int64_t r = begin * positions; r < end * positions; ++r) {
+      const float* row = from + r * s.row_size();
+      float* picture = to + r / positions * s.channels * plane;
+      const size_t first = offsets.begin[r % positions], last = offsets.begin[r % positions + 1];
+      for (int64_t c = 0; c < s.channels; ++c, row += window, picture += plane)
+        for (size_t k = first; k < last; ++k) picture[offsets.pairs[k].first] += row[offsets.pairs[k].second];
+    }
+  });
+  return dx;
+}
+
+// [N, O, H', W'] from [N * H' * W', O], or the other way.
+at::Tensor planes_from_rows(const at::Tensor& rows, c10::IntArrayRef y) {
+  return rows.view({y[0], y[2] * y[3], y[1]}).transpose(1, 2).contiguous().view(y);
+}
+at::Tensor rows_from_planes(const at::Tensor& y) {
+  return y.flatten(2).transpose(1, 2).contiguous().view({-1, y.size(1)});
+}
+
+using Key = std::vector<int64_t>;
+
+struct Choices {
+  std::mutex mutex;
+  std::map<Key, bool> product;
+};
+
+Choices& choices() {
+  static Choices* const lives_on = new Choices;  // threads may still run while the process ends
+  return *lives_on;
+}
+
+double thread_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+template <class F>
+double seconds_of(F&& run) {
+  const double start = thread_seconds();
+  run();
+  return thread_seconds() - start;
+}
+
+}  // namespace
+
+bool has_small_planes(const at::Tensor& x, const at::Tensor& w, const ConvAttributes& a, c10::IntArrayRef y) {
+  if (!x.is_cpu() || x.dim() != 4 || a.group != 1 || x.scalar_type() != at::kFloat || w.scalar_type() != at::kFloat)
+    return false;
+  if (!x.is_contiguous() || !w.is_contiguous() || at::globalContext().deterministicAlgorithms()) return false;
+  const int64_t positions = y[2] * y[3], rows = y[0] * positions,
+                row_size = w.numel() / std::max<int64_t>(w.size(0), 1);
+  return y[2] > 0 && y[3] > 0 && positions <= kMostPositions && x.size(1) == w.size(1) &&
+         x.size(2) * x.size(3) <= 16 * kMostPositions && rows * w.numel() >= kLeastProduct &&
+         rows * row_size * static_cast<int64_t>(sizeof(float)) <= kMostWindowBytes;
+}
+
+at::Tensor product_convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias,
+                               const ConvAttributes& a, c10::IntArrayRef y) {
+  const Windows s(x, w, a, y);
+  return planes_from_rows(linear_product(window_rows(x, s), w.view({s.filters, s.row_size()}), bias), y);
+}
+
+ConvGradients product_convolution_gradients(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
+                                            const ConvAttributes& a, const std::array<bool, 3>& wants) {
+  const Windows s(x, w, a, dy.sizes());
+  const at::Tensor gradient = rows_from_planes(dy);
+  ConvGradients out;
+  // The windows' rows are gone before their gradient comes.
+  if (wants[1]) out[1] = transposed_product(gradient, window_rows(x, s)).view(w.sizes());
+  if (wants[0]) out[0] = add_windows(matrix_product(gradient, w.view({s.filters, s.row_size()})), x, s);
+  if (wants[2]) out[2] = at::sum(gradient, 0);
+  return out;
+}
+
+ConvGradients faster_convolution(const at::Tensor& x, const at::Tensor& w, const ConvAttributes& a,
+                                 const std::array<bool, 3>& wants, const std::function<ConvGradients()>& direct,
+                                 const std::function<ConvGradients()>& product) {
+  // Batch sizes count as their power of two.
+  const auto batch = static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(x.size(0))));
+  Key key{batch, at::get_num_threads(), wants[0], wants[1], wants[2]};
+  for (const auto sizes : {x.sizes().slice(1), w.sizes()}) key.insert(key.end(), sizes.begin(), sizes.end());
+  for (const auto* list : {&a.strides, &a.pads, &a.dilations}) key.insert(key.end(), list->begin(), list->end());
+  {
+    const std::lock_guard<std::mutex> lock(choices().mutex);
+    if (const auto it = choices().product.find(key); it != choices().product.end())
+      return it->second ? product() : direct();
+  }
+  ConvGradients one, other;
+  double direct_seconds = 1e30, product_seconds = 1e30;
+  for (int i = 0; i < kRounds; ++i) {
+    direct_seconds = std::min(direct_seconds, seconds_of([&] { one = direct(); }));
+    product_seconds = std::min(product_seconds, seconds_of([&] { other = product(); }));
+  }
+  const bool wins = product_seconds * kClearGain < direct_seconds;
+  const std::lock_guard<std::mutex> lock(choices().mutex);
+  return choices().product.try_emplace(std::move(key), wins).first->second ? other : one;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,76 @@
+"""Our own kernels for pictures against PyTorch: maxima of windows to the bit, small planes convolved by products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ortmodule import ORTModule
+
+from .engine import run_engine
+from .table import Case, Row
+
+POOL = Row("MaxPool", F.max_pool2d, lambda dtype: [])
+
+# Sizes of x, kernel, strides, pads, dilations.
+WINDOWS = [
+    ((2, 3, 32, 32), (3, 3), (2, 2), (1, 1), (1, 1)),
+    ((1, 2, 17, 9), (2, 2), (2, 2), (0, 0), (1, 1)),
+    ((2, 1, 7, 40), (3, 5), (1, 1), (1, 2), (1, 1)),
+    ((1, 3, 12, 11), (3, 2), (3, 2), (1, 1), (2, 3)),
+    ((1, 2, 5, 6), (5, 6), (1, 1), (0, 0), (1, 1)),
+    ((1, 1, 2, 2), (2, 2), (1, 1), (1, 1), (2, 2)),
+    ((1, 1, 1, 1), (3, 3), (2, 2), (1, 1), (1, 1)),
+]
+
+
+def pool(x: torch.Tensor, kernel: tuple, strides: tuple, pads: tuple, dilations: tuple) -> list[torch.Tensor]:
+    attributes = {
+        "kernel_shape": list(kernel), "strides": list(strides), "pads": [*pads, *pads], "dilations": list(dilations)
+    }  # fmt: skip
+    return run_engine(POOL, Case((x,), attributes, outputs=2), [x])
+
+
+@pytest.mark.parametrize("content", ["distinct", "ties", "special"])
+@pytest.mark.parametrize(("sizes", "kernel", "strides", "pads", "dilations"), WINDOWS)
+def test_maxima_and_their_places_are_torchs_to_the_bit(sizes, kernel, strides, pads, dilations, content):
+    torch.manual_seed(0)
+    x = torch.randn(sizes)
+    if content == "ties":
+        x = x.round()
+    elif content == "special":
+        for value in (float("nan"), float("inf"), -float("inf")):
+            x = torch.where(torch.rand(sizes) < 0.3, value, x)
+    want, places = F.max_pool2d(x, kernel, strides, pads, dilations, return_indices=True)
+    got = pool(x, kernel, strides, pads, dilations)
+    torch.testing.assert_close(got[0], want, rtol=0, atol=0, equal_nan=True)
+    planes = sizes[2] * sizes[3]
+    assert torch.equal(got[1] % planes, places)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "stride", "padding", "dilation"),
+    [
+        ((9, 64, 2, 2), (3, 3), 1, 1, 1),
+        ((6, 128, 4, 4), (3, 3), 2, 1, 1),
+        ((33, 96, 4, 4), (1, 1), 2, 0, 1),
+        ((5, 64, 6, 5), (3, 2), 2, (2, 0), 2),
+        ((5, 160, 1, 7), (1, 3), 1, (0, 1), 1),
+    ],
+)
+def test_convolutions_of_small_planes_are_torchs(sizes, kernel, stride, padding, dilation, bias):
+    torch.manual_seed(0)
+    module = nn.Conv2d(sizes[1], 128, kernel, stride, padding, dilation, bias=bias)
+    model = ORTModule(module)
+    x = torch.randn(sizes, requires_grad=True)
+    for _ in range(2):
+        want, got = module(x), model(x)
+        dy = torch.randn_like(want)
+        torch.testing.assert_close(got, want)
+        leaves = [x, *module.parameters()]
+        pairs = zip(torch.autograd.grad(got, leaves, dy), torch.autograd.grad(want, leaves, dy), strict=True)
+        for ours, theirs in pairs:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
