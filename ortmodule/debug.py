@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _C
-from .capture import Captured, Trace, capture
+from .capture import Captured, Trace, capture_for_call
 from .capture.compat import user_line_of
 from .capture.export import flatten_call
 from .errors import InvalidArgumentError
@@ -144,7 +144,7 @@ def compare(
         raise InvalidArgumentError(f"compare takes a module, got {type(model).__name__}")
     module = model.module if type(model) is ORTModule else model
     args, kwargs = _call(module, batch)
-    captured = capture(module, args, kwargs, keep_trace=True)
+    captured = capture_for_call(module, args, kwargs, keep_trace=True)
     trace = captured.trace
     assert trace is not None
     judge = _Judge(rtol, atol)

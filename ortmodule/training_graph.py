@@ -7,6 +7,7 @@ operator of ours is replaced by its body. Not here: the gradient and the bodies 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from . import _C
-from .capture import Captured, capture
+from .capture import Captured, capture_for_call
 from .capture.graph import tensor_proto
 from .capture.product import leaf_names
 from .errors import InvalidArgumentError
@@ -45,6 +46,9 @@ def export_training_graph(
     Gradients are those of the loss. Where the module returns exactly one floating scalar, that is the loss. Where it
     returns no scalar, the graph takes the gradient of each floating result as a further input, `<result>_grad`.
 
+    Where the forward branches on what its inputs or buffers hold, the graph goes the example's way: a warning says so,
+    and the model's metadata have each branch and its answer as `branch.<n>`. Checks that only raise are left out.
+
     Args:
         model: the module, in the mode in which it should be captured; an ORTModule stands for what it wraps.
         example: one call: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
@@ -62,19 +66,29 @@ def export_training_graph(
     if isinstance(model, ORTModule):
         model = model.module
     args, kwargs = _call(example)
-    captured = capture(model, args, kwargs, dynamic_dims=_dynamic_dims(model, args, kwargs, dynamic_axes))
+    captured = capture_for_call(model, args, kwargs, dynamic_dims=_dynamic_dims(model, args, kwargs, dynamic_axes))
+    ways = [f"{branch.line or 'a branch'} is {branch.answer}" for branch in captured.branches]
+    if ways:
+        text = "\n  ".join(ways)
+        warnings.warn(f"the exported graph holds only for calls in which, as in the example,\n  {text}", stacklevel=2)
     proto = _without_left(captured)
     results = _name_outputs(proto, captured)
     _embed_constants(proto, captured)
     losses, seeded = _roots(proto, results, loss)
-    return onnx.load_from_string(
+    exported = onnx.load_from_string(
         _C.training_graph(proto.SerializeToString(), _trainable(model, captured, args, kwargs), losses, seeded)
     )
+    for i, way in enumerate(ways):
+        exported.metadata_props.add(key=f"branch.{i}", value=way)
+    return exported
 
 
 def _without_left(captured: Captured) -> onnx.ModelProto:
-    """A copy of the graph without outputs for what the forward sets on its modules: there is no module any more."""
+    """A copy of the graph without what needs the module: outputs for what its forward sets on it, checks that raise."""
     proto = copy.deepcopy(captured.model)
+    nodes = [node for node in proto.graph.node if node.op_type != "Expect"]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
     own = {ref.name for ref in captured.outputs} | {output for output, _, _ in captured.mutations}
     outputs = [o for o in proto.graph.output if o.name in own]
     del proto.graph.output[:]

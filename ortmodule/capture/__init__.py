@@ -11,6 +11,6 @@ Not here: when to capture again (graph_transition) and running the graph (the C+
 from __future__ import annotations
 
 from .export import flatten_call
-from .product import Captured, OutputRef, Trace, capture, leaf_names
+from .product import Captured, OutputRef, Trace, capture, capture_for_call, leaf_names
 
-__all__ = ["Captured", "OutputRef", "Trace", "capture", "flatten_call", "leaf_names"]
+__all__ = ["Captured", "OutputRef", "Trace", "capture", "capture_for_call", "flatten_call", "leaf_names"]

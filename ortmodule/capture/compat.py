@@ -7,7 +7,8 @@ torch whose effect an export would lose without a word:
 - `Tensor.data`: export takes what is made from it for a constant; becomes `detach`.
 - `len`: its result must be an int, so `len(x)` would fix the size; becomes `x.shape[0]`.
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
-- the truth of a tensor (`if mask.any():`): export cannot know it; where asked for, what `branches.py` answers.
+- the truth of a tensor (`if mask.any():`) or of a number made from one (`if lengths.max().item() > 4:`): export cannot
+  know it; where asked for, what `branches.py` answers.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
 - `take_along_dim`: takes the sizes as numbers; becomes `gather`.
 - `BatchNorm(momentum=None)`: reads its count of calls as a Python number; the factor becomes a tensor.
@@ -34,10 +35,11 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 
 # torch.export loads these on its first call, seconds and 60 MB that would count as the first step's.
@@ -50,8 +52,11 @@ import torch.nn.modules.transformer as torch_transformer
 import torch.utils.checkpoint as torch_checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..errors import CaptureError
 from . import library  # noqa: F401  defines the operators that the patches emit
@@ -66,6 +71,7 @@ __all__ = [
     "LOCK",
     "captured_elsewhere",
     "current_source_line",
+    "defined_symbols",
     "deferred_interrupt",
     "export_guards",
     "is_batched",
@@ -73,12 +79,14 @@ __all__ = [
     "outside_the_trace",
     "recompute_region",
     "release_example_inputs",
+    "running_tracer",
     "storage_of",
     "traced_constant",
     "traced_module_calls",
     "traced_node",
     "user_line_of",
     "user_source_line",
+    "value_of",
 ]
 
 LOCK = threading.RLock()
@@ -297,7 +305,25 @@ def _questions(branches: Branches | None) -> list[tuple[Any, str, Callable[[Any]
 
         return ask
 
-    return [(torch.Tensor, name, answered) for name in ("__bool__", "item")]
+    def evaluated(original: Any) -> Any:
+        def evaluate(self: ShapeEnv, expression: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, expression, *args, **kwargs)
+            except GuardOnDataDependentSymNode:
+                known = branches.number(expression, current_source_line)
+                if known is None:
+                    raise
+                answer = sympy.sympify(known)
+                # What else is decided about these numbers must agree with it.
+                truth = expression if known else sympy.Not(expression)
+                fact = truth if isinstance(known, bool) else sympy.Eq(expression, answer)
+                self.guard_or_defer_runtime_assert(fact, "a branch on data")
+                return answer
+
+        return evaluate
+
+    tensors = [(torch.Tensor, name, answered) for name in ("__bool__", "item")]
+    return [*tensors, (ShapeEnv, "evaluate_expr", evaluated)]
 
 
 def _asking_frame(frame: types.FrameType) -> types.FrameType:
@@ -434,11 +460,28 @@ def traced_node(traced: torch.Tensor) -> torch.fx.Node | None:
     return found.proxy.node if found else None
 
 
-def traced_constant(node: torch.fx.Node) -> torch.Tensor | None:
-    """The tensor that a node of the running trace stands for, if it is one that was there before."""
-    tracer: Any = getattr(proxy_tensor.get_proxy_mode(), "tracer", None)
-    found = getattr(tracer.root, str(node.target), None) if tracer and node.op == "get_attr" else None
+def running_tracer() -> Any:
+    """What records the running trace: `graph` is what it has recorded, `root` holds the constants."""
+    return getattr(proxy_tensor.get_proxy_mode(), "tracer", None)
+
+
+def traced_constant(tracer: Any, node: torch.fx.Node) -> torch.Tensor | None:
+    """The tensor that a node of a tracer's graph stands for, if it is one that was there before."""
+    found = getattr(tracer.root, str(node.target), None) if node.op == "get_attr" else None
     return found if isinstance(found, torch.Tensor) and not isinstance(found, FakeTensor) else None
+
+
+def defined_symbols(node: torch.fx.Node) -> dict[Any, Callable[[Any], Any]]:
+    """The symbols of data-dependent numbers that a node brings into its trace, and how to find each in its value."""
+    return {
+        symbol: functools.partial(pytree.key_get, kp=path)
+        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items()
+    }
+
+
+def value_of(expression: Any, numbers: Mapping[Any, Any]) -> Any:
+    """An expression over sizes and numbers as Python computes it, given the value of each of its symbols."""
+    return sympy_interp(PythonReferenceAnalysis, dict(numbers), expression)
 
 
 @contextlib.contextmanager

@@ -303,6 +303,8 @@ class Converter:
                 if getattr(key, "name", None) == "size":
                     axis = path[-1].idx
                     break
+                if not hasattr(key, "idx"):  # where a view starts in its storage, which a value does not have
+                    return None
                 value = value[key.idx]
             shape = self.helper("Shape", [value], torch.int64, (value.rank,))
             return self.helper("Gather", [shape, self.const(axis, torch.int64)], torch.int64, (), axis=0)

@@ -6,6 +6,7 @@ once), then what the forward wrote into buffers, parameters and inputs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import time
@@ -185,6 +186,24 @@ def capture(
         if keep_trace:
             captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
         return captured
+
+
+def capture_for_call(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any
+) -> Captured:
+    """`capture`, where branches on what inputs and buffers hold go the way of this call if the module has any.
+
+    Raises:
+        CaptureError: as `capture`; the reason is that of the capture without such branches.
+    """
+    try:
+        return capture(module, args, kwargs, **options)
+    except CaptureError as error:
+        if not compat.is_undecided(error):
+            raise
+        with contextlib.suppress(CaptureError):
+            return capture(module, args, kwargs, branching=True, **options)
+        raise
 
 
 class _Assembly:

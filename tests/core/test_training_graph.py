@@ -129,6 +129,29 @@ def test_what_the_forward_sets_on_its_modules_is_no_output() -> None:
     assert names == [o.name for o in export_training_graph(Pair(), torch.randn(5, 4)).graph.output]
 
 
+def test_a_forward_with_branches_is_the_graph_of_the_example() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            if y.isnan().any():
+                raise ValueError("not a number")
+            return y.tanh().sum() if x.sum() > 0 else y.square().sum()
+
+    module = Branching()
+    for x in (torch.rand(3, 4), -torch.rand(3, 4)):
+        with pytest.warns(UserWarning, match=r"if x.sum\(\) > 0"):
+            model = export_training_graph(module, x)
+        assert [p.key for p in model.metadata_props if p.value.endswith(f"is {bool(x.sum() > 0)}")] == ["branch.0"]
+        outputs = run_in_onnxruntime(model, {"x": x, **tensors_of(module)})
+        module.zero_grad()
+        module(x).backward()
+        assert_gradients(module, outputs)
+
+
 def test_an_operator_without_a_standard_form_is_named() -> None:
     class Solve(nn.Module):
         def __init__(self) -> None:

@@ -88,6 +88,20 @@ def test_a_wrong_gradient_is_named_where_the_forward_agrees(monkeypatch: pytest.
     assert report.first_gradient is not None and "first." in report.first_gradient.name
 
 
+def test_a_forward_with_branches_goes_the_way_of_the_call() -> None:
+    class Branching(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.first(x)
+            if h.isnan().any():
+                raise ValueError("not a number")
+            return self.second(h).tanh() if x.sum() > 0 else h.sigmoid()
+
+    module = Branching()
+    for sign, operator in ((1, "aten.tanh.default"), (-1, "aten.sigmoid.default")):
+        report = compare(module, sign * torch.rand(3, 4))
+        assert report.equal and operator in {d.operator for d in report.nodes}, str(report)
+
+
 def test_a_loss_of_the_users_and_batches_of_every_form() -> None:
     module = Lambda(lambda m, x, scale=1.0: {"y": m.linear(x) * scale, "z": x})
     x = torch.randn(2, 4)

@@ -300,6 +300,22 @@ def test_each_output_may_have_a_backward_of_its_own() -> None:
     assert_same_gradients(model, eager)
 
 
+def test_a_mean_over_what_a_mask_leaves_divides_by_how_much_that_is() -> None:
+    def forward(m: nn.Module, x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        chosen = m.linear(x)[kept]
+        return F.mse_loss(chosen, x[kept]) + chosen.mean(0).square().sum() + torch.einsum("ii->", chosen.T @ chosen)
+
+    model, eager = pair(Lambda(forward))
+    for rows in ([0, 2], [1], [0, 1, 2, 3]):
+        kept = torch.zeros(4, dtype=torch.bool).index_fill(0, torch.tensor(rows), True)
+        for module in (model, eager):
+            module.zero_grad()
+            x = torch.arange(16.0).reshape(4, 4) / 16
+            module(x, kept).backward()
+        assert_same_gradients(model, eager)
+    assert exports(model) == 1
+
+
 def test_an_unused_parameter_keeps_none() -> None:
     model, eager = pair(Lambda(lambda m, x: F.linear(x, m.linear.weight).sum()))
     for module in (model, eager):

@@ -67,11 +67,12 @@ void infer_einsum(InferContext& c) {
 // Ones of the sizes that the operand has at `axis`, `times` times.
 NodeArg* ones(GradContext& c, NodeArg* operand, size_t axis, size_t times) {
   std::vector<NodeArg*> parts;
-  if (const auto& shape = operand->type().shape) {
+  const auto& shape = operand->type().shape;
+  if (shape && (*shape)[axis].is_known()) {
     parts.assign(times, c.sizes({(*shape)[axis]}));
   } else {
     const auto at = static_cast<int64_t>(axis);
-    parts.assign(times, c.emit("Shape", {operand}, {{"start", at}, {"end", at + 1}}));
+    parts.assign(times, c.emit("Slice", {c.sizes_of(operand), c.ints({at}), c.ints({at + 1})}));
   }
   NodeArg* sizes = times == 1 ? parts[0] : c.emit("Concat", parts, {{"axis", int64_t{0}}});
   return c.emit("Expand", {c.scalar(1, operand), sizes});

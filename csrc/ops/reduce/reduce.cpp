@@ -68,6 +68,11 @@ NodeArg* restore_axes(GradContext& c, NodeArg* value) {
 
 NodeArg* expand_to_input(GradContext& c, NodeArg* value) { return c.emit("Expand", {value, c.sizes_of(c.I(0))}); }
 
+// The product of a value's sizes, which backward knows without the value.
+NodeArg* element_count(GradContext& c, const NodeArg* value, DType dtype) {
+  return c.cast(c.emit("ReduceProd", {c.sizes_of(value)}, {{"keepdims", int64_t{0}}}), dtype);
+}
+
 // How many elements went into one of the output, as a 0-d value of `dtype`.
 NodeArg* reduced_count(GradContext& c, DType dtype) {
   const TypeInfo &x = c.I(0)->type(), &y = c.O(0)->type();
@@ -75,10 +80,12 @@ NodeArg* reduced_count(GradContext& c, DType dtype) {
     const Dim all = product(*x.shape, 0, x.shape->size()), kept = product(*y.shape, 0, y.shape->size());
     if (const auto count = Dim::exact_div(all, kept)) {
       if (count->is_known()) return c.graph().constant(TensorData::scalar(dtype, static_cast<double>(count->value())));
-      return c.cast(c.size_scalar(*count), dtype);
+      // A size that only the data say is no expression over the inputs' sizes; it has to be read in forward.
+      const Node* sizes = c.sizes_of(c.I(0))->producer();
+      if (!sizes || sizes->op() == "Sizes") return c.cast(c.size_scalar(*count), dtype);
     }
   }
-  return c.emit("Div", {c.cast(c.emit("Size", {c.I(0)}), dtype), c.cast(c.emit("Size", {c.O(0)}), dtype)});
+  return c.emit("Div", {element_count(c, c.I(0), dtype), element_count(c, c.O(0), dtype)});
 }
 
 ORTMODULE_OP("", ReduceSum, 13).apply(reduction).older(1, 12, upgrade_axes).grad({"data"}, [](GradContext& c) {
