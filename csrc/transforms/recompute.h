@@ -8,9 +8,10 @@
 // what is recomputed is cheap beside what is kept; unlike there, no segment is chosen by hand. One weight gives one
 // point of the trade of memory for time; a memory budget is met by lowering the weight until the kept bytes fit.
 //
-// Time is counted in bytes moved: a streaming kernel costs what it reads and writes, eight times that where it is not
-// cheap (exponentials, normalizations), a contraction its operations over the operations per byte of common machines.
-// Without a budget contractions are never repeated: their rates differ too much to call any of them nearly free.
+// Time is counted in bytes moved: a streaming kernel costs what it reads and writes, four times that where it is not
+// cheap (exponentials) and its operator says no other number, a contraction its operations over the operations per byte
+// of common machines. Without a budget contractions are never repeated (their rates differ too much to call any of them
+// nearly free), and the weight is as low as a small share of the step's time allows.
 // Not here: the order and memory of steps (plan/).
 #pragma once
 
