@@ -127,8 +127,8 @@ class Branches:
             if program is None:
                 return _expect(traced, harmless(), line)
             self._asked[node] = self._ask_now(lambda *given: bool(program(*given)[0]), inputs, line)
-        answer = self._answered(node)
-        return None if answer is None else bool(answer)
+        answered = self._answered(node)
+        return None if answered is None else bool(answered)
 
     def number(self, expression: Any, line: Callable[[], str | None]) -> int | None:
         """The truth or the integer value of an expression that has data-dependent numbers in it; None: not to be asked.
