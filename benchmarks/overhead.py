@@ -4,9 +4,11 @@
 
 `step` is forward and backward; `kernels` is the time inside the engine's kernels during such a step, measured with a
 clock around each; `overhead` is the difference: checks of the call, binding, the walk over the plan, autograd, gradient
-writes, memory. `checks` is the time to find out that a call is like the last one. Eager and torch.compile run the same
-step in the same process, in turns. `fastest` is the fastest round of each: on a busy machine medians measure what else
-runs there. Not here: models of a real size (step_time.py).
+writes, memory. `checks` is the time to find out that a call is like the last one. `autograd` is what `backward()` takes
+in eager with one operator and one parameter: PyTorch's own way from Python into its engine and back, which every step
+pays and which is part of `overhead`. Gradients are cleared before each step, outside the clock; `clearing` says how
+long that takes. Eager and torch.compile run the same step in the same process, in turns. `fastest` is the fastest round
+of each: on a busy machine medians measure what else runs there. Not here: models of a real size (step_time.py).
 """
 
 from __future__ import annotations
@@ -52,12 +54,16 @@ class Wide(nn.Module):
 MODELS = {"deep": lambda n: Net(n // 2), "wide": Wide}
 
 
-def per_call(run: Callable[[], Any], repeats: int) -> float:
-    """Microseconds of one call."""
-    start = time.perf_counter()
+def per_call(run: Callable[[], Any], repeats: int, prepare: Callable[[], Any] | None = None) -> float:
+    """Microseconds of one call; `prepare` runs before each, outside the clock."""
+    total = 0.0
     for _ in range(repeats):
+        if prepare:
+            prepare()
+        start = time.perf_counter()
         run()
-    return (time.perf_counter() - start) / repeats * 1e6
+        total += time.perf_counter() - start
+    return total / repeats * 1e6
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -71,17 +77,15 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     ours = ORTModule(MODELS[name](args.parameters))
 
     def step_of(module: nn.Module) -> Callable[[], None]:
-        def step() -> None:
-            module.zero_grad()
-            module(*inputs).backward()
+        return lambda: module(*inputs).backward()
 
-        return step
-
-    steps = {runner: step_of(module) for runner, module in (("ortmodule", ours), *modules.items())}
+    modules["ortmodule"] = ours
+    steps = {runner: step_of(modules[runner]) for runner in ("ortmodule", *modules)}
     failed = {}
     for runner, step in list(steps.items()):
         try:
             for _ in range(5):
+                modules[runner].zero_grad()
                 step()
         except Exception as error:
             failed[runner] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -90,12 +94,15 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"the model did not run in the engine: {failed or ours.report().fallback_reason}")
     (fast,) = ours._manager.fast_calls[:1]
     call = (tuple(inputs), {})
+    one = torch.ones((), requires_grad=True)
+    losses: list[torch.Tensor] = []
 
     samples: dict[str, list[float]] = {}
     for _ in range(args.rounds):
-        clearing = per_call(ours.zero_grad, args.repeats)  # no part of a step
-        round_ = {runner: per_call(step, args.repeats) - clearing for runner, step in steps.items()}
-        seconds, kernels = _C.kernel_seconds(lambda: per_call(steps["ortmodule"], args.repeats))
+        round_ = {runner: per_call(step, args.repeats, modules[runner].zero_grad) for runner, step in steps.items()}
+        round_["clearing"] = per_call(ours.zero_grad, args.repeats, steps["ortmodule"])
+        seconds, kernels = _C.kernel_seconds(lambda: per_call(steps["ortmodule"], args.repeats, ours.zero_grad))
+        round_["autograd"] = per_call(lambda: losses.pop().backward(), args.repeats, lambda: losses.append(one * 1))
         round_["kernels"] = seconds / args.repeats * 1e6
         round_["overhead"] = round_["ortmodule"] - round_["kernels"]
         round_["checks"] = per_call(lambda: fast.matches(*call), args.repeats)
@@ -118,7 +125,7 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure(name, args) for name in args.models]
-    columns = ("ortmodule", "kernels", "overhead", "checks", "eager", "compile")
+    columns = ("ortmodule", "kernels", "overhead", "checks", "autograd", "clearing", "eager", "compile")
     cells = []
     for row in rows:
         for label, times in ((f"{row['model']} median", row), (f"{row['model']} fastest", row["fastest"])):

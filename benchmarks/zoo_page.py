@@ -23,9 +23,9 @@ _CLOSING = """
 - Gradients may differ from eager's by 1e-4 of their largest element; models that route by top-k are as sensitive to
   rounding here as they are in eager.
 - Reformer draws fresh random hashes on every step unless `hash_seed` is set; without it two eager runs differ as well.
-- A branch on integer inputs (`if mask.any():`, `assert (ids >= 0).all()`) does not break a graph: it is asked at each
-  call, and there is a graph for each answer. Where one way of a branch on other data only raises, it is
-  a check in the graph.
+- A branch on inputs or buffers (`if mask.any():`, `if x.sum() > 0:`, `for row in mask.nonzero():`) does not break a
+  graph: it is asked at each call, and there is a graph for each of the first eight answers. Where one way of a branch
+  on activations only raises, it is a check in the graph.
 - Where a size that varies cannot be symbolic (Longformer and LED count their chunks in a tensor), there is a graph for
   each of the first few sizes.
 """

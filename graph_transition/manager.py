@@ -31,6 +31,7 @@ from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
 from .disk_cache import DiskCache
 from .disk_key import DiskKey
+from .examples import larger_example
 from .fast_call import make_fast_call
 from .info import PostExportProcessedModelInfo
 from .scope import ScopeRead, scope_reads
@@ -43,7 +44,7 @@ _LOGGER = logging.getLogger("ortmodule")
 _VALUE_CHANGES = 8
 # Call patterns that are tried before the signature is computed: train and eval, one step's two inputs, ...
 _FAST_CALLS = 4
-# Graphs of one signature for different answers of its branches (and sizes); with more, PyTorch runs them better.
+# Different answers to the branches of one signature, each with graphs of its own; with more, PyTorch runs them better.
 _MOST_ANSWERS = 8
 # Graphs of one signature whose forward cannot be captured but for one size at a time.
 _MOST_SIZES = 4
@@ -298,7 +299,12 @@ class GraphTransitionManager:
         dynamic: set[tuple[int, int]],
     ) -> tuple[Captured, set[tuple[int, int]]]:
         """Captures with these sizes symbolic, or, where the forward allows that not at all, for the present ones."""
+        ones = {(i, axis) for i, axis in dynamic if leaves[i].shape[axis] == 1}
         if signature not in self._one_size:
+            with contextlib.suppress(CaptureError):
+                if ones:
+                    return self._capture_larger(self._graphs[signature][-1].shapes, args, kwargs, leaves, dynamic)
+            dynamic = dynamic - ones
             try:
                 return self._capture_or_bake(signature, args, kwargs, leaves, dynamic)
             except CaptureError as error:
@@ -314,6 +320,25 @@ class GraphTransitionManager:
             raise CaptureError(f"the forward cannot be captured for varying sizes; it has {_MOST_SIZES} graphs already")
         return self._capture_or_bake(signature, args, kwargs, leaves, set())
 
+    def _capture_larger(
+        self,
+        earlier: Sequence[tuple[int, ...] | None],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        dynamic: set[tuple[int, int]],
+    ) -> tuple[Captured, set[tuple[int, int]]]:
+        """Captures a call some of whose varying sizes are 1, as one in which none is."""
+        example = larger_example(leaves, earlier, dynamic)
+        if example is None:
+            raise CaptureError("no call is known in which every varying size is larger than 1")
+        args, kwargs = pytree.tree_unflatten(example, pytree.tree_structure((args, kwargs)))
+        captured, dynamic = self._capture(args, kwargs, example, dynamic)
+        failed = captured.check([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+        if failed is not None:
+            raise CaptureError(f"the guard `{failed}` does not hold")
+        return captured, dynamic
+
     def _capture_or_bake(
         self,
         signature: CallSignature,
@@ -323,10 +348,10 @@ class GraphTransitionManager:
         dynamic: set[tuple[int, int]],
     ) -> tuple[Captured, set[tuple[int, int]]]:
         """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value,
-        and where it branches on what its integer inputs hold, for the present answers.
+        and where it branches on what its inputs or the module's buffers hold, for the present answers.
         """
         graphs = self._graphs.get(signature, ())
-        ways = sum(bool(g.captured.branches) for g in graphs)
+        ways = len({tuple((b.line, b.answer) for b in g.captured.branches) for g in graphs if g.captured.branches})
         if ways >= _MOST_ANSWERS:
             raise CaptureError(f"the forward branches on the values of its inputs, in more than {ways} ways")
         if any(g.branching for g in graphs):
@@ -394,8 +419,7 @@ class GraphTransitionManager:
             for i in graph.tensor_leaves:
                 sizes = zip(leaves[i].shape, graph.shapes[i], strict=True)  # type: ignore[arg-type]
                 dynamic |= {(i, axis) for axis, (new, old) in enumerate(sizes) if new != old}
-        # A size of 0 or 1 is a constant to PyTorch's export, because it broadcasts.
-        dynamic = {(i, axis) for i, axis in dynamic if leaves[i].shape[axis] > 1}
+        dynamic = {(i, axis) for i, axis in dynamic if leaves[i].shape[axis] > 0}  # a graph has no empty sizes
         return refusal.reason if refusal else "a new size", dynamic
 
     def _bound(self) -> None:

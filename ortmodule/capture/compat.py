@@ -9,8 +9,11 @@ torch whose effect an export would lose without a word:
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
 - the truth of a tensor (`if mask.any():`): export cannot know it; where asked for, what `branches.py` answers.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
+- `take_along_dim`: takes the sizes as numbers; becomes `gather`.
 - `BatchNorm(momentum=None)`: reads its count of calls as a Python number; the factor becomes a tensor.
 - `x[i]` under vmap, which an attention mask may be made with: becomes the operator it stands for.
+- `linecache.getline`: torch notes the whole stack with each node and reads the source of each of its own files for it,
+  a tenth of the time and 3 MB that stay; lines of torch's files are left empty.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
   So does `torch.cond`, whose trace fails without naming it.
 
@@ -23,6 +26,7 @@ import builtins
 import contextlib
 import functools
 import itertools
+import linecache
 import logging
 import re
 import signal
@@ -129,7 +133,7 @@ def current_source_line() -> str | None:
 
 def user_line_of(stack_trace: str | None) -> str | None:
     """The same of a stack trace that torch noted as text."""
-    found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s+(.*)', stack_trace or "")
+    found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s+(?!File )(.*)', stack_trace or "")
     for path, line, code in reversed(found):
         if not path.startswith(_NOT_THE_USERS):
             return f"{path}:{line}: {code}"
@@ -217,10 +221,12 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (torch_checkpoint, "_checkpoint_without_reentrant_generator", lambda original: _marked_generator(regions)),
         (torch_checkpoint.CheckpointFunction, "apply", lambda original: _marked_call(regions)),
     ]
+    table.append((linecache, "getline", _but_torch_lines))
     table.append((torch_transformer, "_detect_is_causal_mask", lambda original: _causal_hint))
     table.append((torch_batchnorm._BatchNorm, "forward", _batch_norm))
     # What `x[i]` is under vmap: torch's own has a node of its own in an export, this one is the operator it stands for.
     table.append((torch_vmap_items, "mod_index", lambda original: torch.ops.aten.index))
+    table += [(owner, "take_along_dim", _take_along_dim) for owner in (torch, torch.Tensor)]
     table += [
         (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     ]
@@ -232,9 +238,30 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     return table + [(owner, name, functools.partial(_refused, name)) for owner, name in refused]
 
 
+def _but_torch_lines(original: Any) -> Any:
+    def line(filename: str, *args: Any, **kwargs: Any) -> str:
+        return "" if filename.startswith(_TORCH_ROOT) else original(filename, *args, **kwargs)
+
+    return line
+
+
 def _causal_hint(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """What the caller says of the mask: nn.Transformer would look at its values, only to compute the same faster."""
     return is_causal is True
+
+
+def _take_along_dim(original: Any) -> Any:
+    """As `gather`, whose sizes stay symbolic."""
+
+    def take(x: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **kwargs: Any) -> torch.Tensor:
+        if kwargs or x.dim() != indices.dim() or dim is None:
+            return original(x, indices, dim, **kwargs)
+        sizes = [b if isinstance(a, int) and a == 1 else a for a, b in zip(x.shape, indices.shape, strict=True)]
+        axis = dim % x.dim() if x.dim() else 0
+        along, taken = ([*sizes[:axis], t.shape[axis], *sizes[axis + 1 :]] for t in (x, indices))
+        return x.expand(along).gather(axis, indices.expand(taken)) if sizes else original(x, indices, dim)
+
+    return take
 
 
 def _batch_norm(original: Any) -> Any:

@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from ..errors import CaptureError
 from . import aten_node, custom_node
-from .compat import recompute_region
+from .compat import recompute_region, user_line_of
 from .graph import GraphBuilder, Value
 from .ops import TRANSLATORS
 from .regions import PART_VIEWS, functional_form
@@ -336,8 +336,7 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _source_line(node: Node) -> str | None:
-    trace = node.meta.get("stack_trace")
-    return " ".join(trace.strip().splitlines()[-2:]).strip() if trace else None
+    return user_line_of(node.meta.get("stack_trace"))
 
 
 def _converted(x: Any, dtype: torch.dtype) -> Any:

@@ -24,7 +24,7 @@ import torch.nn.modules.module as torch_module
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
-from . import compat, regions, writes
+from . import compat, regions, sizes_of_one, writes
 from .branches import Branch, Branches
 from .function_call import FunctionCall
 from .random_states import same_random_states
@@ -54,6 +54,7 @@ class Exported:
         settings: what of the call's settings the forward asked about (settings.py).
         branches: the questions about the inputs' values that the forward asked.
         seconds: wall seconds per step of the export.
+        from_one: whether symbolic sizes may be 1.
     """
 
     program: torch.export.ExportedProgram
@@ -67,6 +68,7 @@ class Exported:
     settings: list[str]
     branches: list[Branch]
     seconds: dict[str, float]
+    from_one: bool
 
 
 class _Result:
@@ -233,6 +235,7 @@ def export_module(
     dynamic: set[tuple[int, int]],
     flags: Mapping[int, Any],
     branching: bool = False,
+    from_one: bool = False,
 ) -> Exported:
     """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
 
@@ -241,7 +244,8 @@ def export_module(
         leaves, spec: the call, as `flatten_call` gives it.
         dynamic: (leaf index, axis) pairs whose size shall stay symbolic where the module allows it.
         flags: by leaf index, the values of tensors that shall be constants.
-        branching: whether branches on what integer inputs hold go the way of this call.
+        branching: whether branches on what inputs and buffers hold go the way of this call.
+        from_one: whether symbolic sizes may be 1; torch's export takes them to be at least 2.
 
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
@@ -252,7 +256,7 @@ def export_module(
     reads = AttributeReads(module)
     seconds: dict[str, float] = {}
     asked: set[str] = set()
-    branches = Branches([leaves[i] for i in tensor_index]) if branching else None
+    branches = Branches([leaves[i] for i in tensor_index], module) if branching else None
     wrapper = _Wrapper(module, leaves, spec, reads, flags, branches)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
     with (
@@ -267,6 +271,8 @@ def export_module(
             stack.enter_context(context)
         calls = stack.enter_context(compat.traced_module_calls(reads, branches))
         stack.enter_context(recorded_settings(asked, threading.get_ident()))
+        if from_one:
+            stack.enter_context(sizes_of_one.free_sizes())
         try:
             example = _distinct([leaves[i] for i in tensor_index])
             wanted = (shapes,) if shapes else None
@@ -274,6 +280,8 @@ def export_module(
                 seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
             regions.inline_regions(program)
+            if from_one:
+                sizes_of_one.refuse_written_copies(program)
             writes.keep_histories(program)
             regions.refuse_control_flow(program.graph_module)
             if not regions.is_convertible(program.graph_module):
@@ -290,7 +298,7 @@ def export_module(
     attributes = [(owner, name, value) for (owner, name), value in reads.values.items()]
     return Exported(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls, attributes,
-        reads.changed, sorted(asked), branches.asked if branches else [], seconds,
+        reads.changed, sorted(asked), branches.asked if branches else [], seconds, from_one,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
-from . import compat, guards
+from . import compat, guards, sizes_of_one
 from .branches import Branch
 from .converter import Converter
 from .export import Exported, export_module, flatten_call
@@ -152,7 +152,7 @@ def capture(
         keep_trace: whether the result's `trace` is kept.
         optional_dims: further ones, to be kept symbolic if the module does not fix them.
         flags: by flat leaf index, the value of each tensor on which the forward branches; the graph holds for it only.
-        branching: whether a branch on what integer inputs hold goes the way of this call; the graph then holds for
+        branching: whether a branch on what inputs and buffers hold goes the way of this call; the graph then holds for
             calls with the same answers only.
 
     Raises:
@@ -162,13 +162,26 @@ def capture(
     optional = set(optional_dims) - dynamic
     with compat.LOCK:
         leaves, in_spec = flatten_call(args, kwargs)
-        exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {}, branching)
-        start = time.perf_counter()
-        assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
-        captured = assembly.captured_or_refused(leaves, in_spec, dynamic, optional)
+        names = leaf_names(module, args, kwargs)
+
+        def assembled(from_one: bool) -> tuple[_Assembly, Captured]:
+            exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {}, branching, from_one)
+            start = time.perf_counter()
+            assembly = _Assembly(module, exported, names)
+            captured = assembly.captured_or_refused(leaves, in_spec, dynamic, optional)
+            if from_one and (failed := captured.check([leaves[i] for i in exported.tensor_index])):
+                raise CaptureError(f"the guard `{failed}` does not hold for the example")
+            captured.branches = exported.branches
+            captured.seconds["convert"] = time.perf_counter() - start
+            return assembly, captured
+
+        try:
+            assembly, captured = assembled(bool(dynamic))
+        except CaptureError:
+            if not dynamic:
+                raise
+            assembly, captured = assembled(False)
         captured.flags = dict(flags or {})
-        captured.branches = exported.branches
-        captured.seconds["convert"] = time.perf_counter() - start
         if keep_trace:
             captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
         return captured
@@ -216,6 +229,8 @@ class _Assembly:
         shapes = {self.exported.tensor_index.index(i): self._shape_of(i) for i, _ in self.user_inputs}
         conditions = compat.export_guards(self.program)
         conditions += guards.range_conditions(shapes, self.program.range_constraints)
+        if self.exported.from_one:
+            conditions += sizes_of_one.conditions(self.program, shapes, self.printer)
         specialized = []
         for leaf, axis in sorted(dynamic):
             size = self._shape_of(leaf)[axis]

@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
 from .autocast import AutocastRegion
-from .compat import is_batched, storage_of
+from .compat import is_batched, storage_of, user_line_of
 
 __all__ = [
     "MADE_WITHOUT_GRADIENT",
@@ -225,8 +225,8 @@ def refuse_control_flow(module: GraphModule) -> None:
     """Raises CaptureError for what is left after inlining, such as `torch.while_loop`."""
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            trace = (node.meta.get("stack_trace") or "").strip().splitlines()
-            raise CaptureError(f"the operator '{node.target}' has no ONNX form", " ".join(trace[-2:]).strip() or None)
+            line = user_line_of(node.meta.get("stack_trace"))
+            raise CaptureError(f"the operator '{node.target}' has no ONNX form", line)
 
 
 def view_base(node: Node, root: Callable[[Node], Node]) -> Node:

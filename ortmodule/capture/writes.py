@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
+from .compat import user_line_of
 from .regions import MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY, detached, functional_form, is_write, mutated_argument
 
 __all__ = ["keep_histories", "refuse_kept_histories"]
@@ -58,9 +59,8 @@ def refuse_kept_histories(module: GraphModule) -> None:
     """Raises CaptureError where torch's functionalisation, which does not know them, would meet such writes."""
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == _WITH_VALUE:
-            trace = (node.meta.get("stack_trace") or "").strip().splitlines()
             text = "a tensor with a history is written without one, and read under another name afterwards"
-            raise CaptureError(text, " ".join(trace[-2:]).strip() or None)
+            raise CaptureError(text, user_line_of(node.meta.get("stack_trace")))
 
 
 def _starts_history(node: Node) -> bool:

@@ -180,6 +180,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x: (torch.arange(5), torch.arange(1, 7, 2), torch.arange(0, 1, 0.25), torch.arange(3.0) + x.sum()),
         (r(4),),
     ),
+    "range of rounded bounds": (lambda x: torch.arange(0.0, -8.000001, -4.0) * x.sum(), (r(4),)),
     "embedding": (lambda w, x: F.embedding(x, w) + F.embedding(x, w, padding_idx=1), (r(5, 4), i(3, 2))),
     "gathers": (
         lambda x, j: (x.index_select(0, j), x[j], x[:, j], x.gather(1, j[None].expand(3, -1)), x[j, j], x[:, None][j]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn as nn
@@ -47,10 +49,16 @@ def test_length_of_a_tensor_that_python_counts_with_is_fixed() -> None:
     assert_same_training(captured, module, (torch.randn(4, 8),))
 
 
-def test_batch_of_one_stays_static() -> None:
+def test_batch_of_one_may_vary() -> None:
     module = Module(lambda m, x: m.linear(x).sum())
     captured = capture(module, (torch.randn(1, 8),), dynamic_dims={(0, 0)})
-    assert len(captured.specialized) == 1 and "axis 0 of input 'x'" in captured.specialized[0]
+    for rows in (1, 3):
+        assert_same_training(captured, module, (torch.randn(rows, 8),))
+
+
+def test_batch_of_one_stays_static_where_the_forward_asks() -> None:
+    module = Module(lambda m, x: m.linear(x).squeeze(0).sum())
+    captured = capture(module, (torch.randn(1, 8),), dynamic_dims={(0, 0)})
     assert captured.check([torch.randn(1, 8)]) is None
     assert captured.check([torch.randn(2, 8)]) is not None
 
@@ -63,6 +71,66 @@ def test_guards_name_the_condition_that_fails() -> None:
     failed = captured.check([torch.randn(5, 8)])
     assert failed in captured.guards
     assert captured.check([torch.randn(1, 8)]) is not None
+
+
+def written_copy(m: Module, x: torch.Tensor) -> torch.Tensor:
+    y = m.linear(x)[:, 1:]
+    copy = y.contiguous()  # y itself where there is one row
+    copy.mul_(2.0)
+    return (y * copy).sum()
+
+
+def attention(m: Module, x: torch.Tensor) -> torch.Tensor:
+    y, eye = m.linear(x)[:, None], torch.eye(8)
+    multi_head = torch.nn.functional.multi_head_attention_forward
+    return multi_head(y, y, y, 8, 2, torch.cat([eye] * 3), None, None, None, False, 0.0, eye, None)[0].square().sum()
+
+
+HOLDS_FOR_ONE = {
+    "rows": lambda m, x: m.linear(x).sum(),
+    "broadcast": lambda m, x: (m.linear(x)[:, None] * m.linear(x)[None]).sum(),
+    "contiguous part": lambda m, x: m.linear(x)[:, 1:].contiguous().view(-1).sum(),
+    "transposed": lambda m, x: m.linear(x).t().contiguous().view(4, 2, -1).softmax(-1).square().sum(),
+    "inner product": lambda m, x: torch.einsum("bi,ci->bc", m.linear(x), x).square().mean(),
+    "in place": lambda m, x: torch.zeros_like(x).add_(m.linear(x)).index_fill_(0, torch.tensor([0]), 2.0).sum(),
+    "expanded": lambda m, x: (m.linear.weight.unsqueeze(0).expand(len(x), -1, -1) @ x.unsqueeze(2)).sum(),
+    "reshaped": lambda m, x: (m.linear(x).t().reshape(-1) * x.t().reshape(-1)).sum(),
+    "outer product": lambda m, x: torch.outer(m.linear(x)[:, 0], x[:, 1]).square().sum(),
+    "taken along": lambda m, x: torch.take_along_dim(m.linear(x), x.argsort(1)[:, :3], 1).cumsum(1).sum(),
+    "cosine": lambda m, x: torch.cosine_similarity(m.linear(x)[:, None], x[None], dim=-1).sum(),
+    "attention": lambda m, x: attention(m, x),
+    "concatenated": lambda m, x: torch.cat([m.linear(x), x[:1]]).std(0).sum(),
+    "normalized": lambda m, x: torch.nn.functional.layer_norm(m.linear(x), (len(x), 8)).pow(3).sum(),
+}
+ASKS_FOR_ONE = {
+    "branch": lambda m, x: m.linear(x).sum() if len(x) == 1 else m.linear(x).mean(),
+    "squeeze of an axis": lambda m, x: (m.linear(x).squeeze(0) * torch.arange(8.0)).sum(-1).square().sum(),
+    "copying squeeze": lambda m, x: (torch.squeeze_copy(m.linear(x), 0) * torch.arange(8.0)).sum(-1).square().sum(),
+    "squeeze of all": lambda m, x: m.linear(x[:, None]).squeeze().sum(0).square().sum(),
+    "empty rest": lambda m, x: m.linear(x[1:]).mean(),
+    "written copy": written_copy,
+    "written reshape": lambda m, x: m.linear(x).t().reshape(-1).mul_(2.0).square().sum(),
+}
+
+
+@pytest.mark.parametrize("function", [*HOLDS_FOR_ONE.values(), *ASKS_FOR_ONE.values()])
+def test_symbolic_size_holds_for_one_or_says_that_it_does_not(function: Callable[..., torch.Tensor]) -> None:
+    module = Module(function)
+    captured = capture(module, (torch.randn(4, 8),), dynamic_dims={(0, 0)})
+    assert not captured.specialized
+    assert (captured.check([torch.randn(1, 8)]) is None) == (function in HOLDS_FOR_ONE.values()), captured.guards
+    for rows in (1, 2, 7):
+        if captured.check([torch.randn(rows, 8)]) is None:
+            assert_same_training(captured, module, (torch.randn(rows, 8),))
+    assert captured.check([torch.randn(2, 8)]) is None
+    assert captured.check([torch.randn(0, 8)]) is not None
+
+
+def test_shape_of_a_view_unifies_sizes() -> None:
+    module = TwoInputs(lambda m, x, n: (m.linear(x) * n.view(len(x), -1)).sum())
+    captured = capture(module, (torch.randn(4, 8), torch.randn(4, 8)), dynamic_dims={(0, 0), (1, 0)})
+    assert not any("//" in condition for condition in captured.guards), captured.guards
+    assert_same_training(captured, module, (torch.randn(1, 8), torch.randn(1, 8)))
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])

@@ -1,4 +1,4 @@
-"""Branches on what integer inputs hold are asked at each call; there is a graph for each answer."""
+"""Branches on what inputs, buffers or parameters hold are asked at each call; there is a graph for each answer."""
 
 from __future__ import annotations
 
@@ -116,8 +116,95 @@ def test_what_was_written_before_counts(body: Callable[..., torch.Tensor]) -> No
     assert len(model.report().exports) <= 5
 
 
-def from_the_module(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def from_a_buffer(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return hidden.tanh() if (ids > model.limit).any() else hidden
+
+
+def from_a_parameter(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    hidden = hidden.tanh() if model.first.bias.sum() > 0 else hidden
+    return hidden * 2 if (model.limit > 2) else hidden
+
+
+def from_a_constant(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return hidden.tanh() if (ids.float() * torch.tensor([1.0, -2.0, 3.0])).sum() > 1 else hidden
+
+
+@pytest.mark.parametrize("body", [from_a_buffer, from_a_parameter, from_a_constant])
+def test_the_modules_tensors_are_looked_at_in_each_call(body: Callable[..., torch.Tensor]) -> None:
+    model, eager = pair(body, fallback="error")
+    for limit, sign in ((0, 1), (3, 1), (3, -1), (2, -1), (0, 1), (3, 1)):
+        for value in (0, 1, 5):
+            with torch.no_grad():
+                for module in (model, eager):
+                    module.limit.fill_(limit)
+                    module.first.bias[:] = sign
+            compare(model, eager, torch.full((2, 3), value), body=body, value=value, limit=limit)
+    assert model.report().fallback == "none" and len(model.report().exports) <= 4
+
+
+class Floating(nn.Module):
+    """Branches on a floating input, on one that is a flag, and on a buffer that the first call sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("ready", torch.tensor(0.0))
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        if self.training and not self.ready:
+            self.mean.copy_(x.detach().mean(0))
+            self.ready.fill_(1)
+        hidden = self.layer(x - self.mean)
+        if x.sum() > 0:
+            hidden = hidden.tanh()
+        if gate is not None and gate:
+            hidden = hidden * gate
+        return hidden.sum()
+
+
+def same_step(model: nn.Module, eager: nn.Module, *inputs: torch.Tensor) -> None:
+    results = []
+    for module in (model, eager):
+        module.zero_grad()
+        given = [one.detach().clone().requires_grad_(one.requires_grad) for one in inputs]
+        loss = module(*given)
+        loss.backward()
+        results.append([loss, *(one.grad for one in given)])
+    torch.testing.assert_close(*results)
+    assert_same_gradients(model, eager)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(eager.named_buffers()))
+
+
+def test_a_branch_on_a_floating_input_has_a_graph_for_each_way() -> None:
+    eager = Floating()
+    model = ORTModule(copy.deepcopy(eager), options=Options(fallback="error"))
+    for size in (2, 3, 5):
+        for sign in (1, -1):
+            x = (sign * torch.rand(size, 4)).requires_grad_()
+            same_step(model, eager, x)
+            same_step(model, eager, x, torch.tensor(0.5, requires_grad=True))
+            same_step(model, eager, x, torch.tensor(0.0, requires_grad=True))
+    report = model.report()
+    assert report.fallback == "none" and len(report.exports) <= 12, report
+    assert any("not self.ready: is False" in export.reason for export in report.exports)
+
+
+def test_a_buffer_that_is_replaced_or_loaded_is_asked_anew() -> None:
+    eager = Floating()
+    model = ORTModule(copy.deepcopy(eager), options=Options(fallback="error"))
+    x = torch.rand(3, 4)
+    for _ in range(2):
+        same_step(model, eager, x)
+    for module in (model, eager):
+        module.ready = torch.tensor(0.0)
+    same_step(model, eager, x * 2)
+    for module in (model, eager):
+        module.load_state_dict({**module.state_dict(), "ready": torch.tensor(0.0)})
+    same_step(model, eager, x * 3)
+    same_step(model, eager, x * 4)
+    assert torch.equal(model.mean, (x * 3).mean(0)) and len(model.report().exports) == 2
 
 
 def from_activations(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -128,7 +215,7 @@ def by_chance(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tens
     return hidden.tanh() if (torch.rand(ids.shape) * ids).sum() > 1.0 else hidden
 
 
-@pytest.mark.parametrize("body", [from_the_module, from_activations])
+@pytest.mark.parametrize("body", [from_activations])
 def test_other_questions_are_left_to_pytorch(body: Callable[..., torch.Tensor]) -> None:
     with pytest.warns(UserWarning, match="runs in PyTorch"):
         model, eager = pair(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import warnings
 
 import pytest
@@ -44,6 +45,38 @@ def test_many_sizes_take_two_exports() -> None:
         check(model, eager, torch.randn(batch, 4))
     assert reasons(model) == ["first call", "size 0 of input 'input' changed from 5 to 3"]
     assert model.report().exports[1].dynamic != ()
+
+
+@pytest.mark.parametrize("sizes", [(1, 4, 2, 1, 7), (4, 1, 2, 7, 1), (2, 3, 1)])
+def test_a_size_of_one_takes_no_export_of_its_own(sizes: tuple[int, ...]) -> None:
+    model, eager = pair(mlp())
+    for rows in sizes:
+        x = torch.randn(rows, 4)
+        model(x).sum().backward()
+        eager(x).sum().backward()
+        assert_same_gradients(model, eager)
+    assert exports(model) == 2
+
+
+def test_sizes_of_which_one_is_one_in_either_call() -> None:
+    model, eager = pair(Lambda(lambda m, x, y: (m.linear(x) @ m.linear(y).t()).square().sum()))
+    for a, b in ((1, 3), (5, 1), (2, 2), (1, 1)):
+        x, y = torch.randn(a, 4), torch.randn(b, 4)
+        model(x, y).backward()
+        eager(x, y).backward()
+        assert_same_gradients(model, eager)
+    assert exports(model) == 2
+
+
+def test_many_random_sizes() -> None:
+    model, eager = pair(Lambda(lambda m, x: m.linear(x).cumsum(1).softmax(1)[:, -1].square().sum()))
+    draw = random.Random(0)
+    for _ in range(100):
+        x = torch.randn(draw.randint(1, 6), draw.randint(1, 9), 4)
+        model(x).backward()
+        eager(x).backward()
+    assert_same_gradients(model, eager, atol=1e-4)
+    assert exports(model) == 2
 
 
 def test_there_and_back_again_takes_two_exports() -> None:

@@ -56,7 +56,12 @@ def arange(c: Converter, *bounds: Any, start: Any = 0, end: Any = None, step: An
         end = bounds[0]
     elif bounds:
         start, end, step = (*bounds, step)[:3] if len(bounds) == 2 else bounds
-    return c.emit("Range", c.tensor(start, c.dtype), c.tensor(end, c.dtype), c.tensor(step, c.dtype))
+    bounds = (start, end, step)
+    if c.dtype == torch.float32 and any(isinstance(b, float) and not b.is_integer() for b in bounds):
+        # As torch does, in double precision: the bounds' rounding may change how many steps there are.
+        doubles = [c.tensor(b, torch.float64) for b in bounds]
+        return c.cast(c.helper("Range", doubles, torch.float64, c.shape), c.dtype)
+    return c.emit("Range", *(c.tensor(b, c.dtype) for b in bounds))
 
 
 @translates("eye", "eye.m")

@@ -1,0 +1,18 @@
+"""A few operators with PyTorch's own samples, at changing sizes; all: `python -m tests.conformance.torch_operators`."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("expecttest", reason="torch.testing's list of operators needs it")
+
+from tests.conformance.torch_operators import operators, run
+
+NAMES = ("add", "arange", "cat", "cumsum", "einsum", "index_put", "nn.functional.conv2d", "squeeze", "take_along_dim")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trains_as_eager_at_changing_sizes(name: str) -> None:
+    for entry in operators([name]):
+        state, why, ran = run(entry, 2)
+        assert state == "passed" and ran, why
