@@ -13,6 +13,8 @@
 namespace ortmodule {
 namespace {
 
+constexpr int64_t kLeastWork = 32768;  // elements that a thread is worth
+
 // What one element of the windows of a row holds: `from` is its place for the first window, the next ones follow
 // `stride` apart. As in ATen a later value counts if it is larger or no number.
 template <int known_stride>
@@ -80,7 +82,8 @@ std::pair<at::Tensor, at::Tensor> max_of_planes(const at::Tensor& x, const PoolA
   const float* from = x.const_data_ptr<float>();
   float* to = y.mutable_data_ptr<float>();
   int64_t* places = indices.mutable_data_ptr<int64_t>();
-  at::parallel_for(0, x.size(0) * x.size(1), 1, [&](int64_t begin, int64_t end) {
+  const int64_t grain = std::max<int64_t>(1, kLeastWork / (x.size(2) * x.size(3)));
+  at::parallel_for(0, x.size(0) * x.size(1), grain, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> where(columns.out);
     for (int64_t row = begin * rows.out; row < end * rows.out; ++row) {
       const float* plane = from + row / rows.out * rows.size * columns.size;
