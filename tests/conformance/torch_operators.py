@@ -24,10 +24,21 @@ from torch.utils import _pytree as pytree
 from ortmodule import Options, ORTModule
 
 # What they return is whatever the memory held, or is drawn: there is nothing to compare.
-_UNDEFINED = ("empty", "new_empty", "rand", "uniform", "cauchy", "exponential", "geometric", "log_normal", "normal")
+_UNDEFINED = (
+    "empty",
+    "new_empty",
+    "rand",
+    "uniform",
+    "cauchy",
+    "exponential",
+    "geometric",
+    "log_normal",
+    "normal",
+    "resize_",
+)
 _STARTS = (*_UNDEFINED, "bernoulli", "multinomial", "nn.functional.rrelu", "nn.functional.fractional_max_pool")
 # torch reads by the values of its arguments without a check: a smaller size may end the process, in eager as well.
-_UNCHECKED = ("nn.functional.ctc_loss",)
+_UNCHECKED = ("nn.functional.ctc_loss", "_segment_reduce")
 
 
 class _Given:
