@@ -11,13 +11,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
-#include <ctime>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
 #include <tuple>
 
 #include "base/status.h"
+#include "base/thread_clock.h"
 #include "ops/blas.h"
 
 namespace ortmodule {
@@ -62,20 +62,6 @@ at::Tensor by_aten(const at::Tensor& a, const at::Tensor& w, const at::Tensor& b
 constexpr double kLongSeconds = 0.01;
 constexpr double kClearLead = 1.5;
 
-// Time that this thread ran: it has its share of each product, and what else runs on the machine does not count.
-double thread_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-template <class F>
-double seconds_of(F&& product) {
-  const double start = thread_seconds();
-  product();
-  return thread_seconds() - start;
-}
-
 struct Timing {
   double aten = 1e30, onednn = 1e30;
   bool onednn_wins() const { return onednn * kClearGain < aten; }
@@ -90,8 +76,8 @@ Timing measure(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias,
   Timing timing;
   at::Tensor aten, onednn;
   for (int i = 0; i < rounds && !timing.is_clear(); ++i) {
-    timing.aten = std::min(timing.aten, seconds_of([&] { aten = by_aten(a, w, bias); }));
-    timing.onednn = std::min(timing.onednn, seconds_of([&] { onednn = by_onednn(a, w, bias); }));
+    timing.aten = std::min(timing.aten, thread_seconds_of([&] { aten = by_aten(a, w, bias); }));
+    timing.onednn = std::min(timing.onednn, thread_seconds_of([&] { onednn = by_onednn(a, w, bias); }));
   }
   result = timing.onednn_wins() ? std::move(onednn) : std::move(aten);
   return timing;

@@ -15,7 +15,7 @@ import contextlib
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -30,7 +30,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, guard_or_false, guar
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..errors import CaptureError
-from .regions import is_write, mutated_argument
+from .compat import storage_of
+from .regions import is_write
 from .settings import replaced
 from .sizes import Dim, SizePrinter, unbacked_symbols
 
@@ -177,25 +178,33 @@ def _lies_contiguous(fake: torch.Tensor) -> bool:
 
 def refuse_written_copies(program: torch.export.ExportedProgram) -> None:
     """Raises CaptureError where a possible copy, or what it is made of, is written: with a size of 1 both are one."""
-    written: set[int | None] = set()
-    copied: set[int | None] = set()
+    written: set[int] = set()
+    copied: set[int] = set()
     for node in program.graph.nodes:
         if node.op == "call_function" and is_write(node):
-            argument = node.args[mutated_argument(node.target) or 0]
-            written.add(_storage(argument))
+            written.update(_storages(_written(node)))
         elif (node.meta.get("custom") or {}).get(_MARK) or _copies(node):
-            copied.update((_storage(node), *map(_storage, node.all_input_nodes)))
+            copied.update(_storages([node, *node.all_input_nodes]))
     if not copied.isdisjoint(written):
         raise CaptureError("a tensor that `contiguous()` may or may not copy is written in place")
 
 
+def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes whose tensors an operator writes."""
+    given: list[Any] = []
+    for i, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value: Any = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+            given += value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in given if isinstance(one, torch.fx.Node)]
+
+
 def _copies(node: torch.fx.Node) -> bool:
-    return node.target is _ATEN.reshape.default and _storage(node) != _storage(node.args[0])
+    return node.target is _ATEN.reshape.default and _storages([node]) != _storages(node.args[:1])
 
 
-def _storage(node: Any) -> int | None:
-    fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    return fake.untyped_storage()._cdata if isinstance(fake, torch.Tensor) else None
+def _storages(nodes: Sequence[Any]) -> set[int]:
+    return {storage_of(n.meta["val"]) for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)}
 
 
 def conditions(

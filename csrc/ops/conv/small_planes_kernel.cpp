@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <ctime>
 #include <map>
 #include <mutex>
 #include <vector>
 
+#include "base/thread_clock.h"
 #include "ops/matmul_provider.h"
 
 namespace ortmodule {
@@ -142,19 +142,6 @@ Choices& choices() {
   return *lives_on;
 }
 
-double thread_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-template <class F>
-double seconds_of(F&& run) {
-  const double start = thread_seconds();
-  run();
-  return thread_seconds() - start;
-}
-
 }  // namespace
 
 bool has_small_planes(const at::Tensor& x, const at::Tensor& w, const ConvAttributes& a, c10::IntArrayRef y) {
@@ -202,8 +189,8 @@ ConvGradients faster_convolution(const at::Tensor& x, const at::Tensor& w, const
   ConvGradients one, other;
   double direct_seconds = 1e30, product_seconds = 1e30;
   for (int i = 0; i < kRounds; ++i) {
-    direct_seconds = std::min(direct_seconds, seconds_of([&] { one = direct(); }));
-    product_seconds = std::min(product_seconds, seconds_of([&] { other = product(); }));
+    direct_seconds = std::min(direct_seconds, thread_seconds_of([&] { one = direct(); }));
+    product_seconds = std::min(product_seconds, thread_seconds_of([&] { other = product(); }));
   }
   const bool wins = product_seconds * kClearGain < direct_seconds;
   const std::lock_guard<std::mutex> lock(choices().mutex);
