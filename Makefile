@@ -11,7 +11,7 @@ ARGS ?=
 PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 STAMPS := $(VENV)/.stamps
-CPP := $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+CPP := $(shell find csrc tests/cpp tests/device -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 PYTHON_DIRS := $(wildcard ortmodule graph_transition optim distributed examples benchmarks tests)
 
 .PHONY: help train test test-cpp test-python build lint mypy format wheel clean system setup

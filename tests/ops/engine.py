@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 
 import torch
 
 from ortmodule.testing.node_model import NodeModel, node_model
 
-from .driver import differentiated, tolerance_of, where
+from .driver import differentiated, reference_of, tolerance_of, where
 from .table import Case, Row
 
 
@@ -31,11 +32,11 @@ def run_engine(row: Row, case: Case, inputs: Sequence[torch.Tensor | None], devi
 def run_reference(
     row: Row, case: Case, inputs: Sequence[torch.Tensor | None], device: str = "cpu"
 ) -> tuple[torch.Tensor, ...]:
-    """PyTorch's outputs; tensors that the reference makes or takes from attributes are on `device` too."""
+    """The reference's outputs; tensors that the reference makes or takes from attributes are on `device` too."""
     attributes = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in case.attributes.items()}
+    moved = dataclasses.replace(case, attributes=attributes)
     with torch.device(device) if device != "cpu" else contextlib.nullcontext():
-        out = row.reference(*inputs, **attributes)
-    return (tuple(out) if isinstance(out, tuple | list) else (out,))[: case.outputs]
+        return reference_of(row, moved)(*inputs)
 
 
 def leaves(row: Row, case: Case, device: str = "cpu") -> list[torch.Tensor | None]:

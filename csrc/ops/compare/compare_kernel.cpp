@@ -25,6 +25,15 @@ Kernel binary(const Node&) {
   return [](KernelContext& c) { c.out(0, compute(c.in(0), c.in(1))); };
 }
 
+// Boolean logic allocates its result beside its first operand: a number of the host goes to the other's device.
+template <at::Tensor (*compute)(const at::Tensor&, const at::Tensor&)>
+Kernel logical(const Node&) {
+  return [](KernelContext& c) {
+    const at::Tensor &a = c.in(0), &b = c.in(1);
+    c.out(0, compute(a.is_cpu() && a.dim() == 0 ? a.to(b.device()) : a, b));
+  };
+}
+
 template <at::Tensor (*compute)(const at::Tensor&)>
 Kernel unary(const Node&) {
   return [](KernelContext& c) { c.out(0, compute(c.in(0))); };
@@ -35,9 +44,9 @@ ORTMODULE_KERNEL("", Less, "aten", binary<at::lt>).rare_types(RareTypes::kOrdere
 ORTMODULE_KERNEL("", LessOrEqual, "aten", binary<at::le>).rare_types(RareTypes::kOrdered);
 ORTMODULE_KERNEL("", Greater, "aten", binary<at::gt>).rare_types(RareTypes::kOrdered);
 ORTMODULE_KERNEL("", GreaterOrEqual, "aten", binary<at::ge>).rare_types(RareTypes::kOrdered);
-ORTMODULE_KERNEL("", And, "aten", binary<at::logical_and>);
-ORTMODULE_KERNEL("", Or, "aten", binary<at::logical_or>);
-ORTMODULE_KERNEL("", Xor, "aten", binary<at::logical_xor>);
+ORTMODULE_KERNEL("", And, "aten", logical<at::logical_and>);
+ORTMODULE_KERNEL("", Or, "aten", logical<at::logical_or>);
+ORTMODULE_KERNEL("", Xor, "aten", logical<at::logical_xor>);
 ORTMODULE_KERNEL("", Not, "aten", unary<at::logical_not>);
 ORTMODULE_KERNEL("", IsNaN, "aten", unary<at::isnan>);
 

@@ -1,6 +1,7 @@
 // Kernels of LSTMTraining, GRUTraining and their gradients: RecurrentLayer's, with gates in the standard's order.
 //
-// The order changes by a copy of the weights, which these operators' graphs can afford.
+// The order changes by a copy of the weights, which these operators' graphs can afford. On another device the tensors
+// go to the host and the results come back: a graph of another tool may hold these operators, capture makes none.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
@@ -32,6 +33,8 @@ at::Tensor reordered(const at::Tensor& t, const Order& order, int64_t axis) {
   return at::cat(out, axis);
 }
 
+at::Tensor on_host(const at::Tensor& t) { return t.defined() ? t.cpu() : t; }
+
 struct Training {
   CellKind cell;
   bool reverse_only, both;
@@ -51,7 +54,9 @@ struct Training {
     ORTMODULE_CHECK(w.dim() == 3 && r.dim() == 3 && w.size(0) == directions() && r.size(0) == directions(), kRuntime,
                     "[", cell == CellKind::kLstm ? "LSTM" : "GRU", "Training] W ", w.sizes(), " and R ", r.sizes(),
                     " are not for ", directions(), " directions (", name, ")");
-    LayerInputs in{x, reordered(w[d], to_torch(), 0), reordered(r[d], to_torch(), 0), {}, {}, {}, {}, {}};
+    LayerInputs in{
+        on_host(x), on_host(reordered(w[d], to_torch(), 0)), on_host(reordered(r[d], to_torch(), 0)), {}, {}, {}, {},
+        {}};
     ORTMODULE_CHECK(!b.defined() || (b.dim() == 2 && b.size(0) == directions() && b.size(1) == 2 * w.size(1)), kRuntime,
                     "expected B of ", directions(), " x ", 2 * w.size(1), ", got ", b.sizes(), " (", name, ")");
     for (const at::Tensor& state : {h0, c0})
@@ -59,11 +64,11 @@ struct Training {
                       "expected a state for ", directions(), " directions, got ", state.sizes(), " (", name, ")");
     if (b.defined()) {
       const auto halves = b[d].chunk(2, 0);
-      in.b_ih = reordered(halves[0], to_torch(), 0);
-      in.b_hh = reordered(halves[1], to_torch(), 0);
+      in.b_ih = on_host(reordered(halves[0], to_torch(), 0));
+      in.b_hh = on_host(reordered(halves[1], to_torch(), 0));
     }
-    if (h0.defined()) in.h0 = h0[d];
-    if (c0.defined()) in.c0 = c0[d];
+    if (h0.defined()) in.h0 = on_host(h0[d]);
+    if (c0.defined()) in.c0 = on_host(c0[d]);
     check_layer(form(d), in, name);
     return in;
   }
@@ -84,13 +89,14 @@ Kernel make_training(const Node& node) {
       gates.push_back(
           reordered(lstm ? out.gates : out.gates.narrow(-1, 0, out.gates.size(-1) / 4 * 3), layer.from_torch(), -1));
     }
-    c.out(0, at::stack(all, 1));
-    c.out(1, at::stack(last, 0));
+    const auto back = [&](const at::Tensor& t) { return t.to(c.in(0).device()); };
+    c.out(0, back(at::stack(all, 1)));
+    c.out(1, back(at::stack(last, 0)));
     if (lstm) {
-      c.out(2, at::stack(last_cells, 0));
-      c.out(3, at::stack(cells, 1));
+      c.out(2, back(at::stack(last_cells, 0)));
+      c.out(3, back(at::stack(cells, 1)));
     }
-    c.out(lstm ? 4 : 2, at::stack(gates, 1));
+    c.out(lstm ? 4 : 2, back(at::stack(gates, 1)));
   };
 }
 
@@ -117,7 +123,7 @@ Kernel make_grad(const Node& node) {
         ORTMODULE_CHECK(c.in(i).dim() == (axis == 1 ? 4 : 3) && c.in(i).size(axis) == layer.directions(), kRuntime,
                         "input ", i, " of shape ", c.in(i).sizes(), " is not for ", layer.directions(), " directions (",
                         layer.name, ")");
-        return c.in(i).select(axis, d);
+        return on_host(c.in(i).select(axis, d));
       };
       const LayerInputs in = layer.inputs(d, c.in(0), c.in(1), c.in(2), lstm ? at::Tensor() : c.in_or_undefined(3),
                                           c.in_or_undefined(lstm ? 4 : 5), lstm ? c.in_or_undefined(5) : at::Tensor());
@@ -139,9 +145,10 @@ Kernel make_grad(const Node& node) {
       if (c.wants(4)) sums[4].push_back(g[5]);
       if (lstm && c.wants(5)) sums[5].push_back(g[6]);
     }
-    if (c.wants(0)) c.out(0, layer.both ? sums[0][0].add(sums[0][1]) : sums[0][0]);
+    const auto back = [&](const at::Tensor& t) { return t.to(c.in(0).device()); };
+    if (c.wants(0)) c.out(0, back(layer.both ? sums[0][0].add(sums[0][1]) : sums[0][0]));
     for (size_t i = 1; i < 6; ++i)
-      if (!sums[i].empty()) c.out(i, at::stack(sums[i], 0));
+      if (!sums[i].empty()) c.out(i, back(at::stack(sums[i], 0)));
   };
 }
 
