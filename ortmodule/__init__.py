@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import torch  # noqa: F401  its libraries must be loaded before ours
 
 from .environment import check_build
@@ -52,3 +55,16 @@ __all__ = [
     "profile",
     "release_memory",
 ]
+
+_ON_DEMAND = ("debug", "distributed", "graph_transition", "optim", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    """Submodules that most programs do without are imported when they are first asked for."""
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_DEMAND})

@@ -4,6 +4,7 @@
 // computed and copied back. Its memory is mapped without access, and opened only while such a copy runs, so that a
 // kernel that reads or writes device memory from the host ends the process, as it would fail on a GPU. Like a GPU it
 // has an autograd thread of its own and 0-d results that must be asked for. Not here: streams, events and timing.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorOperators.h>
@@ -159,6 +160,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    return at::detail::getDefaultCPUGenerator();
+  }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     at::DataPtr data = storage.allocator()->allocate(bytes);
     if (storage.data()) allocator.copy_data(data.get(), storage.data(), std::min(bytes, storage.nbytes()));
