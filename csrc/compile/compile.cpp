@@ -11,6 +11,7 @@
 #include "ops/registry.h"
 #include "ops/resolve.h"
 #include "ops/upgrade.h"
+#include "plan/constant_placement.h"
 #include "plan/execution_plan.h"
 #include "runtime/constant_evaluator.h"
 #include "transforms/fuse.h"
@@ -219,6 +220,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
     resolve(*graph, {.infer = false});
     log.done("fusion", *graph);
   }
+  if (!options.device.is_cpu()) separate_constants(*graph);
   dxs = gradient_outputs(*graph, forward_outputs, gradient.dxs);
 
   auto slots = std::make_shared<SlotTable>();
@@ -277,6 +279,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
         fuse(*copy);
         resolve(*copy, {.infer = false});
       }
+      if (!options.device.is_cpu()) separate_constants(*copy);
       const std::vector<NodeArg*> partial_dxs = gradient_outputs(*copy, forward_outputs, partial.dxs);
       // dys of the variant, spread to all ys.
       std::vector<NodeArg*> dys(mask.size(), nullptr);

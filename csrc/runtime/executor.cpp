@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -16,21 +17,12 @@
 #include "device/small_blocks.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
+#include "plan/constant_placement.h"
 #include "runtime/kernel_clock.h"
 #include "runtime/subgraph_runner.h"
 
 namespace ortmodule {
 namespace {
-
-// Whether every reader of a constant reads it on the host; 0-d constants stay there too, torch broadcasts them.
-bool stays_on_host(const NodeArg& value) {
-  if (value.constant()->dims.empty()) return true;
-  for (const Use& use : value.uses()) {
-    const FormalInput* formal = use.node->record()->formal_input(use.index);
-    if (!formal || !formal->host) return false;
-  }
-  return true;
-}
 
 std::atomic<int> profilers{0};
 
@@ -110,9 +102,11 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
       steps_[at].emits.push_back(emit);
     ready_after_[i] = at < 0 ? steps_.size() : static_cast<size_t>(at) + 1;
   }
+  std::optional<ConstantPlacement> placement;
+  if (!device_.is_cpu() && !steps_.empty()) placement.emplace(steps_[0].step->node->graph());
   for (const auto& [slot, value] : plan_.constants) {
-    at::Tensor tensor = tensor_from(*value->constant());
-    constants_.emplace_back(slot, stays_on_host(*value) ? tensor : tensor.to(device_));
+    const at::Tensor tensor = tensor_from(*value->constant());
+    constants_.emplace_back(slot, placement && placement->on_host(*value) ? tensor : tensor.to(device_));
   }
 }
 
