@@ -508,10 +508,10 @@ class GraphTransitionManager:
 
     def _save_stages(self, session: _C.Session, mode: str) -> None:
         for number, stage in enumerate(session.stage_names()):
-            path = f"{self._debug.save_path}/{self._debug.onnx_prefix}_{number:02d}_{stage}_{mode}.onnx"
+            path = Path(self._debug.save_path) / f"{self._debug.onnx_prefix}_{number:02d}_{stage}_{mode}.onnx"
             with open(path, "wb") as file:
                 file.write(session.stage_model(stage))
-        path = f"{self._debug.save_path}/{self._debug.onnx_prefix}_portable_{mode}.onnx"
+        path = Path(self._debug.save_path) / f"{self._debug.onnx_prefix}_portable_{mode}.onnx"
         try:
             model = session.stage_model("resolved", portable=True)
         except ORTModuleError as error:

@@ -1,5 +1,7 @@
-"""Runs benchmarks/gpu_units.py on the guarded device: `python -m tests.device operators --out results.jsonl`.
+"""Runs a part of the checks on the guarded device: `python -m tests.device operators --out results.jsonl`.
 
+operators, models: benchmarks/gpu_units.py, without bfloat16, of which the device knows no more than the CPU.
+features: features.py.
 In a process of its own, since an access to the device's memory from the host ends it. Not here: the device
 (guarded_device.cpp), and what the results must be (test_guarded_device.py).
 """
@@ -45,8 +47,13 @@ def register() -> None:
 if __name__ == "__main__":
     faulthandler.enable()
     register()
+    if sys.argv[1:2] == ["features"]:
+        from . import features
+
+        del sys.argv[1]
+        sys.exit(features.main())
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import gpu_units
 
-    sys.argv[1:] = [*sys.argv[1:], "--device", NAME, "--no-bf16"]
+    sys.argv += ["--device", NAME, "--no-bf16"]
     sys.exit(gpu_units.main())

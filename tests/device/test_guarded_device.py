@@ -1,4 +1,4 @@
-"""Every operator sample and every model family on a device whose memory the host cannot touch.
+"""Operator samples, model families and what else a step needs, on a device whose memory the host cannot touch.
 
 What a GPU would refuse is found here without one: kernels that read device memory from the host, tensors of both
 devices in one operator, gradients that autograd's own device thread computes. Numbers are compared with eager's on the
@@ -20,7 +20,7 @@ from .__main__ import LIBRARY, ROOT
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="build/libguarded_device.so is built by `make test`")
 
 
-@pytest.mark.parametrize(("part", "least"), [("operators", 300), ("models", 13)])
+@pytest.mark.parametrize(("part", "least"), [("operators", 300), ("models", 13), ("features", 8)])
 def test_everything_runs_without_touching_device_memory(part: str, least: int, tmp_path: Path) -> None:
     out = tmp_path / "units.jsonl"
     command = [sys.executable, "-m", "tests.device", part, "--out", str(out)]

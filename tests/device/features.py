@@ -1,0 +1,199 @@
+"""What a step needs beside kernels, on the guarded device: `python -m tests.device features --out results.jsonl`.
+
+Each module is trained beside eager on the same device for a few steps; losses, gradients and their devices must agree.
+Not here: operators and models (benchmarks/gpu_units.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import ortmodule
+
+DEVICE = "guarded"
+Inputs = Callable[[int], Sequence[torch.Tensor]]
+
+
+class Branch(nn.Module):
+    """One of two layers, by the sign of the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.first(x) if x.sum() > 0 else self.second(x)).pow(2).mean()
+
+
+class Chosen(nn.Module):
+    """As many rows as the data say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.sum(-1) > 0
+        return self.linear(x[mask]).sum() + self.linear(x)[mask.nonzero()[:, 0]].mean()
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 8, padding_idx=0)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        return self.attention(x, x, x, key_padding_mask=mask)[0].pow(2).mean()
+
+
+class Numbers(nn.Module):
+    """Numbers and tables that are no parameters, beside the device's tensors and as sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        table = torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device)
+        y = self.linear(x) + table * torch.arange(x.shape[0], device=x.device)[:, None]
+        y = y.scatter(1, torch.zeros_like(y[:, :1], dtype=torch.int64), 1.0)
+        return (torch.where(y > 0, y, torch.tensor(0.5, device=x.device)) + self.steps.exp()).mean()
+
+
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: F.dropout(self.linear(y).relu(), 0.3), x, use_reentrant=False).sum()
+
+
+class Classified(nn.Module):
+    """A table tied to the projection, ignored labels and weights of classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        scores = F.linear(self.embedding(tokens), self.embedding.weight).flatten(0, 1)
+        return F.cross_entropy(scores, labels.flatten(), weight, label_smoothing=0.1)
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+        return dy * 3
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Tripled.apply(self.linear(x)).sum()
+
+
+def rows(step: int) -> list[torch.Tensor]:
+    return [torch.randn(3 + step, 4) + (1 if step % 2 else -1)]
+
+
+def tokens_and_mask(step: int) -> list[torch.Tensor]:
+    n = 5 + step
+    return [torch.randint(0, 10, (3, n)), torch.arange(n)[None] > torch.tensor([[3], [2], [4]])]
+
+
+def labelled(step: int) -> list[torch.Tensor]:
+    labels = torch.randint(0, 50, (3, 7 + step))
+    return [
+        torch.randint(0, 50, labels.shape),
+        labels.masked_fill(torch.rand(labels.shape) < 0.6, -100),
+        torch.rand(50),
+    ]
+
+
+CASES: list[tuple[Callable[[], nn.Module], Inputs]] = [
+    (Branch, rows),
+    (Chosen, lambda step: [torch.randn(8 + step, 4)]),
+    (Masked, tokens_and_mask),
+    (Numbers, rows),
+    (Recomputed, rows),
+    (Classified, labelled),
+    (Custom, rows),
+]
+
+
+def compare(make: Callable[[], nn.Module], inputs: Inputs) -> None:
+    """Four steps of two sizes and more; every other step adds to the gradients of the one before."""
+    theirs = make().to(DEVICE)
+    module = copy.deepcopy(theirs)
+    ours = ortmodule.ORTModule(module, options=ortmodule.Options(dropout="torch"))
+    for step in range(4):
+        given = [x.to(DEVICE) for x in inputs(step)]
+        if step % 2 == 0:
+            theirs.zero_grad()
+            ours.zero_grad()
+        torch.manual_seed(step)
+        want = theirs(*given)
+        torch.manual_seed(step)
+        got = ours(*given)
+        want.backward()
+        got.backward()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        for (name, p), q in zip(theirs.named_parameters(), module.parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None), f"the gradient of {name} exists in one only"
+            if p.grad is not None:
+                torch.testing.assert_close(q.grad, p.grad, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+    assert ours.report().fallback == "none", ours.report().fallback_reason
+
+
+def moves() -> None:
+    """A module that changes devices is captured for each, and its gradients follow."""
+    module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    ours = ortmodule.ORTModule(module)
+    for device in ("cpu", DEVICE, "cpu", DEVICE):
+        ours.to(device).zero_grad()
+        ours(torch.randn(3, 4, device=device)).sum().backward()
+        assert {p.grad.device.type for p in module.parameters() if p.grad is not None} == {device}
+    assert len(ours.report().exports) == 2
+
+
+def main() -> int:
+    """Appends a line of JSON per feature to --out, as gpu_units.py does per unit."""
+    parser = argparse.ArgumentParser(description="What a step needs beside kernels, on the guarded device.")
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    checks = [(make.__name__, lambda m=make, i=inputs: compare(m, i)) for make, inputs in CASES] + [("moves", moves)]
+    with open(args.out, "a") as out:
+        for index, (name, check) in enumerate(checks):
+            print(json.dumps({"begins": index, "unit": name}), file=out, flush=True)
+            torch.manual_seed(0)
+            failures = {}
+            try:
+                check()
+            except Exception:
+                failures["check"] = traceback.format_exc()[-1500:]
+            print(json.dumps({"index": index, "unit": name, "failures": failures}), file=out, flush=True)
+    return 0
