@@ -1,8 +1,8 @@
 // Float products straight through torch's own BLAS, or through packed_product.h where that is the better one.
 //
 // at::mm and at::linear find out about types, layouts, aliases and names before they call the BLAS: some microseconds,
-// more than the product itself where a layer is narrow. Only *_kernel.cpp files include this header. Not here: which way
-// a product goes (matmul_provider.h, which is who calls this).
+// more than the product itself where a layer is narrow. Only *_kernel.cpp files include this header. Not here: which
+// way a product goes (matmul_provider.h, which is who calls this).
 #pragma once
 
 #include <ATen/core/Tensor.h>

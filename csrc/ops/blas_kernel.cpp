@@ -79,7 +79,8 @@ Sgemm* sgemm() {
 
 // `rows`: which axis of a counts the rows of the result.
 at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b, bool packed) {
-  if ((!packed && !sgemm()) || a.dim() != 2 || b.dim() != 2 || !plain(a) || !plain(b) || a.size(1 - rows) != b.size(0)) return {};
+  if ((!packed && !sgemm()) || a.dim() != 2 || b.dim() != 2 || !plain(a) || !plain(b) || a.size(1 - rows) != b.size(0))
+    return {};
   const int64_t m = a.size(rows), k = b.size(0), n = b.size(1);
   Operand left, right;
   if (!fits(m) || !fits(n) || !fits(k) ||
@@ -105,7 +106,8 @@ at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b, boo
 bool is_flat_product(int64_t m, int64_t n) { return m <= kFlatRows && n >= kFlatColumns; }
 
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed) {
-  if ((!packed && !sgemm()) || a.dim() < 1 || w.dim() != 2 || !plain(a) || !plain(w) || a.size(-1) != w.size(1)) return {};
+  if ((!packed && !sgemm()) || a.dim() < 1 || w.dim() != 2 || !plain(a) || !plain(w) || a.size(-1) != w.size(1))
+    return {};
   if (!(a.dim() == 2 || a.is_contiguous())) return {};
   if (bias.defined() && !(plain(bias) && bias.dim() == 1 && bias.is_contiguous() && bias.size(0) == w.size(0)))
     return {};

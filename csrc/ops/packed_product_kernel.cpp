@@ -1,7 +1,7 @@
 // packed_product of packed_product.h: blocks that fit the caches, tiles of 6 x 16 that fit AVX2's registers.
 //
-// The scheme is Goto's and BLIS's: a block of b is packed into panels of 16 columns, a block of a into panels of 6 rows,
-// and each pair of panels makes one tile of c. Zeros fill up the last panels, so that every panel is whole.
+// The scheme is Goto's and BLIS's: a block of b is packed into panels of 16 columns, a block of a into panels of 6
+// rows, and each pair of panels makes one tile of c. Zeros fill up the last panels, so that every panel is whole.
 #include "ops/packed_product.h"
 
 #include <ATen/Parallel.h>
@@ -62,12 +62,18 @@ AVX2_INLINE void tile(int64_t k, const float* a, const float* b, const float* st
 AVX2 void whole_tile(int64_t rows, int64_t k, const float* a, const float* b, const float* start, int64_t start_row,
                      float* c, int64_t ld) {
   switch (rows) {
-    case 6: return tile<6>(k, a, b, start, start_row, c, ld);
-    case 5: return tile<5>(k, a, b, start, start_row, c, ld);
-    case 4: return tile<4>(k, a, b, start, start_row, c, ld);
-    case 3: return tile<3>(k, a, b, start, start_row, c, ld);
-    case 2: return tile<2>(k, a, b, start, start_row, c, ld);
-    default: return tile<1>(k, a, b, start, start_row, c, ld);
+    case 6:
+      return tile<6>(k, a, b, start, start_row, c, ld);
+    case 5:
+      return tile<5>(k, a, b, start, start_row, c, ld);
+    case 4:
+      return tile<4>(k, a, b, start, start_row, c, ld);
+    case 3:
+      return tile<3>(k, a, b, start, start_row, c, ld);
+    case 2:
+      return tile<2>(k, a, b, start, start_row, c, ld);
+    default:
+      return tile<1>(k, a, b, start, start_row, c, ld);
   }
 }
 
@@ -246,8 +252,7 @@ bool has_packed_product() {
 
 bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads) {
   // With AVX-512 oneDNN is twice as fast as either.
-  static const bool here =
-      has_packed_product() && !__builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
+  static const bool here = has_packed_product() && !__builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
   if (!here || threads > kMostThreads || m * n * k < kLeastPart * threads) return false;
   const bool flat = m >= 16 && m <= 128 && n >= 2048, thin = k >= 16 && k <= 96 && m * n >= int64_t{1} << 20;
   return threads > 1 ? m >= 16 && n >= 16 && k >= 16 : flat || thin;
@@ -258,8 +263,10 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, con
   if (m <= 0 || n <= 0) return;
   if (k <= 0) {
     for (int64_t i = 0; i < m; ++i) {
-      if (!start) std::fill_n(c + i * ld, n, 0.0f);
-      else if (start != c) std::copy_n(start + i * start_row, n, c + i * ld);
+      if (!start)
+        std::fill_n(c + i * ld, n, 0.0f);
+      else if (start != c)
+        std::copy_n(start + i * start_row, n, c + i * ld);
     }
     return;
   }

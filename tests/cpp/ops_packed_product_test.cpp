@@ -103,11 +103,12 @@ TEST_F(PackedProduct, LeavesNaNAndInfinityInTheirRowAndColumn) {
   b[4 * n + 17] = std::numeric_limits<float>::infinity();
   std::vector<float> c(m * n);
   packed_product(m, n, k, {a.data(), k, 1}, {b.data(), n, 1}, nullptr, 0, c.data(), n);
-  for (int64_t i = 0; i < m; ++i)
+  for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       EXPECT_EQ(std::isnan(c[i * n + j]), i == 3) << i << " " << j;
-      if (i != 3) EXPECT_EQ(std::isinf(c[i * n + j]), j == 17) << i << " " << j;
+      EXPECT_EQ(std::isinf(c[i * n + j]), i != 3 && j == 17) << i << " " << j;
     }
+  }
 }
 
 }  // namespace
