@@ -255,7 +255,8 @@ bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads) {
   static const bool here = has_packed_product() && !__builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
   if (!here || threads > kMostThreads || m * n * k < kLeastPart * threads) return false;
   const bool flat = m >= 16 && m <= 128 && n >= 2048, thin = k >= 16 && k <= 96 && m * n >= int64_t{1} << 20;
-  return threads > 1 ? m >= 16 && n >= 16 && k >= 16 : flat || thin;
+  // With few columns it takes as long to pack a as to multiply it.
+  return threads > 1 ? m >= 16 && n >= 96 && k >= 16 : flat || thin;
 }
 
 void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, const StridedMatrix& b, const float* start,
