@@ -1,8 +1,8 @@
-// Small float products straight through torch's own BLAS.
+// Float products straight through torch's own BLAS, or through packed_product.h where that is the better one.
 //
 // at::mm and at::linear find out about types, layouts, aliases and names before they call the BLAS: some microseconds,
-// more than the product itself where a layer is narrow. Only *_kernel.cpp files include this header. Not here: products
-// that are worth a choice of library (matmul_provider.h, which is who calls this).
+// more than the product itself where a layer is narrow. Only *_kernel.cpp files include this header. Not here: which
+// way a product goes (matmul_provider.h, which is who calls this).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,17 +10,18 @@
 namespace ortmodule {
 
 // Each is undefined where it does not apply: operands that are not float matrices on the CPU that a BLAS can read in
-// place, a bias that is not a contiguous row, a torch whose library exports no BLAS.
+// place, a bias that is not a contiguous row, a torch whose library exports no BLAS. `packed`: by our own
+// packed_product, of whose kind they must be; the bits are its own then.
 
 // a [M, K] times b [K, N]: contiguous [M, N], with at::mm's bits.
-at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b);
+at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b, bool packed);
 // The same with a [K, M], without a view of its transpose.
-at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b);
+at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b, bool packed);
 // Whether a [M, K] times w transposed, w [N, K], goes faster in strips of columns than in one call: few rows, many
 // columns (scores over a vocabulary for the labelled rows, say), where the BLAS reads w badly.
 bool is_flat_product(int64_t m, int64_t n);
 // a [..., K] times w transposed, w [N, K], plus bias [N] where defined: contiguous [..., N], with at::linear's bits
 // where that is not flat.
-at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias);
+at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed);
 
 }  // namespace ortmodule

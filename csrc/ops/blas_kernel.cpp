@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "ops/packed_product.h"
+
 #if defined(__unix__) || defined(__APPLE__)
 #include <dlfcn.h>
 #define ORTMODULE_HAS_DLFCN
@@ -35,6 +37,8 @@ struct Operand {
   const float* data = nullptr;
   int leading = 0;
   bool by_rows = true;
+
+  StridedMatrix matrix() const { return {data, by_rows ? leading : 1, by_rows ? 1 : leading}; }
 };
 
 bool plain(const at::Tensor& t) {
@@ -74,8 +78,9 @@ Sgemm* sgemm() {
 }
 
 // `rows`: which axis of a counts the rows of the result.
-at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b) {
-  if (!sgemm() || a.dim() != 2 || b.dim() != 2 || !plain(a) || !plain(b) || a.size(1 - rows) != b.size(0)) return {};
+at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b, bool packed) {
+  if ((!packed && !sgemm()) || a.dim() != 2 || b.dim() != 2 || !plain(a) || !plain(b) || a.size(1 - rows) != b.size(0))
+    return {};
   const int64_t m = a.size(rows), k = b.size(0), n = b.size(1);
   Operand left, right;
   if (!fits(m) || !fits(n) || !fits(k) ||
@@ -83,20 +88,26 @@ at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b) {
       !read(b.const_data_ptr<float>(), k, n, b.stride(0), b.stride(1), right))
     return {};
   at::Tensor c(at::detail::empty_cpu({m, n}, at::kFloat));
-  multiply(sgemm(), m, n, k, left, right, c.mutable_data_ptr<float>(), false, n);
+  if (packed)
+    packed_product(m, n, k, left.matrix(), right.matrix(), nullptr, 0, c.mutable_data_ptr<float>(), n);
+  else
+    multiply(sgemm(), m, n, k, left, right, c.mutable_data_ptr<float>(), false, n);
   return c;
 }
 
 }  // namespace
 
-at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b) { return product(a, 0, b); }
+at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b, bool packed) { return product(a, 0, b, packed); }
 
-at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b) { return product(a, 1, b); }
+at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b, bool packed) {
+  return product(a, 1, b, packed);
+}
 
 bool is_flat_product(int64_t m, int64_t n) { return m <= kFlatRows && n >= kFlatColumns; }
 
-at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
-  if (!sgemm() || a.dim() < 1 || w.dim() != 2 || !plain(a) || !plain(w) || a.size(-1) != w.size(1)) return {};
+at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed) {
+  if ((!packed && !sgemm()) || a.dim() < 1 || w.dim() != 2 || !plain(a) || !plain(w) || a.size(-1) != w.size(1))
+    return {};
   if (!(a.dim() == 2 || a.is_contiguous())) return {};
   if (bias.defined() && !(plain(bias) && bias.dim() == 1 && bias.is_contiguous() && bias.size(0) == w.size(0)))
     return {};
@@ -110,6 +121,11 @@ at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tenso
   sizes.back() = n;
   at::Tensor c(at::detail::empty_cpu(sizes, at::kFloat));
   float* out = c.mutable_data_ptr<float>();
+  if (packed) {
+    packed_product(m, n, k, left.matrix(), right.matrix(), bias.defined() ? bias.const_data_ptr<float>() : nullptr, 0,
+                   out, n);
+    return c;
+  }
   if (bias.defined()) {
     const float* row = bias.const_data_ptr<float>();
     for (int64_t i = 0; i < m; ++i) std::copy_n(row, n, out + i * n);

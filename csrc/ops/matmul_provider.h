@@ -3,7 +3,8 @@
 // ATen sends float products on the CPU to MKL, which takes its AVX2 path on processors of other makers; oneDNN, which
 // torch carries too, is twice as fast there and slower elsewhere. So it is measured: once per process whether oneDNN
 // gains anything at all, and then per shape class on the first product of that class. Everything but float products on
-// the CPU is ATen's, as are all products under torch.use_deterministic_algorithms, whose bits may not hang on a clock.
+// the CPU is ATen's, as are all products under torch.use_deterministic_algorithms, whose bits are those of eager.
+// Where oneDNN cannot win by twice the vector width (AVX2 alone), packed_product.h takes large products by a rule.
 // Not here: batched products, convolutions (ATen's are oneDNN's already).
 #pragma once
 

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "base/thread_clock.h"
 #include "ops/blas.h"
+#include "ops/packed_product.h"
 
 namespace ortmodule {
 namespace {
@@ -54,7 +55,7 @@ at::Tensor by_onednn(const at::Tensor& a, const at::Tensor& w, const at::Tensor&
 
 at::Tensor by_aten(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
   if (w.dim() == 2 && w.size(1) > 0 && is_flat_product(a.numel() / w.size(1), w.size(0)))
-    if (at::Tensor out = blas_linear(a, w, bias); out.defined()) return out;
+    if (at::Tensor out = blas_linear(a, w, bias, false); out.defined()) return out;
   return bias.defined() ? at::linear(a, w, bias) : at::linear(a, w);
 }
 
@@ -133,8 +134,16 @@ bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor&
   return choice;
 }
 
-// `columns`: of the result.
-bool is_small(const at::Tensor& a, int64_t columns) { return a.numel() * columns < kSmallProduct; }
+// How a product a [m, k] times b [k, n] goes past the dispatcher.
+enum class Direct { kNo, kBlas, kPacked };
+
+Direct direct_way(int64_t m, int64_t n, int64_t k) {
+  if (current == MatmulProvider::kOneDnn) return Direct::kNo;
+  if (current == MatmulProvider::kAuto && packed_product_is_best(m, n, k, at::get_num_threads()) &&
+      !at::globalContext().deterministicAlgorithms())
+    return Direct::kPacked;
+  return m * n * k < kSmallProduct ? Direct::kBlas : Direct::kNo;
+}
 
 // `result`: the product, where it had to be measured.
 bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, at::Tensor& result) {
@@ -142,7 +151,7 @@ bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tenso
     return false;
   if (a.numel() == 0 || w.numel() == 0 || !onednn()) return false;
   if (current == MatmulProvider::kOneDnn) return true;
-  if (is_small(a, w.size(0)) || at::globalContext().deterministicAlgorithms()) return false;
+  if (a.numel() * w.size(0) < kSmallProduct || at::globalContext().deterministicAlgorithms()) return false;
   return measured_choice(a, w, bias, result);
 }
 
@@ -160,8 +169,9 @@ MatmulScope::MatmulScope(MatmulProvider provider) : outer_(std::exchange(current
 MatmulScope::~MatmulScope() { current = outer_; }
 
 at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
-  if (current != MatmulProvider::kOneDnn && is_small(a, w.size(0)))
-    if (at::Tensor out = blas_linear(a, w, bias); out.defined()) return out;
+  const int64_t k = w.size(-1), n = w.numel() / std::max<int64_t>(k, 1), m = a.numel() / std::max<int64_t>(k, 1);
+  if (const Direct way = direct_way(m, n, k); way != Direct::kNo)
+    if (at::Tensor out = blas_linear(a, w, bias, way == Direct::kPacked); out.defined()) return out;
   at::Tensor result;
   const bool onednn = by_onednn_is_best(a, w, bias, result);
   if (result.defined()) return result;
@@ -169,8 +179,8 @@ at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Te
 }
 
 at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
-  if (current != MatmulProvider::kOneDnn && is_small(a, b.size(1)))
-    if (at::Tensor out = blas_product(a, b); out.defined()) return out;
+  if (const Direct way = direct_way(a.size(0), b.size(1), a.size(1)); way != Direct::kNo)
+    if (at::Tensor out = blas_product(a, b, way == Direct::kPacked); out.defined()) return out;
   const at::Tensor w = b.t();
   at::Tensor result;
   const bool onednn = by_onednn_is_best(a, w, {}, result);
@@ -179,8 +189,8 @@ at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b) {
-  if (current != MatmulProvider::kOneDnn && is_small(a, b.size(1)))
-    if (at::Tensor out = blas_transposed_product(a, b); out.defined()) return out;
+  if (const Direct way = direct_way(a.size(1), b.size(1), a.size(0)); way != Direct::kNo)
+    if (at::Tensor out = blas_transposed_product(a, b, way == Direct::kPacked); out.defined()) return out;
   return matrix_product(a.t(), b);
 }
 

@@ -36,7 +36,7 @@ def gradients(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[tor
 
 
 @pytest.mark.parametrize("matmul", ["auto", "aten", pytest.param("onednn", marks=needs_onednn)])
-@pytest.mark.parametrize("sizes", [(3, 5, 16), (7, 64), (4, 64, 192), (0, 5, 16), (1, 1, 16)])
+@pytest.mark.parametrize("sizes", [(3, 5, 16), (7, 64), (4, 64, 192), (3, 131, 384), (0, 5, 16), (1, 1, 16)])
 def test_every_provider_gives_eagers_numbers(matmul, sizes):
     torch.manual_seed(0)
     module = Products(sizes[-1])
@@ -48,6 +48,21 @@ def test_every_provider_gives_eagers_numbers(matmul, sizes):
     torch.testing.assert_close(got[0], want[0], equal_nan=True)
     for g, w in zip(got[1], want[1], strict=True):
         torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_two_runs_have_the_same_bits_on_any_number_of_threads(threads: int) -> None:
+    torch.manual_seed(0)
+    module, x = Products(384), torch.randn(393, 384)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        first, second = (gradients(ORTModule(copy.deepcopy(module)), x) for _ in range(2))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(first[0], second[0])
+    for a, b in zip(first[1], second[1], strict=True):
+        assert torch.equal(a, b)
 
 
 def test_deterministic_algorithms_give_the_same_bits_as_eager():

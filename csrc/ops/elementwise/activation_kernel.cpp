@@ -1,6 +1,5 @@
-// ATen kernels of the smooth activations. Gradient kernels write over dY where it is theirs to take.
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
+// ATen kernels of the smooth activations; Gelu's are in gelu_kernel.cpp. Gradient kernels write over dY where it is
+// theirs to take.
 #include <ATen/ops/mish.h>
 #include <ATen/ops/mish_backward.h>
 #include <ATen/ops/mul.h>
@@ -13,31 +12,10 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 
-#include "base/status.h"
 #include "ops/elementwise/unary_kernel.h"
 
 namespace ortmodule {
 namespace {
-
-// String views of the attribute's two values that outlive every kernel.
-c10::string_view approximation(const Node& node) {
-  const std::string text = node.get_string("approximate", "none");
-  ORTMODULE_CHECK_GRAPH(text == "none" || text == "tanh", "[", node.op(),
-                        "] approximate should be 'none' or 'tanh', got '", text, "' (", node.describe(), ")");
-  return text == "tanh" ? "tanh" : "none";
-}
-
-ORTMODULE_KERNEL("", Gelu, "aten", [](const Node& node) -> Kernel {
-  const auto how = approximation(node);
-  return overwriting_kernel([how](at::Tensor& t, KernelContext&) { at::gelu_(t, how); },
-                            [how](KernelContext& c) { return at::gelu(c.in(0), how); });
-}).inplace();
-
-ORTMODULE_KERNEL("ai.ortmodule", GeluGrad, "aten", [](const Node& node) -> Kernel {
-  const auto how = approximation(node);
-  return overwriting_kernel([how](at::Tensor& t, KernelContext& c) { at::gelu_backward_out(t, t, c.in(1), how); },
-                            [how](KernelContext& c) { return at::gelu_backward(c.in(0), c.in(1), how); });
-}).inplace();
 
 ORTMODULE_KERNEL("ai.ortmodule", Silu, "aten", unary_kernel<at::silu, at::silu_>).inplace();
 

@@ -1,0 +1,33 @@
+// Large products of fp32 matrices where torch's BLAS falls short: MKL on AVX2 processors of other makers.
+//
+// Why not MKL: on one thread both run at the speed of the processor's multipliers, but MKL's threads meet many times
+// within one product, and with few rows and many columns (scores over a vocabulary) it multiplies at half of its rate.
+// Here each thread copies its part of both operands into panels and meets the others once, at the end. What an element
+// of the result is summed up from, and in which order, depends on the inner size alone: neither on the threads nor on
+// the other rows. Not here: tiles that fit the caches (tile_product.h), the choice of a library (matmul_provider.h).
+#pragma once
+
+#include <cstdint>
+
+namespace ortmodule {
+
+// Whether this processor can run packed_product at all: x86-64 with AVX2.
+bool has_packed_product();
+// Whether it is the better one here for a [m, k] times b [k, n] on `threads` threads. It depends on the machine and on
+// these numbers, never on a clock: two runs must not differ in their rounding.
+bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads);
+
+// Element (i, j) lies at data + i * row + j * column, with any strides.
+struct StridedMatrix {
+  const float* data;
+  int64_t row, column;
+
+  StridedMatrix from(int64_t i, int64_t j) const { return {data + i * row + j * column, row, column}; }
+};
+
+// c = a b + start, a [m, k], b [k, n], on ATen's threads. c's rows are `ld` floats apart. `start` has the columns of c;
+// its rows are `start_row` apart, 0 for a bias; it may be c itself, and null for none. NaN and infinities propagate.
+void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, const StridedMatrix& b, const float* start,
+                    int64_t start_row, float* c, int64_t ld);
+
+}  // namespace ortmodule
