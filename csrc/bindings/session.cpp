@@ -120,7 +120,12 @@ std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) cons
   std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, inputs);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
-    for (const auto& [output, input] : mutations_) inputs[input].copy_(outputs[output]);
+    for (const auto& [output, input] : mutations_) {
+      const at::Tensor& value = outputs[output];
+      // An observer's range: the operator gives its empty buffer as many elements as it finds channels.
+      if (inputs[input].numel() == 0 && value.numel() != 0) inputs[input].resize_(value.sizes());
+      inputs[input].copy_(value);
+    }
     outputs.resize(first_mutation_);
   }
   return outputs;

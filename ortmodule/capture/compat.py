@@ -431,9 +431,8 @@ def _marked_call(regions: Iterator[int]) -> Any:
 
 def _refused(name: str, original: Any) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise CaptureError(
-            f"`{name}` is called inside forward; a captured graph cannot honour it", current_source_line()
-        )
+        text = f"`{name}` is called inside forward; a captured graph cannot honour it"
+        raise CaptureError(text, current_source_line(), differentiates=name in ("grad", "backward"))
 
     return refuse
 
