@@ -122,8 +122,8 @@ std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) cons
     const at::NoGradGuard no_grad;
     for (const auto& [output, input] : mutations_) {
       const at::Tensor& value = outputs[output];
-      // An observer's range: the operator gives its empty buffer as many elements as it finds channels.
-      if (inputs[input].numel() == 0 && value.numel() != 0) inputs[input].resize_(value.sizes());
+      // An observer gives its buffers as many elements as it finds channels.
+      if (value.numel() > inputs[input].numel()) inputs[input].resize_(value.sizes());
       inputs[input].copy_(value);
     }
     outputs.resize(first_mutation_);
