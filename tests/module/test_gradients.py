@@ -360,3 +360,24 @@ def test_a_complex_tensor_written_in_part_has_eagers_gradients() -> None:
             module.zero_grad()
             loss_of(module, x).backward()
         assert_same_gradients(model, eager)
+
+
+@pytest.mark.parametrize("kept", [2, 4])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_write_into_a_slice_of_all_keeps_the_gradients(kept: int, hidden: bool) -> None:
+    def ghost(module: Lambda, x: torch.Tensor) -> torch.Tensor:  # the sum of a residual block, made in place
+        part = module.linear(x)[:, :kept]
+        if hidden:
+            with torch.no_grad():
+                part.mul_(0.5)
+        part += x[:, :kept]
+        return part.tanh()
+
+    model, eager = pair(Lambda(ghost))
+    for batch in (3, 5):
+        x = torch.randn(batch, 4)
+        for module in (model, eager):
+            module.zero_grad()
+            loss_of(module, x).backward()
+        torch.testing.assert_close(model(x), eager(x))
+        assert_same_gradients(model, eager)
