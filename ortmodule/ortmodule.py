@@ -206,9 +206,7 @@ class ORTModule(nn.Module):
     @property
     def _parts(self) -> PartialFallback:
         if self._partial is None:
-            self._partial = PartialFallback(
-                self._original, self._options, self._debug_options, ORTModule, self._whole
-            )
+            self._partial = PartialFallback(self._original, self._options, self._debug_options, ORTModule, self._whole)
         return self._partial
 
     def _run_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -79,9 +79,7 @@ def _origin(node: Any) -> tuple[Node, bool]:
     return node, without
 
 
-def _rewritten(
-    module: GraphModule, node: Node, origin: Node, through_detach: bool, order: dict[Node, int]
-) -> Node:
+def _rewritten(module: GraphModule, node: Node, origin: Node, through_detach: bool, order: dict[Node, int]) -> Node:
     """`origin.with_value_(...)` in place of the write `node`."""
     graph = module.graph
     operator: Any = node.target
