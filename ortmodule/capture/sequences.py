@@ -141,7 +141,7 @@ def _layer_forward(original: Any) -> Any:
             return original(self, input, hx)
         self._update_flat_weights()
         data, batch_sizes, order, back = input
-        rows = batch_sizes[0].item() if order is None else order.shape[0]
+        rows: Any = batch_sizes[0].item() if order is None else order.shape[0]
         is_lstm = self.mode == "LSTM"
         layers = self.num_layers * (2 if self.bidirectional else 1)
         widths = (self.proj_size or self.hidden_size, self.hidden_size)
