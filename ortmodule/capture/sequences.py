@@ -109,7 +109,7 @@ def packed_recurrent(
 def _pad_packed(
     data: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, padding_value: float, total_length: Any
 ) -> Any:
-    longest = batch_sizes.shape[0]
+    longest: Any = batch_sizes.shape[0]
     same = isinstance(total_length, torch.SymInt) and isinstance(longest, torch.SymInt)
     if same and total_length.node.expr == longest.node.expr:
         total_length = -1  # as long as the longest, whatever that is
