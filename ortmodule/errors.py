@@ -27,12 +27,14 @@ class CaptureError(ORTModuleError):
     Attributes:
         reason: what could not be captured, in a sentence.
         source_line: the line of the user's code that caused it, as `file.py:12: code`, or None when it is not known.
+        differentiates: whether the forward itself computes gradients, which may have to be differentiated again.
     """
 
-    def __init__(self, reason: str, source_line: str | None = None) -> None:
+    def __init__(self, reason: str, source_line: str | None = None, differentiates: bool = False) -> None:
         super().__init__(reason if source_line is None else f"{reason}\n  at {source_line}")
         self.reason = reason
         self.source_line = source_line
+        self.differentiates = differentiates
 
 
 class InvalidGraphError(ORTModuleError):

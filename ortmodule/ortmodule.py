@@ -25,14 +25,14 @@ from .extending import load_libraries
 from .graph_transition import GraphTransitionManager, NoLossError, is_unexpected
 from .memory_report import MemoryReport, SessionMemory
 from .options import DebugOptions, Options
-from .partial import PartialFallback
+from .partial import PartialFallback, must_run_whole
 from .report import Report
 
 __all__ = ["ORTModule", "release_memory"]
 
 _LOGGER = logging.getLogger("ortmodule")
 # Everything else of the public surface is looked up on the wrapped module.
-_OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_partial"})
+_OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_partial", "_whole"})
 # Set on the wrapper itself: `forward` may be replaced by a function that calls the one before (Accelerate does, and
 # keeps that one as `_original_forward`); on the wrapped module it would call itself.
 _OWN_FORWARD = frozenset({"forward", "_original_forward"})
@@ -164,6 +164,7 @@ class ORTModule(nn.Module):
         load_libraries(self._options.custom_op_libraries)
         self._fallback_reasons: dict[Any, str] = {}
         self._partial: PartialFallback | None = None
+        self._whole = False  # whether a fallback leaves no part to the engine
         _LOGGER.setLevel(self._debug_options.log_level.logging_level)
         self._manager = GraphTransitionManager(module, self._options, self._debug_options)
 
@@ -174,6 +175,8 @@ class ORTModule(nn.Module):
     def _fall_back(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._options.fallback == "error":
             raise error
+        if must_run_whole(error) and not self._whole:
+            self._whole, self._partial = True, None
         result = self._run_parts(args, kwargs)  # a call that is wrong in itself raises here, and changes nothing
         said = bool(self._fallback_reasons)
         self._fallback_reasons[self._call_kind(args, kwargs)] = str(error)
@@ -203,7 +206,7 @@ class ORTModule(nn.Module):
     @property
     def _parts(self) -> PartialFallback:
         if self._partial is None:
-            self._partial = PartialFallback(self._original, self._options, self._debug_options, ORTModule)
+            self._partial = PartialFallback(self._original, self._options, self._debug_options, ORTModule, self._whole)
         return self._partial
 
     def _run_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

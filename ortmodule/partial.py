@@ -17,13 +17,21 @@ from typing import Any
 from torch import nn
 
 from . import _C
-from .errors import ORTModuleError
+from .errors import CaptureError, ORTModuleError
 from .graph_transition import GraphTransitionManager, is_unexpected
 from .graph_transition.signature import hook_tables
 from .options import DebugOptions, Options, for_parts
 from .report import Export, SessionReport
 
-__all__ = ["PartialFallback"]
+__all__ = ["PartialFallback", "must_run_whole"]
+
+
+def must_run_whole(error: Exception) -> bool:
+    """Whether PyTorch must run all of what failed to be captured.
+
+    A forward that computes gradients of its own sub-modules may differentiate them again, which no graph can.
+    """
+    return isinstance(error, CaptureError) and error.differentiates
 
 
 class PartialFallback:
@@ -32,10 +40,13 @@ class PartialFallback:
     Args:
         module: the module that could not be captured.
         owner: the type whose instances run in the engine on their own (ORTModule).
+        whole: whether PyTorch runs every sub-module as well.
     """
 
-    def __init__(self, module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module]) -> None:
-        self._parts = [_Part(m, options, debug, owner) for m in _candidates(module, owner)]
+    def __init__(
+        self, module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module], whole: bool = False
+    ) -> None:
+        self._parts = [] if whole else [_Part(m, options, debug, owner) for m in _candidates(module, owner)]
         self._lock = threading.Lock()
         self._running = 0
 
@@ -76,6 +87,7 @@ class _Part:
         self._manager = GraphTransitionManager(module, for_parts(options), debug)
         self._inner: PartialFallback | None = None
         self._broken = False
+        self._whole = False
         self._lock = threading.RLock()
         self._had_own: Any = None  # a forward that somebody set on the instance
 
@@ -108,7 +120,7 @@ class _Part:
             if result is not NotImplemented:
                 return result
         if self._inner is None:
-            self._inner = PartialFallback(self._module, self._options, self._debug, self._owner)
+            self._inner = PartialFallback(self._module, self._options, self._debug, self._owner, self._whole)
         return self._inner.run(original, args, kwargs)
 
     def _engine_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -118,8 +130,8 @@ class _Part:
                 return result
         try:
             transition, leaves = self._captured(args, kwargs)
-        except (ORTModuleError, TypeError):
-            self._broken = True
+        except (ORTModuleError, TypeError) as error:
+            self._broken, self._whole = True, must_run_whole(error)
             return NotImplemented
         return transition.run(leaves)
 

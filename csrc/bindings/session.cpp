@@ -120,7 +120,12 @@ std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) cons
   std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, inputs);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
-    for (const auto& [output, input] : mutations_) inputs[input].copy_(outputs[output]);
+    for (const auto& [output, input] : mutations_) {
+      const at::Tensor& value = outputs[output];
+      // An observer gives its buffers as many elements as it finds channels.
+      if (value.numel() > inputs[input].numel()) inputs[input].resize_(value.sizes());
+      inputs[input].copy_(value);
+    }
     outputs.resize(first_mutation_);
   }
   return outputs;

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstring>
 
 #include "base/status.h"
@@ -20,6 +21,12 @@ float half_to_float(uint16_t h) {
   else
     v = std::ldexp(mantissa + 1024.0f, exponent - 25);
   return (h & 0x8000) ? -v : v;
+}
+
+template <typename T>
+double real_number(std::complex<T> value) {
+  if (value.imag() != 0) fail(ErrorCode::kUnsupported, "a complex constant has no numeric value here");
+  return value.real();
 }
 
 uint16_t float_to_half(double value) {
@@ -100,6 +107,12 @@ std::vector<Out> read_numbers(const TensorData& t) {
     case DType::kBFloat16:
       read_all<uint16_t>(b, [&](uint16_t v) { push(std::bit_cast<float>(static_cast<uint32_t>(v) << 16)); });
       break;
+    case DType::kComplex64:
+      read_all<std::complex<float>>(b, [&](std::complex<float> v) { push(real_number(v)); });
+      break;
+    case DType::kComplex128:
+      read_all<std::complex<double>>(b, [&](std::complex<double> v) { push(real_number(v)); });
+      break;
     default:
       fail(ErrorCode::kUnsupported, "a constant of type ", dtype_name(t.dtype), " has no numeric value here");
   }
@@ -177,6 +190,12 @@ TensorData TensorData::scalar(DType dtype, double value) {
       break;
     case DType::kBool:
       t.bytes = one(static_cast<uint8_t>(value != 0));
+      break;
+    case DType::kComplex64:
+      t.bytes = one(std::complex<float>(static_cast<float>(value)));
+      break;
+    case DType::kComplex128:
+      t.bytes = one(std::complex<double>(value));
       break;
     default:
       fail(ErrorCode::kUnsupported, "no scalar constant of type ", dtype_name(dtype));

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import CaptureError
+from . import sequences
 from .graph import ATEN, ONNX_TYPES, Value, onnx_type
 from .sizes import Dim
 
@@ -33,6 +34,7 @@ _TORCH_TYPES = {number: dtype for dtype, number in ONNX_TYPES.items()}
 _STANDS_FOR = {
     "ortmodule::lstm": ("aten::lstm", "input"), "ortmodule::gru": ("aten::gru", "input"),
     "ortmodule::rnn_tanh": ("aten::rnn_tanh", "input"), "ortmodule::rnn_relu": ("aten::rnn_relu", "input"),
+    **sequences.STANDS_FOR,
 }  # fmt: skip
 
 # Arguments that ask for a sparse gradient: of embedding and embedding_bag, and of gather.

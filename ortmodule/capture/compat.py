@@ -9,6 +9,7 @@ torch whose effect an export would lose without a word:
 - `_VF.lstm`, `_VF.gru`, `_VF.rnn_*`: unrolled over time; become operators whose sequence length stays symbolic.
 - the truth of a tensor (`if mask.any():`) or of a number made from one (`if lengths.max().item() > 4:`): export cannot
   know it; where asked for, what `branches.py` answers.
+- Packed sequences and the CTC loss: their sizes come from data; sequences.py.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
 - `take_along_dim`: takes the sizes as numbers; becomes `gather`.
 - `BatchNorm(momentum=None)`: reads its count of calls as a Python number; the factor becomes a tensor.
@@ -59,7 +60,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..errors import CaptureError
-from . import library  # noqa: F401  defines the operators that the patches emit
+from . import library, sequences  # noqa: F401  library defines the operators that the patches emit
 from .function_call import FunctionCall, call_function_class, tracing
 from .raises import truth_that_goes_on
 from .reads import AttributeReads, recorded_reads
@@ -238,6 +239,7 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     table += [
         (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     ]
+    table += sequences.patches()
     refused = [
         (torch.Tensor, "register_hook"), (torch.Tensor, "register_post_accumulate_grad_hook"),
         (torch.Tensor, "retain_grad"), (torch.Tensor, "backward"), (torch.autograd, "grad"),
@@ -404,8 +406,8 @@ def _recurrent(name: str, original: Any) -> Any:
     operator = getattr(torch.ops.ortmodule, name)
 
     def call(x: torch.Tensor, hx: Any, params: Any, *rest: Any) -> Any:
-        if not isinstance(params, (list, tuple)):  # the packed-sequence form has batch_sizes in second place
-            return original(x, hx, params, *rest)
+        if rest and isinstance(rest[0], (list, tuple)):  # the packed-sequence form has batch_sizes in second place
+            return sequences.packed_recurrent(name, x, hx, params, *rest)
         bias, layers, dropout, train, bidirectional, batch_first = rest
         states = list(hx) if name == "lstm" else hx
         return operator(x, states, list(params), bias, layers, float(dropout), train, bidirectional, batch_first)
@@ -431,9 +433,8 @@ def _marked_call(regions: Iterator[int]) -> Any:
 
 def _refused(name: str, original: Any) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise CaptureError(
-            f"`{name}` is called inside forward; a captured graph cannot honour it", current_source_line()
-        )
+        text = f"`{name}` is called inside forward; a captured graph cannot honour it"
+        raise CaptureError(text, current_source_line(), differentiates=name in ("grad", "backward"))
 
     return refuse
 

@@ -33,6 +33,7 @@ _EXPECTED = {"_assert_async", "_functional_assert_async"}
 _FLOAT_ARITHMETIC = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div",
                      operator.pow: "Pow", operator.neg: "Neg"}  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
+_ALSO_COMPLEX = {"copy"}  # translators that know complex numbers; for the others an ATen node computes these
 _MODULE_PREFIX = "module."
 
 
@@ -250,7 +251,7 @@ class Converter:
         translator = TRANSLATORS.get(f"{name}.{overload}" if overload else name)
         if translator is None and target.namespace != "aten":
             return custom_node.emit(self, target, args, kwargs)
-        if translator is None or self._is_complex(args):
+        if translator is None or (self._is_complex(args) and name not in _ALSO_COMPLEX):
             return NotImplemented
         return translator(self, *args, **kwargs)
 

@@ -20,7 +20,8 @@ from .regions import MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY, detached, functiona
 
 __all__ = ["keep_histories", "refuse_kept_histories"]
 
-_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+_DETACH = torch.ops.aten.detach.default
+_ALIASES = (_DETACH, torch.ops.aten.alias.default)  # the latter is a slice of the whole, which keeps the history
 _DETACH_IN_PLACE = torch.ops.aten.detach_.default
 _WITH_VALUE = "ortmodule::with_value_"
 
@@ -34,7 +35,7 @@ def keep_histories(program: torch.export.ExportedProgram) -> None:
     history: set[Node] = set()
     changed = False
     for node in list(graph.nodes):
-        inherits = node.target not in _ALIASES and MADE_WITHOUT_GRADIENT not in node.meta
+        inherits = node.target is not _DETACH and MADE_WITHOUT_GRADIENT not in node.meta
         if (
             _starts_history(node)
             and node.name not in without
@@ -45,10 +46,10 @@ def keep_histories(program: torch.export.ExportedProgram) -> None:
         if node.op != "call_function" or not is_write(node) or mutated_argument(node.target) != 0:
             continue
         written = node.args[0]
-        origin = _origin(written)
-        hidden = origin is not written or (WITHOUT_HISTORY in node.meta and node.target is not _DETACH_IN_PLACE)
+        origin, through_detach = _origin(written)
+        hidden = through_detach or (WITHOUT_HISTORY in node.meta and node.target is not _DETACH_IN_PLACE)
         if hidden and origin in history and functional_form(node.target) is not None:
-            history.add(_rewritten(module, node, origin, order))
+            history.add(_rewritten(module, node, origin, through_detach, order))
             changed = True
     if changed:
         graph.lint()
@@ -69,13 +70,16 @@ def _starts_history(node: Node) -> bool:
     return node.op == "placeholder" and isinstance(fake, torch.Tensor) and fake.is_floating_point()
 
 
-def _origin(node: Any) -> Node:
+def _origin(node: Any) -> tuple[Node, bool]:
+    """The tensor that `node` is another name of, and whether that name has no history."""
+    without = False
     while node.op == "call_function" and node.target in _ALIASES:
+        without = without or node.target is _DETACH
         node = node.args[0]
-    return node
+    return node, without
 
 
-def _rewritten(module: GraphModule, node: Node, origin: Node, order: dict[Node, int]) -> Node:
+def _rewritten(module: GraphModule, node: Node, origin: Node, through_detach: bool, order: dict[Node, int]) -> Node:
     """`origin.with_value_(...)` in place of the write `node`."""
     graph = module.graph
     operator: Any = node.target
@@ -88,9 +92,10 @@ def _rewritten(module: GraphModule, node: Node, origin: Node, order: dict[Node, 
         new = graph.call_function(torch.ops.ortmodule.with_value_.default, (origin, value))
         new.meta = {**node.meta, "val": origin.meta["val"]}
         result = new
-        if alias is not origin:  # the alias has the new values from here on, and still no history
-            result = graph.call_function(_ALIASES[0], (new,))
-            result.meta = dict(alias.meta)
+        if alias is not origin:  # the alias has the new values from here on, and a detached one still no history
+            if through_detach:
+                result = graph.call_function(_DETACH, (new,))
+                result.meta = dict(alias.meta)
             for user in [u for u in alias.users if order.get(u, -1) > order[node]]:
                 user.replace_input_with(alias, result)
     node.replace_all_uses_with(result)

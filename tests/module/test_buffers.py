@@ -97,3 +97,35 @@ def test_loading_statistics_takes_effect_without_a_new_export() -> None:
         module.load_state_dict(state)
     torch.testing.assert_close(model(x), eager(x))
     assert exports(model) == 1
+
+
+def test_an_empty_buffer_takes_the_size_that_its_operator_gives_it() -> None:
+    class Observed(nn.Linear):
+        """A weight quantized per channel while training: the observed range starts with no element."""
+
+        def __init__(self) -> None:
+            super().__init__(4, 3)
+            on, one = torch.ones(1, dtype=torch.int64), torch.ones(3)
+            for name, value in (("on", on), ("low", torch.empty(0)), ("high", torch.empty(0)), ("scale", one)):
+                self.register_buffer(name, value)
+            self.register_buffer("zero", torch.zeros(3, dtype=torch.int32))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weight = torch.fused_moving_avg_obs_fake_quant(
+                self.weight, self.on, self.on, self.low, self.high, self.scale, self.zero, 0.1, -128, 127, 0, True, True
+            )  # fmt: skip
+            return nn.functional.linear(x, weight, self.bias)
+
+    torch.manual_seed(0)
+    model, eager = pair(Observed())
+    for batch in (2, 2, 3):
+        x = torch.randn(batch, 4)
+        for module in (model, eager):
+            module.zero_grad()
+            module(x).square().mean().backward()
+        assert_same_buffers(model, eager)
+        assert_same_gradients(model, eager)
+        with torch.no_grad():
+            for p in (*model.parameters(), *eager.parameters()):
+                p.mul_(1.5)
+    assert model.get_buffer("low").shape == (3,)

@@ -171,3 +171,42 @@ def test_a_kind_of_call_that_can_be_captured_still_is() -> None:
     compare(model, eager, torch.randn(4, 8), True)
     report = model.report()
     assert [s.runs for s in report.sessions] == [1, 2]
+
+
+class Differentiating(nn.Module):
+    """A forward with derivatives of its own sub-module in the result (physics-informed training)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.field = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_(True)
+        (slope,) = torch.autograd.grad(self.field(x).sum(), x, create_graph=True)
+        (bend,) = torch.autograd.grad(slope.sum(), x, create_graph=True)
+        return slope + bend
+
+
+class HoldsDifferentiating(nn.Module):
+    """The same one level deeper, in a module that cannot be captured for another reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Differentiating()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = self.inner(x)
+        return y if y.sum() > -1e9 else x
+
+
+@pytest.mark.parametrize("kind", [Differentiating, HoldsDifferentiating])
+def test_a_forward_that_differentiates_its_sub_modules_has_eagers_numbers(kind: type[nn.Module]) -> None:
+    module = kind()
+    eager, model = copy.deepcopy(module), ORTModule(module)
+    with pytest.warns(UserWarning, match="`grad` is called inside forward|data"):
+        compare(model, eager, torch.randn(5, 2))
+    compare(model, eager, torch.randn(7, 2))
+    compare(copy.deepcopy(model), eager, torch.randn(7, 2))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import aten_node
 from ..graph import ORTMODULE, Value
 from ..sizes import Dim
 from .registry import translates
@@ -216,7 +217,13 @@ def select_scatter(c: Converter, self: Value, src: Value, dim: int, index: Any) 
 
 
 @translates("copy")
-def copy(c: Converter, self: Value, src: Value, non_blocking: bool = False) -> Value:
+def copy(c: Converter, self: Value, src: Value, non_blocking: bool = False) -> Any:
+    if c.dtype.is_complex:  # torch's own `copy` has no derivative
+        if src.dtype == c.dtype and src.shape == c.shape:
+            return src
+        return aten_node.emit(c, torch.ops.aten.where.self, (c.const(True, torch.bool), src, self), {})
+    if src.dtype.is_complex:
+        return NotImplemented
     source = c.cast(src, c.dtype)
     return source if source.shape == c.shape else c.emit("Expand", source, c.sizes(c.shape))
 
