@@ -76,7 +76,7 @@ def test_torch_is_the_version_that_is_named(venv: Path, given: tuple[str, ...], 
     ("fact", "value", "sentence"),
     [
         ("PYTHON_VERSION", "3.9.2", f"built for Python 3.9 but runs in {HERE}; reinstall it with"),
-        ("TORCH_VERSION", "2.9.0", f"built for torch 2.9.0 but torch {torch.__version__} is installed; reinstall it with"),
+        ("TORCH_VERSION", "2.9.0", f"for torch 2.9.0 but torch {torch.__version__} is installed; reinstall it with"),
     ],
 )
 def test_an_engine_for_another_version_is_refused_in_one_sentence(monkeypatch, fact, value, sentence) -> None:
