@@ -2,11 +2,12 @@
 #
 # Steps leave a stamp in the environment, so that a second call starts at once. Useful variables:
 #   PYTHON=python3.12   the interpreter for a new .venv           VENV=/path     another environment
-#   TORCH=torch==2.13.0 what to install where no torch >= 2.11 is  MAX_JOBS=1     compile jobs
+#   TORCH=2.11.0        the torch to build for (default: the one  MAX_JOBS=1     compile jobs
+#                       in the environment, or 2.13.0)
 #   ARGS="--steps 50"   arguments for the example of `make train`  PYTEST_ARGS=-x arguments for pytest
 PYTHON ?= python3
 VENV ?= .venv
-TORCH ?= torch==2.13.0
+TORCH ?=
 ARGS ?=
 PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
@@ -14,7 +15,7 @@ STAMPS := $(VENV)/.stamps
 CPP := $(shell find csrc tests/cpp tests/device -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 PYTHON_DIRS := $(wildcard ortmodule graph_transition optim distributed examples benchmarks tests)
 
-.PHONY: help train test test-cpp test-python build lint mypy format wheel clean system setup
+.PHONY: FORCE help train test test-cpp test-python build lint mypy format wheel clean system setup
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -52,19 +53,32 @@ system:
 	  fi; \
 	fi
 
-$(STAMPS)/venv:
+# An interpreter that is named has to be the environment's; without a name any is fine.
+PYTHON_NAMED := $(filter-out file default,$(origin PYTHON))
+MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2])'
+
+$(STAMPS)/venv: $(if $(PYTHON_NAMED),FORCE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "ortmodule: Python 3.11 or later is needed; name one, for example: make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "ortmodule: no virtual environment could be made; run: apt-get install python3-venv" >&2; exit 1; }
-	@mkdir -p $(STAMPS) && touch $@
+	@test -z "$(PYTHON_NAMED)" || test "`$(PYTHON) $(MINOR)`" = "`$(PY) $(MINOR)`" || \
+	  { echo "ortmodule: $(VENV) has Python `$(PY) $(MINOR)`; name a new folder for $(PYTHON), for example VENV=.venv-`$(PYTHON) $(MINOR)`" >&2; exit 1; }
+	@mkdir -p $(STAMPS) && { test -e $@ || touch $@; }
 
-# Torch comes first and alone: everything else adapts to it.
-$(STAMPS)/torch: $(STAMPS)/venv
+# Torch comes first and alone: everything else adapts to it. The stamp holds its version, and changes with it alone.
+$(STAMPS)/torch: $(STAMPS)/venv $(if $(TORCH),FORCE)
+ifeq ($(TORCH),)
 	@$(PY) -c 'import sys, torch; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))' 2>/dev/null || \
-	  $(PY) -m pip install -q "$(TORCH)"
+	  $(PY) -m pip install -q torch==2.13.0
+else
+	@$(PY) -m pip install -q "$(if $(findstring torch,$(TORCH)),,torch==)$(TORCH)"
+endif
 	@$(PY) -m pip install -q "setuptools>=77" wheel
-	@touch $@
+	@$(PY) -c 'from importlib.metadata import version; print(version("torch"))' > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+FORCE:
 
 # deps-run: what ortmodule imports; deps-examples, deps-test, deps-dev: the optional dependencies of pyproject.toml.
 $(STAMPS)/deps-%: pyproject.toml $(STAMPS)/torch

@@ -37,6 +37,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.dist_info import dist_info
 
 ROOT = Path(__file__).resolve().parent
+MINIMUM_PYTHON = (3, 11)
 MINIMUM_TORCH = (2, 11)
 MINIMUM_SETUPTOOLS = 77
 BYTES_PER_JOB = 2 << 30
@@ -65,7 +66,9 @@ def find_tool(name: str) -> str | None:
 
 
 def check_python_packages() -> None:
-    """torch, the onnx package (whose onnx-ml.proto is compiled) and setuptools, told in one sentence."""
+    """Python, torch, the onnx package (whose onnx-ml.proto is compiled) and setuptools, told in one sentence."""
+    if sys.version_info[:2] < MINIMUM_PYTHON:
+        stop(f"Python 3.11 or later is needed and this is {sys.version.split()[0]}; use another interpreter.")
     problems, wanted = [], []
     if importlib.util.find_spec("torch") is None:
         problems.append("PyTorch is not visible to this build")

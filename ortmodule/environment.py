@@ -10,10 +10,10 @@ __all__ = ["check_build", "environment"]
 
 
 def check_build() -> None:
-    """Stops the import, in one sentence, when torch is not the one that the engine was built with.
+    """Stops the import, in one sentence, when Python or torch is not the one that the engine was built with.
 
     Raises:
-        ImportError: the engine was not built, or was built for another torch.
+        ImportError: the engine was not built, or was built for another Python or torch.
     """
     import torch
 
@@ -23,11 +23,13 @@ def check_build() -> None:
         raise ImportError(
             "ortmodule's C++ engine is not built; run `pip install --no-build-isolation .` in its source folder"
         ) from error
-    built = build.TORCH_VERSION
-    if torch.__version__ != built:
+    advice = "reinstall it with `pip install --no-build-isolation --force-reinstall --no-deps .` in its source folder"
+    built, here = build.PYTHON_VERSION.split(".")[:2], platform.python_version_tuple()[:2]
+    if built != list(here):
+        raise ImportError(f"ortmodule was built for Python {'.'.join(built)} but runs in {'.'.join(here)}; {advice}")
+    if torch.__version__ != build.TORCH_VERSION:
         raise ImportError(
-            f"ortmodule was built for torch {built} but torch {torch.__version__} is installed; reinstall it with "
-            "`pip install --no-build-isolation --force-reinstall --no-deps .`"
+            f"ortmodule was built for torch {build.TORCH_VERSION} but torch {torch.__version__} is installed; {advice}"
         )
 
 

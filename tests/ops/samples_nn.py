@@ -400,6 +400,8 @@ def attention(
     if mask is not None and is_causal:
         mask = mask + torch.full(mask.shape[-2:], -torch.inf, dtype=mask.dtype).triu(1)
     grouped = q.size(1) != k.size(1)
+    if 0 in (q.size(1), k.size(1)):  # torch 2.11 divides by the number of heads, which ends the process
+        return q.matmul(k.mT).matmul(v)
     return F.scaled_dot_product_attention(
         q, k, v, mask, is_causal=bool(is_causal) and mask is None, scale=scale, enable_gqa=grouped
     )

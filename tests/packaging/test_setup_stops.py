@@ -37,6 +37,12 @@ def test_everything_here_is_enough(build):
     build.check_all()
 
 
+def test_old_python_is_named(build, monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
+    monkeypatch.setattr(sys, "version", "3.10.13 (main)")
+    assert "Python 3.11 or later is needed and this is 3.10.13" in sentence(build.check_python_packages)
+
+
 def test_missing_torch(build, monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))

@@ -13,6 +13,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/where.h>
@@ -20,6 +21,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/status.h"
 #include "ops/attention/composed.h"
 #include "ops/attention/flash.h"
 #include "ops/attention/form.h"
@@ -65,9 +67,23 @@ Mask prepare(const at::Tensor& given, const at::Tensor& q, const at::Tensor& k, 
 // Key heads fewer than query heads are shared by groups.
 bool grouped(const at::Tensor& q, const at::Tensor& k) { return q.size(1) != k.size(1); }
 
+// torch 2.11 divides by the number of heads, which ends the process where there is none.
+bool without_heads(const at::Tensor& q, const at::Tensor& k) {
+  ORTMODULE_CHECK(k.size(1) > 0 || q.size(1) == 0, kRuntime, "[Attention] ", q.size(1),
+                  " query heads have no key head");
+  return q.size(1) == 0;
+}
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask, double dropout,
+                  std::optional<double> scale) {
+  if (without_heads(q, k)) return at::matmul(at::matmul(q, k.mT()), v);
+  return at::scaled_dot_product_attention(q, k, v, mask.additive, dropout, mask.causal, scale, grouped(q, k));
+}
+
 bool flash_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask,
                   std::optional<double> scale) {
-  return q.is_cpu() && at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, grouped(q, k)) == kFlash;
+  return q.is_cpu() && !without_heads(q, k) &&
+         at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, grouped(q, k)) == kFlash;
 }
 
 void attention(KernelContext& c, const Options& options) {
@@ -79,7 +95,7 @@ void attention(KernelContext& c, const Options& options) {
     c.out(0, std::move(y));
     return c.out(4, std::move(lse));
   }
-  c.out(0, at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale, grouped(q, k)));
+  c.out(0, attend(q, k, v, mask, 0.0, options.scale));
   if (c.wants(4)) c.out(4, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
 }
 
@@ -97,8 +113,7 @@ at::Tensor keep_mask(const at::Tensor& q, const at::Tensor& k, double ratio, con
 // Attention, with dropout where `kept` is defined.
 at::Tensor unfused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask, double ratio,
                    const at::Tensor& kept, const Options& options) {
-  if (!kept.defined())
-    return at::scaled_dot_product_attention(q, k, v, mask.additive, 0.0, mask.causal, options.scale, grouped(q, k));
+  if (!kept.defined()) return attend(q, k, v, mask, 0.0, options.scale);
   return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, mask.additive, ratio, mask.causal, kept,
                                                             options.scale, grouped(q, k)));
 }
@@ -201,8 +216,7 @@ void tiled_attention_grad(KernelContext& c, const Options& options) {
 void attention_dropout(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(0), &k = c.in(1);
   const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
-  c.out(0, at::scaled_dot_product_attention(q, k, c.in(2), mask.additive, c.double_value(4), mask.causal, options.scale,
-                                            grouped(q, k)));
+  c.out(0, attend(q, k, c.in(2), mask, c.double_value(4), options.scale));
 }
 
 template <void (*kernel)(KernelContext&, const Options&)>

@@ -150,7 +150,8 @@ std::vector<at::Tensor> AttentionForm::operator()(const std::vector<at::Tensor>&
   if (lengths.defined()) bias.restrict_to(at::arange(keys, lengths.options()).lt(lengths.view({-1, 1, 1, 1})));
 
   const bool wider = precision && *precision == at::kDouble && q.scalar_type() != at::kDouble;
-  if (!shows_scores && softcap == 0 && !wider) {
+  // torch 2.11 divides by the number of heads.
+  if (!shows_scores && softcap == 0 && !wider && q.size(1) > 0) {
     const at::Tensor y =
         at::scaled_dot_product_attention(q, k, v, bias.mask(q.scalar_type()), 0.0, false, scale, group != 1);
     return {packed ? merge_heads(y) : y, present_key, present_value};
