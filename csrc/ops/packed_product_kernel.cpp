@@ -237,7 +237,7 @@ int64_t threads_by_row(int64_t m, int64_t n, int64_t threads) {
   return best;
 }
 
-// Measured with one and two threads. Shorter parts are not worth their threads meeting: MKL takes fewer threads then.
+// Measured with one and two threads, as are the bounds below. Shorter parts are not worth their threads meeting.
 constexpr int64_t kMostThreads = 8, kLeastPart = int64_t{1} << 22;
 
 }  // namespace
@@ -254,9 +254,9 @@ bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads) {
   // With AVX-512 oneDNN is twice as fast as either.
   static const bool here = has_packed_product() && !__builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
   if (!here || threads > kMostThreads || m * n * k < kLeastPart * threads) return false;
-  const bool flat = m >= 16 && m <= 128 && n >= 2048, thin = k >= 16 && k <= 96 && m * n >= int64_t{1} << 20;
-  // With few columns it takes as long to pack a as to multiply it.
-  return threads > 1 ? m >= 16 && n >= 96 && k >= 16 : flat || thin;
+  const bool few_rows = m >= 16 && m <= 128 && n >= 2048;
+  const bool short_sums = k >= 16 && k <= 96 && m * n >= int64_t{1} << 20;
+  return few_rows || short_sums;
 }
 
 void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, const StridedMatrix& b, const float* start,
