@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/cpu_simd.h"
+#include "ops/transpose_eight.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -68,35 +69,13 @@ ORTMODULE_INLINE void transpose_any(const float* from, int64_t step, float* to, 
     for (int64_t i = 0; i < count; ++i) to[p * width + i] = from[i * step + p];
 }
 
-#if defined(__x86_64__)
-// The same for 8 rows, in blocks of 8 x 8: pairs, then quadruples, then halves change places.
-__attribute__((target("avx2"))) void transpose_eight(const float* from, int64_t step, float* to, int64_t width,
-                                                     int64_t size) {
+#if defined(__x86_64__) && defined(__GNUC__)
+// The same for 8 rows.
+__attribute__((target("avx2"))) void transpose_rows(const float* from, int64_t step, float* to, int64_t width,
+                                                    int64_t size) {
   int64_t p = 0;
-  for (; p + 8 <= size; p += 8) {
-    __m256 rows[8], pairs[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) rows[i] = _mm256_loadu_ps(from + i * step + p);
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-      pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
-      pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-      rows[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
-      rows[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
-      rows[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
-      rows[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      _mm256_storeu_ps(to + (p + i) * width, _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x20));
-      _mm256_storeu_ps(to + (p + i + 4) * width, _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x31));
-    }
-  }
-  for (; p < size; ++p)
-    for (int64_t i = 0; i < 8; ++i) to[p * width + i] = from[i * step + p];
+  for (; p + 8 <= size; p += 8) transpose_eight(from + p, step, to + p * width, width);
+  transpose_any(from + p, step, to + p * width, width, size - p, 8);
 }
 #endif
 
@@ -111,9 +90,9 @@ void pack_columns(float* panels, int64_t first, const float* rows, int64_t step,
     const float* from = rows + j * step;
     const int64_t filled = std::min(width, count - j);
     int64_t done = 0;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__GNUC__)
     if (width >= 16)  // a level with AVX2
-      for (; done + 8 <= filled; done += 8) transpose_eight(from + done * step, step, panel + done, width, size);
+      for (; done + 8 <= filled; done += 8) transpose_rows(from + done * step, step, panel + done, width, size);
 #endif
     transpose_any(from + done * step, step, panel + done, width, size, filled - done);
     if (filled < width)
