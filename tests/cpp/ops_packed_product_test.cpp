@@ -8,14 +8,10 @@
 #include <limits>
 #include <vector>
 
+#include "values.h"
+
 namespace ortmodule {
 namespace {
-
-std::vector<float> values(int64_t n, float step) {
-  std::vector<float> out(n);
-  for (int64_t i = 0; i < n; ++i) out[i] = std::sin(step * static_cast<float>(i + 1));
-  return out;
-}
 
 class PackedProduct : public testing::Test {
  protected:
