@@ -215,7 +215,7 @@ int64_t threads_by_row(int64_t m, int64_t n, int64_t threads) {
 }
 
 // Measured with one and two threads, as are the bounds below. Shorter parts are not worth their threads meeting.
-constexpr int64_t kMostThreads = 8, kLeastPart = int64_t{1} << 22;
+constexpr int64_t kMostThreads = 8, kLeastPart = int64_t{1} << 19;
 
 }  // namespace
 
@@ -228,9 +228,13 @@ bool has_packed_product() {
 }
 
 bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads) {
-  // With AVX-512 oneDNN is twice as fast as either.
-  static const bool here = has_packed_product() && !__builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
-  if (!here || threads > kMostThreads || m * n * k < kLeastPart * threads) return false;
+  static const bool foreign = has_packed_product() && !__builtin_cpu_is("intel");
+  static const bool wide = foreign && __builtin_cpu_supports("avx512f");
+  static const bool split = wide && __builtin_cpu_is("amdfam19h");  // Zen 4: a vector of 512 bits is two of 256
+  if (!foreign || threads > kMostThreads) return false;
+  if (split) return m >= 24 && n >= 16 && k >= 16 && m * n * k >= int64_t{1} << 17;
+  // Elsewhere with AVX-512 oneDNN is twice as fast as either.
+  if (wide || m * n * k < (int64_t{1} << 22) * threads) return false;
   const bool few_rows = m >= 16 && m <= 128 && n >= 2048;
   const bool short_sums = k >= 16 && k <= 96 && m * n >= int64_t{1} << 20;
   return few_rows || short_sums;
@@ -248,7 +252,8 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, con
     }
     return;
   }
-  const int64_t threads = at::get_num_threads(), by_row = threads_by_row(m, n, threads), by_column = threads / by_row;
+  const int64_t threads = std::clamp<int64_t>(m * n * k / kLeastPart, 1, at::get_num_threads());
+  const int64_t by_row = threads_by_row(m, n, threads), by_column = threads / by_row;
   const int64_t rows = rounded_up(parts_of(m, by_row), kRows), columns = rounded_up(parts_of(n, by_column), kColumns);
   at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {

@@ -51,8 +51,8 @@ void check(int64_t m, int64_t n, int64_t k, int a_layout, int b_layout, Start st
 }
 
 TEST_F(PackedProduct, MultipliesWhateverTheTailsAndTheStrides) {
-  for (int64_t m : {1, 5, 6, 7, 13})
-    for (int64_t n : {1, 15, 16, 17, 40})
+  for (int64_t m : {1, 5, 6, 7, 12, 13, 29})
+    for (int64_t n : {1, 15, 16, 17, 32, 40, 75})
       for (int64_t k : {1, 3, 8, 13})
         for (int a = 0; a < 3; ++a)
           for (int b = 0; b < 3; ++b) check(m, n, k, a, b, Start::kNone);
