@@ -2,10 +2,11 @@
 //
 // With AVX2 alone it runs at half to nine tenths of its rate for few rows and many columns (scores over a vocabulary
 // for the labelled rows, say) and for short sums (the gradient of that table); elsewhere the two are equal to within
-// what can be measured. On AMD's Zen 4 this is a tenth faster for all but tiny products, and up to twice over a
-// vocabulary. (Tiles of 12 x 32 with AVX-512 were no faster there: the processor splits such vectors in two.) Here each
-// thread copies its part of both operands into panels and meets the others once, at the end. What an element of the
-// result is summed up from, and in which order, depends on the inner size alone: neither on the threads nor on the
+// what can be measured. On AMD's Zen 4 tiles of AVX-512 are a tenth faster for all but tiny products, and up to twice
+// over a vocabulary, although the processor splits such vectors in two.
+//
+// Each thread copies its part of both operands into panels and meets the others once, at the end. What an element of
+// the result is summed up from, and in which order, depends on the inner size alone: neither on the threads nor on the
 // other rows. Not here: tiles that fit the caches (tile_product.h), the choice of a library (matmul_provider.h).
 #pragma once
 

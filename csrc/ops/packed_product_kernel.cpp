@@ -1,14 +1,18 @@
-// packed_product of packed_product.h: blocks that fit the caches, tiles of 6 x 16 that fit AVX2's registers.
+// packed_product of packed_product.h: blocks that fit the caches, tiles of c that fit the registers: 6 x 16 with AVX2,
+// 12 x 32 with AVX-512.
 //
-// The scheme is Goto's and BLIS's: a block of b is packed into panels of 16 columns, a block of a into panels of 6
-// rows, and each pair of panels makes one tile of c. Zeros fill up the last panels, so that every panel is whole.
+// The scheme is Goto's and BLIS's: a block of b is packed into panels as wide as a tile, a block of a into panels as
+// high, and each pair of panels makes one tile of c. Zeros fill up the last panels, so that every panel is whole.
 #include "ops/packed_product.h"
 
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <utility>
 
 #include "base/status.h"
 #include "ops/transpose_eight.h"
@@ -25,69 +29,115 @@ namespace {
 
 #define AVX2 __attribute__((target("avx2,fma")))
 #define AVX2_INLINE inline __attribute__((always_inline, target("avx2,fma")))
-
-constexpr int64_t kRows = 6, kColumns = 16;
-// Measured with 32 KiB, 512 KiB and a shared cache. One panel of b stays in the first, a block of a in the second.
-constexpr int64_t kBlockDepth = 384, kBlockRows = 48 * kRows, kBlockColumns = 48 * kColumns;
+#define AVX512 __attribute__((target("avx512f,avx512vl,avx2,fma")))
 
 int64_t parts_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 int64_t rounded_up(int64_t n, int64_t multiple) { return parts_of(n, multiple) * multiple; }
 
-// Where `start` is null, the tile is the product alone.
-template <int rows>
-AVX2_INLINE void tile(int64_t k, const float* a, const float* b, const float* start, int64_t start_row, float* c,
-                      int64_t ld) {
-  __m256 sums[rows][2];
+// Each level has its tile, c[rows, kColumns] = a b + start from a panel of each (the product alone where `start` is
+// null), and blocks whose sizes and order were measured.
+
+// With 32 KiB, 512 KiB and a shared cache. One panel of b stays in the first, a block of a in the second.
+struct Avx2 {
+  static constexpr int kRows = 6, kLanes = 8, kColumns = 2 * kLanes;
+  static constexpr int64_t kDepth = 384, kBlockRows = 48 * kRows, kBlockColumns = 48 * kColumns;
+  static constexpr bool kAlongRows = false;
+
+  template <int rows, int vectors>
+  AVX2 static void tile(int64_t k, const float* a, const float* b, const float* start, int64_t start_row, float* c,
+                        int64_t ld) {
+    __m256 sums[rows][vectors];
 #pragma GCC unroll 8
-  for (int i = 0; i < rows; ++i) sums[i][0] = sums[i][1] = _mm256_setzero_ps();
-  for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) {
-    const __m256 b0 = _mm256_load_ps(b), b1 = _mm256_load_ps(b + 8);
+    for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) sums[i][j] = _mm256_setzero_ps();
+    for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) {
+      __m256 right[vectors];
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) right[j] = _mm256_load_ps(b + j * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; ++i) {
+        const __m256 x = _mm256_broadcast_ss(a + i);
+#pragma GCC unroll 2
+        for (int j = 0; j < vectors; ++j) sums[i][j] = _mm256_fmadd_ps(x, right[j], sums[i][j]);
+      }
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i) {
-      const __m256 x = _mm256_broadcast_ss(a + i);
-      sums[i][0] = _mm256_fmadd_ps(x, b0, sums[i][0]);
-      sums[i][1] = _mm256_fmadd_ps(x, b1, sums[i][1]);
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) {
+        if (start) sums[i][j] = _mm256_add_ps(sums[i][j], _mm256_loadu_ps(start + i * start_row + j * kLanes));
+        _mm256_storeu_ps(c + i * ld + j * kLanes, sums[i][j]);
+      }
     }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < rows; ++i) {
-    if (start) {
-      sums[i][0] = _mm256_add_ps(sums[i][0], _mm256_loadu_ps(start + i * start_row));
-      sums[i][1] = _mm256_add_ps(sums[i][1], _mm256_loadu_ps(start + i * start_row + 8));
+};
+
+// With 32 KiB, 1 MiB and a shared cache. One panel of a stays in the first, a block of b in the second.
+struct Avx512 {
+  static constexpr int kRows = 12, kLanes = 16, kColumns = 2 * kLanes;
+  static constexpr int64_t kDepth = 384, kBlockRows = 24 * kRows, kBlockColumns = 12 * kColumns;
+  static constexpr int64_t kAhead = 4 * kColumns;  // floats of b's panel that are asked for ahead of their use
+  static constexpr bool kAlongRows = true;
+
+  template <int rows, int vectors>
+  AVX512 static void tile(int64_t k, const float* a, const float* b, const float* start, int64_t start_row, float* c,
+                          int64_t ld) {
+    __m512 sums[rows][vectors];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) {
+        sums[i][j] = _mm512_setzero_ps();
+        _mm_prefetch(c + i * ld + j * kLanes, _MM_HINT_T0);
+      }
     }
-    _mm256_storeu_ps(c + i * ld, sums[i][0]);
-    _mm256_storeu_ps(c + i * ld + 8, sums[i][1]);
+    for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) {
+      __m512 right[vectors];
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) {
+        right[j] = _mm512_load_ps(b + j * kLanes);
+        _mm_prefetch(b + kAhead + j * kLanes, _MM_HINT_T0);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; ++i) {
+        const __m512 x = _mm512_set1_ps(a[i]);
+#pragma GCC unroll 2
+        for (int j = 0; j < vectors; ++j) sums[i][j] = _mm512_fmadd_ps(x, right[j], sums[i][j]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) {
+        if (start) sums[i][j] = _mm512_add_ps(sums[i][j], _mm512_loadu_ps(start + i * start_row + j * kLanes));
+        _mm512_storeu_ps(c + i * ld + j * kLanes, sums[i][j]);
+      }
+    }
   }
+};
+
+using Tile = void (*)(int64_t, const float*, const float*, const float*, int64_t, float*, int64_t);
+
+template <class Level, int vectors, int... less>
+constexpr std::array<Tile, sizeof...(less)> tiles(std::integer_sequence<int, less...>) {
+  return {Level::template tile<less + 1, vectors>...};
 }
 
-AVX2 void whole_tile(int64_t rows, int64_t k, const float* a, const float* b, const float* start, int64_t start_row,
-                     float* c, int64_t ld) {
-  switch (rows) {
-    case 6:
-      return tile<6>(k, a, b, start, start_row, c, ld);
-    case 5:
-      return tile<5>(k, a, b, start, start_row, c, ld);
-    case 4:
-      return tile<4>(k, a, b, start, start_row, c, ld);
-    case 3:
-      return tile<3>(k, a, b, start, start_row, c, ld);
-    case 2:
-      return tile<2>(k, a, b, start, start_row, c, ld);
-    default:
-      return tile<1>(k, a, b, start, start_row, c, ld);
-  }
-}
-
-// A tile of fewer columns, by way of a whole one.
-void part_tile(int64_t rows, int64_t columns, int64_t k, const float* a, const float* b, const float* start,
-               int64_t start_row, float* c, int64_t ld) {
-  alignas(32) float whole[kRows * kColumns];
+// A tile whose columns are no whole vectors goes by way of one whose are.
+template <class Level>
+void tile(int64_t rows, int64_t columns, int64_t k, const float* a, const float* b, const float* start,
+          int64_t start_row, float* c, int64_t ld) {
+  constexpr auto heights = std::make_integer_sequence<int, Level::kRows>();
+  static constexpr std::array by_size{tiles<Level, 1>(heights), tiles<Level, 2>(heights)};
+  const int64_t width = columns <= Level::kLanes ? Level::kLanes : Level::kColumns;
+  const Tile multiply = by_size[width / Level::kLanes - 1][rows - 1];
+  if (columns == width) return multiply(k, a, b, start, start_row, c, ld);
+  alignas(64) float whole[Level::kRows * Level::kColumns] = {};
   if (start)
-    for (int64_t i = 0; i < rows; ++i) {
-      std::fill_n(std::copy_n(start + i * start_row, columns, whole + i * kColumns), kColumns - columns, 0.0f);
-    }
-  whole_tile(rows, k, a, b, start ? whole : nullptr, kColumns, whole, kColumns);
-  for (int64_t i = 0; i < rows; ++i) std::copy_n(whole + i * kColumns, columns, c + i * ld);
+    for (int64_t i = 0; i < rows; ++i) std::copy_n(start + i * start_row, columns, whole + i * width);
+  multiply(k, a, b, start ? whole : nullptr, width, whole, width);
+  for (int64_t i = 0; i < rows; ++i) std::copy_n(whole + i * width, columns, c + i * ld);
 }
 
 // to[p * width + i] = from(i, p), i < count, p < depth; zeros for the i up to `width`.
@@ -98,58 +148,56 @@ void pack_any(const StridedMatrix& from, int64_t count, int64_t depth, int64_t w
   }
 }
 
-AVX2 void pack_columns_of(const StridedMatrix& b, int64_t columns, int64_t depth, float* to) {
-  const StridedMatrix lines{b.data, b.column, b.row};  // pack_any counts by what is side by side in a panel
-  for (int64_t j = 0; j < columns; j += kColumns, to += depth * kColumns) {
-    const StridedMatrix from = lines.from(j, 0);
-    int64_t p = 0;
-    if (columns - j >= kColumns && b.column == 1) {
-      for (; p < depth; ++p) {
-        _mm256_store_ps(to + p * kColumns, _mm256_loadu_ps(from.data + p * b.row));
-        _mm256_store_ps(to + p * kColumns + 8, _mm256_loadu_ps(from.data + p * b.row + 8));
-      }
-    } else if (columns - j >= kColumns && b.row == 1) {
-      for (; p + 8 <= depth; p += 8) {
-        transpose_eight(from.data + p, b.column, to + p * kColumns, kColumns);
-        transpose_eight(from.data + 8 * b.column + p, b.column, to + p * kColumns + 8, kColumns);
-      }
-    }
-    pack_any(from.from(0, p), std::min(kColumns, columns - j), depth - p, kColumns, to + p * kColumns);
+// to[p * width + i] = from[i * step + p] for p < 4, i < count: 4, or 2.
+template <int count>
+AVX2_INLINE void transpose_few(const float* from, int64_t step, float* to, int64_t width) {
+  __m128 x0 = _mm_loadu_ps(from), x1 = _mm_loadu_ps(from + step);
+  if constexpr (count == 4) {
+    __m128 x2 = _mm_loadu_ps(from + 2 * step), x3 = _mm_loadu_ps(from + 3 * step);
+    _MM_TRANSPOSE4_PS(x0, x1, x2, x3);
+    _mm_storeu_ps(to, x0);
+    _mm_storeu_ps(to + width, x1);
+    _mm_storeu_ps(to + 2 * width, x2);
+    _mm_storeu_ps(to + 3 * width, x3);
+  } else {
+    const __m128 low = _mm_unpacklo_ps(x0, x1), high = _mm_unpackhi_ps(x0, x1);
+    _mm_storel_pi(reinterpret_cast<__m64*>(to), low);
+    _mm_storeh_pi(reinterpret_cast<__m64*>(to + width), low);
+    _mm_storel_pi(reinterpret_cast<__m64*>(to + 2 * width), high);
+    _mm_storeh_pi(reinterpret_cast<__m64*>(to + 3 * width), high);
   }
 }
 
-AVX2 void pack_rows_of(const StridedMatrix& a, int64_t rows, int64_t depth, float* to) {
-  for (int64_t i = 0; i < rows; i += kRows, to += depth * kRows) {
-    const StridedMatrix from = a.from(i, 0);
-    const float* x = from.data;
-    int64_t p = 0;
-    if (rows - i >= kRows && a.row == 1) {
-      for (; p < depth; ++p) {
-        const float* line = x + p * a.column;
-        float* out = to + p * kRows;
-        _mm_storeu_ps(out, _mm_loadu_ps(line));
-        out[4] = line[4];
-        out[5] = line[5];
-      }
-    } else if (rows - i >= kRows && a.column == 1) {
-      for (; p + 4 <= depth; p += 4) {
-        __m128 x0 = _mm_loadu_ps(x + p), x1 = _mm_loadu_ps(x + a.row + p), x2 = _mm_loadu_ps(x + 2 * a.row + p),
-               x3 = _mm_loadu_ps(x + 3 * a.row + p);
-        const __m128 x4 = _mm_loadu_ps(x + 4 * a.row + p), x5 = _mm_loadu_ps(x + 5 * a.row + p);
-        _MM_TRANSPOSE4_PS(x0, x1, x2, x3);
-        const __m128 low = _mm_unpacklo_ps(x4, x5), high = _mm_unpackhi_ps(x4, x5);
-        float* out = to + p * kRows;
-        _mm_storeu_ps(out, x0);
-        _mm_storel_pi(reinterpret_cast<__m64*>(out + 4), low);
-        _mm_storeu_ps(out + 6, x1);
-        _mm_storeh_pi(reinterpret_cast<__m64*>(out + 10), low);
-        _mm_storeu_ps(out + 12, x2);
-        _mm_storel_pi(reinterpret_cast<__m64*>(out + 16), high);
-        _mm_storeu_ps(out + 18, x3);
-        _mm_storeh_pi(reinterpret_cast<__m64*>(out + 22), high);
+// One panel of whole width, from what is side by side in memory: across the panel, or along it.
+template <int width>
+AVX2 int64_t pack_panel(const StridedMatrix& from, int64_t depth, float* to) {
+  int64_t p = 0;
+  if (from.row == 1) {
+    for (; p < depth; ++p) std::memcpy(to + p * width, from.data + p * from.column, width * sizeof(float));
+  } else if (from.column == 1) {
+    constexpr int eights = width / 8 * 8, fours = width / 4 * 4;
+    for (; p + 8 <= depth; p += 8) {
+      const float* x = from.data + p;
+      float* out = to + p * width;
+      for (int i = 0; i < eights; i += 8) transpose_eight(x + i * from.row, from.row, out + i, width);
+      for (int q = 0; q < 8 && eights < width; q += 4) {
+        if constexpr (fours > eights)
+          transpose_few<4>(x + eights * from.row + q, from.row, out + q * width + eights, width);
+        if constexpr (width > fours)
+          transpose_few<2>(x + fours * from.row + q, from.row, out + q * width + fours, width);
       }
     }
-    pack_any(from.from(0, p), std::min(kRows, rows - i), depth - p, kRows, to + p * kRows);
+  }
+  return p;
+}
+
+// `lines` of `from`, `width` side by side in a panel.
+template <int width>
+void pack(const StridedMatrix& from, int64_t lines, int64_t depth, float* to) {
+  for (int64_t i = 0; i < lines; i += width, to += depth * width) {
+    const StridedMatrix panel = from.from(i, 0);
+    const int64_t p = lines - i >= width ? pack_panel<width>(panel, depth, to) : 0;
+    pack_any(panel.from(0, p), std::min<int64_t>(width, lines - i), depth - p, width, to + p * width);
   }
 }
 
@@ -171,37 +219,55 @@ float* panels(size_t floats) {
   return memory.get();
 }
 
+template <class Level>
 void on_one_thread(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, const StridedMatrix& b, const float* start,
                    int64_t start_row, float* c, int64_t ld) {
-  const int64_t step = rounded_up(parts_of(k, parts_of(k, kBlockDepth)), 8);  // blocks of about one size
-  const int64_t right_size = std::min(kBlockColumns, rounded_up(n, kColumns)) * step;
-  const int64_t left_size = std::min(kBlockRows, rounded_up(m, kRows)) * step;
+  constexpr int64_t tall = Level::kRows, wide = Level::kColumns;
+  const int64_t step = rounded_up(parts_of(k, parts_of(k, Level::kDepth)), 8);  // blocks of about one size
+  const int64_t right_size = std::min(Level::kBlockColumns, rounded_up(n, wide)) * step;
+  const int64_t left_size = std::min(Level::kBlockRows, rounded_up(m, tall)) * step;
   float* const right = panels(right_size + left_size);  // first: it is read as aligned vectors
   float* const left = right + right_size;
-  for (int64_t column = 0; column < n; column += kBlockColumns) {
-    const int64_t columns = std::min(kBlockColumns, n - column);
+  for (int64_t column = 0; column < n; column += Level::kBlockColumns) {
+    const int64_t columns = std::min(Level::kBlockColumns, n - column);
     for (int64_t p = 0; p < k; p += step) {
       const int64_t depth = std::min(step, k - p);
-      pack_columns_of(b.from(p, column), columns, depth, right);
+      const StridedMatrix block = b.from(p, column);
+      pack<wide>({block.data, block.column, block.row}, columns, depth, right);
       const float* const first = p ? c : start;
       const int64_t first_row = p ? ld : start_row;
-      for (int64_t row = 0; row < m; row += kBlockRows) {
-        const int64_t rows = std::min(kBlockRows, m - row);
-        pack_rows_of(a.from(row, p), rows, depth, left);
-        for (int64_t j = 0; j < columns; j += kColumns) {
-          const int64_t width = std::min(kColumns, columns - j);
-          for (int64_t i = 0; i < rows; i += kRows) {
-            const int64_t height = std::min(kRows, rows - i), y = row + i, x = column + j;
-            const float* const from = first ? first + y * first_row + x : nullptr;
-            if (width == kColumns)
-              whole_tile(height, depth, left + i * depth, right + j * depth, from, first_row, c + y * ld + x, ld);
-            else
-              part_tile(height, width, depth, left + i * depth, right + j * depth, from, first_row, c + y * ld + x, ld);
-          }
+      for (int64_t row = 0; row < m; row += Level::kBlockRows) {
+        const int64_t rows = std::min(Level::kBlockRows, m - row);
+        pack<tall>(a.from(row, p), rows, depth, left);
+        const int64_t down = parts_of(rows, tall), across = parts_of(columns, wide);
+        for (int64_t t = 0; t < down * across; ++t) {
+          const int64_t i = (Level::kAlongRows ? t / across : t % down) * tall;
+          const int64_t j = (Level::kAlongRows ? t % across : t / down) * wide;
+          const int64_t y = row + i, x = column + j;
+          tile<Level>(std::min(tall, rows - i), std::min(wide, columns - j), depth, left + i * depth, right + j * depth,
+                      first ? first + y * first_row + x : nullptr, first_row, c + y * ld + x, ld);
         }
       }
     }
   }
+}
+
+struct Way {
+  int64_t rows, columns;
+  decltype(&on_one_thread<Avx2>) run;
+};
+
+template <class Level>
+constexpr Way way_of() {
+  return {Level::kRows, Level::kColumns, on_one_thread<Level>};
+}
+
+bool has_avx512() {
+  static const bool found = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
+  }();
+  return found;
 }
 
 // How many threads share the rows of c; the others share the columns. Every thread packs what it reads itself, so the
@@ -217,6 +283,12 @@ int64_t threads_by_row(int64_t m, int64_t n, int64_t threads) {
 // Measured with one and two threads, as are the bounds below. Shorter parts are not worth their threads meeting.
 constexpr int64_t kMostThreads = 8, kLeastPart = int64_t{1} << 19;
 
+// Zen 4, the one family 19h with AVX-512, splits vectors of 512 bits in two: oneDNN gains little over MKL there.
+bool has_split_avx512() {
+  static const bool found = has_avx512() && __builtin_cpu_is("amdfam19h");
+  return found;
+}
+
 }  // namespace
 
 bool has_packed_product() {
@@ -229,12 +301,10 @@ bool has_packed_product() {
 
 bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads) {
   static const bool foreign = has_packed_product() && !__builtin_cpu_is("intel");
-  static const bool wide = foreign && __builtin_cpu_supports("avx512f");
-  static const bool split = wide && __builtin_cpu_is("amdfam19h");  // Zen 4: a vector of 512 bits is two of 256
   if (!foreign || threads > kMostThreads) return false;
-  if (split) return m >= 24 && n >= 16 && k >= 16 && m * n * k >= int64_t{1} << 17;
-  // Elsewhere with AVX-512 oneDNN is twice as fast as either.
-  if (wide || m * n * k < (int64_t{1} << 22) * threads) return false;
+  if (has_split_avx512()) return m >= 24 && n >= 16 && k >= 16 && m * n * k >= int64_t{1} << 17;
+  // With AVX-512 of full width oneDNN is twice as fast as either.
+  if (has_avx512() || m * n * k < (int64_t{1} << 22) * threads) return false;
   const bool few_rows = m >= 16 && m <= 128 && n >= 2048;
   const bool short_sums = k >= 16 && k <= 96 && m * n >= int64_t{1} << 20;
   return few_rows || short_sums;
@@ -254,13 +324,15 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, con
   }
   const int64_t threads = std::clamp<int64_t>(m * n * k / kLeastPart, 1, at::get_num_threads());
   const int64_t by_row = threads_by_row(m, n, threads), by_column = threads / by_row;
-  const int64_t rows = rounded_up(parts_of(m, by_row), kRows), columns = rounded_up(parts_of(n, by_column), kColumns);
+  const Way way = has_avx512() ? way_of<Avx512>() : way_of<Avx2>();
+  const int64_t rows = rounded_up(parts_of(m, by_row), way.rows);
+  const int64_t columns = rounded_up(parts_of(n, by_column), way.columns);
   at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t i = t / by_column * rows, j = t % by_column * columns;
       if (i >= m || j >= n) continue;
-      on_one_thread(std::min(rows, m - i), std::min(columns, n - j), k, a.from(i, 0), b.from(0, j),
-                    start ? start + i * start_row + j : nullptr, start_row, c + i * ld + j, ld);
+      way.run(std::min(rows, m - i), std::min(columns, n - j), k, a.from(i, 0), b.from(0, j),
+              start ? start + i * start_row + j : nullptr, start_row, c + i * ld + j, ld);
     }
   });
 }
