@@ -3,9 +3,10 @@
 // ATen sends float products on the CPU to MKL, which takes its AVX2 path on processors of other makers; oneDNN, which
 // torch carries too, is twice as fast there and slower elsewhere. So it is measured: once per process whether oneDNN
 // gains anything at all, and then per shape class on the first product of that class. Everything but float products on
-// the CPU is ATen's, as are all products under torch.use_deterministic_algorithms, whose bits are those of eager.
-// Where oneDNN cannot win by twice the vector width (AVX2 alone, Zen 4), packed_product.h takes shapes by a rule.
-// Not here: batched products, convolutions (ATen's are oneDNN's already).
+// the CPU is ATen's (but for bfloat16 with a bias, where it has instructions for it), as are all products under
+// torch.use_deterministic_algorithms, whose bits are those of eager. Where oneDNN cannot win by twice the vector width
+// (AVX2 alone, Zen 4), packed_product.h takes shapes by a rule. Not here: batched products, convolutions (ATen's are
+// oneDNN's already).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -20,6 +20,7 @@
 #include "base/thread_clock.h"
 #include "ops/blas.h"
 #include "ops/packed_product.h"
+#include "ops/tile_product.h"
 
 namespace ortmodule {
 namespace {
@@ -155,6 +156,15 @@ bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tenso
   return measured_choice(a, w, bias, result);
 }
 
+// Where the processor multiplies bfloat16, ATen's products of it are oneDNN's, but a bias is copied over the result
+// first and added to by a slower kernel. oneDNN's own linear layer adds it to the sums, for the same bits.
+bool adds_bias_in_onednn(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+  return bias.defined() && current != MatmulProvider::kAten && a.scalar_type() == at::kBFloat16 && a.is_cpu() &&
+         w.dim() == 2 && w.scalar_type() == at::kBFloat16 && bias.dim() == 1 && bias.scalar_type() == at::kBFloat16 &&
+         bias.is_contiguous() && a.numel() * w.size(0) >= kSmallProduct && has_pair_product() && onednn() &&
+         !at::globalContext().deterministicAlgorithms();
+}
+
 }  // namespace
 
 MatmulProvider matmul_provider(const std::string& name) {
@@ -172,6 +182,7 @@ at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Te
   const int64_t k = w.size(-1), n = w.numel() / std::max<int64_t>(k, 1), m = a.numel() / std::max<int64_t>(k, 1);
   if (const Direct way = direct_way(m, n, k); way != Direct::kNo)
     if (at::Tensor out = blas_linear(a, w, bias, way == Direct::kPacked); out.defined()) return out;
+  if (adds_bias_in_onednn(a, w, bias)) return by_onednn(a, w, bias);
   at::Tensor result;
   const bool onednn = by_onednn_is_best(a, w, bias, result);
   if (result.defined()) return result;

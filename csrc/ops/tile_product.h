@@ -1,4 +1,4 @@
-// Products of small fp32 matrices that fit the caches, for kernels that work tile by tile (attention).
+// Products of small fp32 or bfloat16 matrices that fit the caches, for kernels that work tile by tile (attention).
 //
 // Why not the BLAS: on tiles of this size its call and its packing cost a fifth, it packs the same operand again at
 // every call, and on some processors it uses half of the vector width. Here the right operand is transposed
@@ -39,6 +39,13 @@ struct LeftOperand {
   int64_t row, column;
 };
 void tile_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
+                  bool add);
+
+// Whether this processor multiplies pairs of bfloat16 (AVX-512 BF16), twice as many to an instruction.
+bool has_pair_product();
+// The same for bfloat16, where there is such a processor: each "float" of a and of b stands for two neighbors in what
+// is summed over, the first in its low half, and k counts pairs. Sums are fp32.
+void pair_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
                   bool add);
 
 }  // namespace ortmodule

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "base/status.h"
 #include "ops/cpu_simd.h"
 #include "ops/transpose_eight.h"
 
@@ -30,6 +31,13 @@ struct Level {
 #define LEVEL_TARGET __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
 #define LEVEL_BYTES 64
 #define LEVEL_ROWS 12
+#include "ops/tile_product_level.h"  // NOLINT: once per level
+
+#define LEVEL v4_pairs
+#define LEVEL_TARGET __attribute__((target("avx512bf16,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define LEVEL_BYTES 64
+#define LEVEL_ROWS 12
+#define LEVEL_PAIRS
 #include "ops/tile_product_level.h"  // NOLINT: once per level
 
 #define LEVEL v3
@@ -98,6 +106,24 @@ void pack_columns(float* panels, int64_t first, const float* rows, int64_t step,
     if (filled < width)
       for (int64_t p = 0; p < size; ++p) std::fill(panel + p * width + filled, panel + (p + 1) * width, 0.0f);
   }
+}
+
+bool has_pair_product() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  static const bool found = level().width == v4_pairs::kWidth && __builtin_cpu_supports("avx512bf16");
+  return found;
+#else
+  return false;
+#endif
+}
+
+void pair_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
+                  bool add) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  return (add ? v4_pairs::kLevel.add : v4_pairs::kLevel.set)(m, n, k, a, b, c, ld);
+#else
+  fail(ErrorCode::kInternal, "pair_product needs AVX-512 BF16");
+#endif
 }
 
 void tile_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,

@@ -1,5 +1,6 @@
 // The register-tiled loop of tile_product, included once per instruction-set level by tile_product_kernel.cpp, which
-// sets LEVEL (a namespace), LEVEL_TARGET (a function attribute), LEVEL_BYTES (of a vector) and LEVEL_ROWS.
+// sets LEVEL (a namespace), LEVEL_TARGET (a function attribute), LEVEL_BYTES (of a vector) and LEVEL_ROWS. LEVEL_PAIRS
+// is set where the elements are pairs of bfloat16, whose bits must not go through float arithmetic.
 //
 // LEVEL_ROWS x 2 accumulators, two vectors of b and one broadcast element of a fill the register file. Vector types
 // want the target on every function that names them: the compiler splits vectors before it inlines.
@@ -10,6 +11,19 @@ namespace ortmodule::LEVEL {
 typedef float Vector __attribute__((vector_size(LEVEL_BYTES)));
 typedef float Loose __attribute__((vector_size(LEVEL_BYTES), aligned(4), may_alias));  // in memory, at any address
 constexpr int64_t kLanes = LEVEL_BYTES / 4, kWidth = 2 * kLanes;
+
+#ifdef LEVEL_PAIRS
+typedef int32_t Pair __attribute__((may_alias));
+LEVEL_TARGET inline Vector spread(const float* x) {
+  return (Vector)_mm512_set1_epi32(*reinterpret_cast<const Pair*>(x));
+}
+LEVEL_TARGET inline Vector multiply_add(Vector x, Vector b, Vector sum) {
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)b);
+}
+#else
+LEVEL_TARGET inline Vector spread(const float* x) { return *x - Vector{}; }
+LEVEL_TARGET inline Vector multiply_add(Vector x, Vector b, Vector sum) { return sum + x * b; }
+#endif
 
 template <int rows, bool add>
 LEVEL_TARGET void strip(int64_t k, const LeftOperand& left, const float* b, int64_t b_row, float* c, int64_t ld) {
@@ -22,9 +36,9 @@ LEVEL_TARGET void strip(int64_t k, const LeftOperand& left, const float* b, int6
     const Vector b0 = *reinterpret_cast<const Loose*>(b), b1 = *reinterpret_cast<const Loose*>(b + kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const Vector x = a[i * row] - Vector{};
-      sums[i][0] += x * b0;
-      sums[i][1] += x * b1;
+      const Vector x = spread(a + i * row);
+      sums[i][0] = multiply_add(x, b0, sums[i][0]);
+      sums[i][1] = multiply_add(x, b1, sums[i][1]);
     }
   }
 #pragma GCC unroll 16
@@ -64,3 +78,4 @@ constexpr Level kLevel{kWidth, product<false>, product<true>};
 #undef LEVEL_TARGET
 #undef LEVEL_BYTES
 #undef LEVEL_ROWS
+#undef LEVEL_PAIRS

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -71,6 +72,39 @@ TEST(TileProduct, StartsAtAnyRowAndAtEveryPanel) {
       float sum = 0;
       for (int64_t p = 3; p < k; ++p) sum += product.a[i * k + p] * product.b[p * 2 * width + width + j];
       EXPECT_NEAR(c[i * width + j], sum, 1e-4);
+    }
+  }
+}
+
+uint32_t to_bfloat16(float x) { return std::bit_cast<uint32_t>(x) >> 16; }
+float of_bfloat16(float x) { return std::bit_cast<float>(to_bfloat16(x) << 16); }
+
+TEST(PairProduct, SumsOverBothHalvesOfEveryPair) {
+  if (!has_pair_product()) GTEST_SKIP() << "this processor does not multiply pairs of bfloat16";
+  for (int64_t m : {1, 12, 13, 25}) {
+    for (int64_t n : {1, 31, 32, 65}) {
+      for (int64_t k : {1, 7, 33}) {  // pairs
+        Product product{m, n, 2 * k};
+        for (float& x : product.a) x = of_bfloat16(x);
+        for (float& x : product.b) x = of_bfloat16(x);
+        const int64_t ld = round_up(n, panel_width());
+        std::vector<float> left(m * k), right(k * ld), c(m * ld, 5.0f);
+        const auto pair = [](float low, float high) {
+          return std::bit_cast<float>(to_bfloat16(low) | to_bfloat16(high) << 16);
+        };
+        for (int64_t i = 0; i < m; ++i)
+          for (int64_t p = 0; p < k; ++p)
+            left[p * m + i] = pair(product.a[i * 2 * k + 2 * p], product.a[i * 2 * k + 2 * p + 1]);
+        for (int64_t p = 0; p < k; ++p)
+          for (int64_t j = 0; j < n; ++j)
+            right[p * ld + j] = pair(product.b[2 * p * n + j], product.b[(2 * p + 1) * n + j]);
+        for (float times : {1.0f, 2.0f}) {
+          pair_product(m, n, k, {left.data(), 1, m}, Panels::in_rows(right.data(), ld), c.data(), ld, times == 2);
+          for (int64_t i = 0; i < m; ++i)
+            for (int64_t j = 0; j < n; ++j)
+              ASSERT_NEAR(c[i * ld + j], times * product.expected(i, j), 1e-4) << i << " " << j;
+        }
+      }
     }
   }
 }

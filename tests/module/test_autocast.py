@@ -40,6 +40,14 @@ def test_the_result_is_computed_in_bfloat16() -> None:
     assert not torch.equal(got.float(), model(x)), "the graph without autocast is another one"
 
 
+@pytest.mark.parametrize("shape", [(128, 256), (3, 77, 256)])
+def test_a_layer_with_a_bias_gives_eagers_bits(shape: tuple[int, ...]) -> None:
+    model, eager = pair(nn.Linear(256, 384))
+    x = torch.randn(*shape)
+    with autocast():
+        assert torch.equal(model(x), eager(x))
+
+
 def test_backward_outside_the_block_is_the_usual_way() -> None:
     model, eager = pair(mlp())
     for module in (model, eager):

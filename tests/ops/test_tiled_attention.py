@@ -145,6 +145,27 @@ def test_bfloat16(mask: str | None) -> None:
     check(inputs)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries, keys, head, value_head", [(1, 1, 1, 1), (7, 33, 5, 3), (65, 129, 33, 48)])
+def test_bfloat16_of_odd_sizes(queries: int, keys: int, head: int, value_head: int, causal: bool) -> None:
+    check(operands((2, 2, 1, queries, keys), head, value_head, torch.bfloat16), causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_bfloat16_rounds_no_more_often_than_pytorchs_own(causal: bool) -> None:
+    inputs = operands((2, 4, 4, 197, 197), 64, dtype=torch.bfloat16)
+    ours, theirs = attend(inputs, is_causal=int(causal)), F.scaled_dot_product_attention(*inputs, is_causal=causal)
+    want, want_grads = reference(inputs, causal, None)
+    for name, got, other, expected in zip(
+        "yqkv",
+        [ours, *gradients([ours], inputs)],
+        [theirs, *gradients([theirs], inputs)],
+        [want, *want_grads],
+        strict=True,
+    ):
+        assert (got - expected).norm() <= 1.1 * (other - expected).norm(), name
+
+
 def test_half_precision() -> None:
     q, k, v = (x.detach().half().requires_grad_() for x in operands((1, 2, 2, 70, 70)))
     y = attend([q, k, v])

@@ -52,9 +52,12 @@ class Backward {
         row_(scratch.take(std::max(p.key_room, kKeyTile))),
         q_(scratch.take(p.query_tile * p.size_room)),
         dy_(scratch.take(p.query_tile * p.value_room)),
+        summed_q_(p.pairs ? scratch.take(p.terms(p.query_tile) * p.size_room) : q_),
+        summed_dy_(p.pairs ? scratch.take(p.terms(p.query_tile) * p.value_room) : dy_),
         dq_(scratch.take(p.query_tile * p.size_room)),
         p_tile_(scratch.take(p.query_tile * kKeyTile)),
         ds_tile_(scratch.take(p.query_tile * kKeyTile)),
+        narrow_(p.pairs ? scratch.take(p.query_tile * kKeyTile) : nullptr),
         delta_(scratch.take(p.query_tile)),
         dk_room_(to.dk && !to.dk_shares ? scratch.take(p.keys * p.size_room) : nullptr),
         dv_room_(to.dv && !to.dv_shares ? scratch.take(p.keys * p.value_room) : nullptr),
@@ -90,16 +93,15 @@ class Backward {
  private:
   void query_tile(int64_t b, int64_t h, int64_t row, int64_t rows, int64_t visible, const TileView& dy,
                   const TileView& y, const float* lse, const MaskGrad& mask_grad) {
-    FlashProblem::load_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
-    FlashProblem::load_rows(dy, b, h, row, rows, p_.value_size, p_.value_room, dy_);
-    for (int64_t i = 0; i < rows; ++i) {
-      const float* y_row = y.in_place(b, h, row + i, 0);
-      if (!y_row) {
-        y.load(b, h, row + i, 0, p_.value_size, buffer_);
-        y_row = buffer_;
-      }
-      delta_[i] = dot_row(dy_ + i * p_.value_room, y_row, p_.value_size);
+    p_.load_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
+    p_.load_rows(dy, b, h, row, rows, p_.value_size, p_.value_room, dy_);
+    if (p_.pairs) {
+      p_.load_summed_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, summed_q_);
+      p_.load_summed_rows(dy, b, h, row, rows, p_.value_size, p_.value_room, summed_dy_);
     }
+    for (int64_t i = 0; i < rows; ++i)
+      delta_[i] =
+          dot_row(floats(dy, b, h, row + i, buffer_), floats(y, b, h, row + i, buffer_ + p_.value_room), p_.value_size);
     lse_ = lse + (b * p_.heads + h) * p_.queries + row;
     const int64_t end = std::min(visible, p_.causal_keys(row + rows - 1));
     if (end == 0) std::fill(dq_, dq_ + rows * p_.size_room, 0.0f);
@@ -109,26 +111,34 @@ class Backward {
       for (int64_t i = 0; i < rows; ++i) to_.dq.store(b, h, row + i, p_.size, dq_ + i * p_.size_room, p_.scale);
   }
 
+  // A row of values, where it is or in `buffer`.
+  const float* floats(const TileView& from, int64_t b, int64_t h, int64_t row, float* buffer) const {
+    if (const float* here = from.in_place(b, h, row, 0)) return here;
+    from.load(b, h, row, 0, p_.value_size, buffer);
+    return buffer;
+  }
+
   void key_tile(int64_t b, int64_t h, const Tile& tile, const MaskGrad& mask_grad) {
-    const Panels keys_t = packed(keys_t_, p_.size).from_column(tile.column);
-    const Panels values_t = packed(values_t_, p_.value_size).from_column(tile.column);
-    tile_product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys_t, p_tile_, kKeyTile, false);
-    tile_product(tile.rows, tile.columns, p_.value_size, {dy_, p_.value_room, 1}, values_t, ds_tile_, kKeyTile, false);
+    const Panels keys_t = packed(keys_t_, p_.terms(p_.size)).from_column(tile.column);
+    const Panels values_t = packed(values_t_, p_.terms(p_.value_size)).from_column(tile.column);
+    p_.product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys_t, p_tile_, kKeyTile, false);
+    p_.product(tile.rows, tile.columns, p_.value_size, {dy_, p_.value_room, 1}, values_t, ds_tile_, kKeyTile, false);
     MaskRows masks(p_, b, h, row_);
     for (int64_t i = 0; i < tile.rows; ++i) {
       const int64_t n = std::clamp<int64_t>(p_.causal_keys(tile.row + i) - tile.column, 0, tile.columns);
       score_grads(b, h, tile, i, masks.row(tile, i), n);
       if (to_.mask && n > 0) mask_grad.add(b, h, tile.row + i, tile.column, ds_tile_ + i * kKeyTile, n);
     }
+    const int64_t rows = tile.rows, columns = tile.columns;
     if (to_.dv)
-      tile_product(tile.columns, p_.value_size, tile.rows, {p_tile_, 1, kKeyTile}, Panels::in_rows(dy_, p_.value_room),
-                   dv_ + tile.column * p_.value_room, p_.value_room, true);
+      p_.product(columns, p_.value_size, rows, p_.over_rows(p_tile_, rows, columns, narrow_),
+                 Panels::in_rows(summed_dy_, p_.value_room), dv_ + tile.column * p_.value_room, p_.value_room, true);
     if (to_.dk)
-      tile_product(tile.columns, p_.size, tile.rows, {ds_tile_, 1, kKeyTile}, Panels::in_rows(q_, p_.size_room),
-                   dk_ + tile.column * p_.size_room, p_.size_room, true);
+      p_.product(columns, p_.size, rows, p_.over_rows(ds_tile_, rows, columns, narrow_),
+                 Panels::in_rows(summed_q_, p_.size_room), dk_ + tile.column * p_.size_room, p_.size_room, true);
     if (to_.dq)
-      tile_product(tile.rows, p_.size, tile.columns, {ds_tile_, kKeyTile, 1}, keys_.from_row(tile.column), dq_,
-                   p_.size_room, tile.column > 0);
+      p_.product(rows, p_.size, columns, p_.over_columns(ds_tile_, rows, columns, narrow_),
+                 keys_.from_row(p_.terms(tile.column)), dq_, p_.size_room, tile.column > 0);
   }
 
   // Turns row i of the tile from scores and dp into what v was multiplied with and the gradient of the scores.
@@ -149,7 +159,8 @@ class Backward {
 
   const FlashProblem& p_;
   const Targets& to_;
-  float *keys_t_, *values_t_, *keys_copy_, *buffer_, *row_, *q_, *dy_, *dq_, *p_tile_, *ds_tile_, *delta_;
+  float *keys_t_, *values_t_, *keys_copy_, *buffer_, *row_, *q_, *dy_, *summed_q_, *summed_dy_, *dq_;
+  float *p_tile_, *ds_tile_, *narrow_, *delta_;
   float *dk_room_, *dv_room_;  // null where not wanted or collected in shares
   int64_t floats_;
   Panels keys_{};  // of the task at hand, as are the next

@@ -22,6 +22,7 @@ class Forward {
         row_(scratch.take(std::max(p.key_room, kKeyTile))),
         q_(scratch.take(p.query_tile * p.size_room)),
         scores_(scratch.take(p.query_tile * kKeyTile)),
+        narrow_(p.pairs ? scratch.take(p.query_tile * kKeyTile) : nullptr),
         y_(scratch.take(p.query_tile * p.value_room)),
         largest_(scratch.take(p.query_tile)),
         sum_(scratch.take(p.query_tile)),
@@ -43,7 +44,7 @@ class Forward {
 
  private:
   void query_tile(int64_t b, int64_t h, int64_t row, int64_t rows, int64_t visible, const TileView& y, float* lse) {
-    FlashProblem::load_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
+    p_.load_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
     std::fill(largest_, largest_ + rows, kNoScore);
     std::fill(sum_, sum_ + rows, 0.0f);
     const int64_t end = std::min(visible, p_.causal_keys(row + rows - 1));
@@ -61,8 +62,8 @@ class Forward {
 
   void key_tile(int64_t b, int64_t h, const Tile& tile) {
     uint32_t words[kKeyTile];
-    const Panels keys = packed(keys_t_, p_.size).from_column(tile.column);
-    tile_product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys, scores_, kKeyTile, false);
+    const Panels keys = packed(keys_t_, p_.terms(p_.size)).from_column(tile.column);
+    p_.product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys, scores_, kKeyTile, false);
     MaskRows masks(p_, b, h, row_);
     for (int64_t i = 0; i < tile.rows; ++i) {
       float* s = scores_ + i * kKeyTile;
@@ -81,12 +82,12 @@ class Forward {
       }
       std::fill(s + n, s + tile.columns, 0.0f);
     }
-    tile_product(tile.rows, p_.value_size, tile.columns, {scores_, kKeyTile, 1}, values_.from_row(tile.column), y_,
-                 p_.value_room, tile.column > 0);
+    p_.product(tile.rows, p_.value_size, tile.columns, p_.over_columns(scores_, tile.rows, tile.columns, narrow_),
+               values_.from_row(p_.terms(tile.column)), y_, p_.value_room, tile.column > 0);
   }
 
   const FlashProblem& p_;
-  float *keys_t_, *values_copy_, *buffer_, *row_, *q_, *scores_, *y_, *largest_, *sum_;
+  float *keys_t_, *values_copy_, *buffer_, *row_, *q_, *scores_, *narrow_, *y_, *largest_, *sum_;
   int64_t floats_;
   Panels values_{};  // of the task at hand
 };

@@ -21,6 +21,8 @@ class TileView {
   void load(int64_t b, int64_t h, int64_t row, int64_t column, int64_t n, float* out) const {
     load_(data_, at(b, h, row, column), strides_[3], n, out);
   }
+  // Columns [0, n) of a row as they are, two bytes each.
+  void copy(int64_t b, int64_t h, int64_t row, int64_t n, void* out) const;
   // Row = values * factor, rounded to the tensor's type.
   void store(int64_t b, int64_t h, int64_t row, int64_t n, const float* values, float factor) const {
     store_(data_, at(b, h, row, 0), strides_[3], n, values, factor);
@@ -58,6 +60,7 @@ struct FlashProblem {
   int64_t batch, heads, key_heads, queries, keys, size, value_size;
   int64_t group;                  // query heads per key head
   int64_t size_room, value_room;  // rounded up to panels
+  bool pairs;                     // products are of pairs of bfloat16: see the note below
   int64_t query_tile, key_room;   // rows of a tile; keys rounded up to panels
   bool causal;
   float scale;
@@ -71,14 +74,35 @@ struct FlashProblem {
   int64_t causal_keys(int64_t row) const { return causal ? std::min(keys, row + 1) : keys; }
   // The words that decide a row of a tile.
   void words(int64_t b, int64_t h, int64_t row, int64_t column, int64_t n, uint32_t* out) const;
-  // Rows of one head of a tensor, side by side in out, `room` floats apart and filled up with zeros.
-  static void load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,
-                        float* out);
+
+  // Note [Operands in pairs]
+  // Where the tensors are bfloat16 and the processor multiplies pairs of them, operands stay bfloat16, two summands to
+  // the room of a float: pairs of columns for a product over the columns, of rows for one over the rows. Probabilities
+  // and gradients of scores are rounded to bfloat16 between two products, as PyTorch's kernels do; all else is fp32.
+  // Otherwise operands are floats, and one copy serves products over rows and over columns.
+
+  // How many floats, or pairs, n summands are.
+  int64_t terms(int64_t n) const { return pairs ? (n + 1) / 2 : n; }
+  // c[m, n] = a b or c += a b over `k` summands.
+  void product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
+               bool add) const {
+    (pairs ? pair_product : tile_product)(m, n, terms(k), a, b, c, ld, add);
+  }
+  // Rows of one head of a tensor, for products over their columns: `room` floats apart in out.
+  void load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,
+                 float* out) const;
+  // The same for products over the rows: terms(rows) rows of `room` floats, filled up with zeros.
+  void load_summed_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,
+                        float* out) const;
   // All rows of one head as columns of the right operand, for products over the head size.
   void pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, float* panels, float* buffer) const;
   // All rows of one head as rows of the right operand, for products over the keys: where they are if few rows of the
   // other operand come to read them, else side by side in `copy`.
   Panels rows_of(const TileView& from, int64_t b, int64_t h, int64_t n, int64_t room, float* copy) const;
+  // A tile of fp32 numbers, kKeyTile apart, as the left operand of a product over its columns, and transposed, over its
+  // rows. `narrow`: room for a tile.
+  LeftOperand over_columns(const float* tile, int64_t rows, int64_t columns, float* narrow) const;
+  LeftOperand over_rows(const float* tile, int64_t rows, int64_t columns, float* narrow) const;
 };
 
 // The mask's values for one tile, row by row.

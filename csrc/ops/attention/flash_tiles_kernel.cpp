@@ -4,66 +4,65 @@
 #include <ATen/ops/empty.h>
 
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "ops/attention/flash_rows.h"
+#include "ops/conversion.h"
 #include "ops/cpu_simd.h"
 #include "ops/philox_state.h"
 
 namespace ortmodule {
 namespace {
 
-template <typename T>
+// Numbers of T, one of conversion.h's types, and doubles.
+template <at::ScalarType type>
 void load_as_float(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
-  const T* from = static_cast<const T*>(data) + at;
-  if (stride == 1) {
-    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(from[i]);
-  } else {
+  if constexpr (type == at::kDouble) {
+    const double* from = static_cast<const double*>(data) + at;
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(from[i * stride]);
-  }
-}
-
-template <>
-void load_as_float<float>(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
-  const float* from = static_cast<const float*>(data) + at;
-  if (stride == 1) {
-    std::memcpy(out, from, n * sizeof(float));
   } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = from[i * stride];
+    load_elements(type, static_cast<const char*>(data) + at * c10::elementSize(type), stride, out, n);
   }
 }
 
-template <>
-void load_as_float<bool>(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
+void load_bool(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
   const bool* from = static_cast<const bool*>(data) + at;
   for (int64_t i = 0; i < n; ++i) out[i] = from[i * stride] ? 0.0f : kNoScore;
 }
 
-// bfloat16 is the upper half of a float.
-template <>
-ORTMODULE_SIMD void load_as_float<at::BFloat16>(const void* data, int64_t at, int64_t stride, int64_t n, float* out) {
-  const uint16_t* from = static_cast<const uint16_t*>(data) + at;
-  if (stride == 1) {
-    for (int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
-  } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i * stride]) << 16);
-  }
+ORTMODULE_SIMD void multiply(const float* values, float factor, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = values[i] * factor;
 }
 
 template <typename T>
 void store_float(void* data, int64_t at, int64_t stride, int64_t n, const float* values, float factor) {
   T* to = static_cast<T*>(data) + at;
-  for (int64_t i = 0; i < n; ++i) to[i * stride] = static_cast<T>(values[i] * factor);
+  if (stride != 1 || std::is_same_v<T, double>) {
+    for (int64_t i = 0; i < n; ++i) to[i * stride] = static_cast<T>(values[i] * factor);
+  } else if constexpr (std::is_same_v<T, float>) {
+    multiply(values, factor, to, n);
+  } else {
+    constexpr int64_t kPart = 256;
+    float part[kPart];
+    for (int64_t i = 0; i < n; i += kPart) {
+      const int64_t count = std::min(kPart, n - i);
+      multiply(values + i, factor, part, count);
+      store_elements(c10::CppTypeToScalarType<T>::value, part, to + i, count);
+    }
+  }
 }
 
-template <>
-ORTMODULE_SIMD void store_float<float>(void* data, int64_t at, int64_t stride, int64_t n, const float* values,
-                                       float factor) {
-  float* to = static_cast<float*>(data) + at;
-  if (stride == 1) {
-    for (int64_t i = 0; i < n; ++i) to[i] = values[i] * factor;
+// They lie in the room of floats.
+typedef uint16_t Half __attribute__((may_alias));
+typedef uint32_t Word __attribute__((may_alias));
+
+// out[i] = (even[i], odd[i]), the first in the low half. Without an odd row its place is zero.
+ORTMODULE_SIMD void pair_up(const uint16_t* even, const uint16_t* odd, Word* out, int64_t n) {
+  if (!odd) {
+    for (int64_t i = 0; i < n; ++i) out[i] = even[i];
   } else {
-    for (int64_t i = 0; i < n; ++i) to[i * stride] = values[i] * factor;
+    for (int64_t i = 0; i < n; ++i) out[i] = even[i] | static_cast<uint32_t>(odd[i]) << 16;
   }
 }
 
@@ -73,20 +72,29 @@ TileView::TileView(const at::Tensor& t) : data_(t.data_ptr()) {
   for (size_t axis = 0; axis < 4; ++axis) strides_[axis] = t.size(axis) == 1 && axis != 3 ? 0 : t.stride(axis);
   switch (t.scalar_type()) {
     case at::kFloat:
-      load_ = load_as_float<float>, store_ = store_float<float>;
+      load_ = load_as_float<at::kFloat>, store_ = store_float<float>;
       direct_ = strides_[3] == 1;
       break;
     case at::kBFloat16:
-      load_ = load_as_float<at::BFloat16>, store_ = store_float<at::BFloat16>;
+      load_ = load_as_float<at::kBFloat16>, store_ = store_float<at::BFloat16>;
       break;
     case at::kHalf:
-      load_ = load_as_float<at::Half>, store_ = store_float<at::Half>;
+      load_ = load_as_float<at::kHalf>, store_ = store_float<at::Half>;
       break;
     case at::kDouble:
-      load_ = load_as_float<double>, store_ = store_float<double>;
+      load_ = load_as_float<at::kDouble>, store_ = store_float<double>;
       break;
     default:
-      load_ = load_as_float<bool>;
+      load_ = load_bool;
+  }
+}
+
+void TileView::copy(int64_t b, int64_t h, int64_t row, int64_t n, void* out) const {
+  const Half* from = static_cast<const Half*>(data_) + at(b, h, row, 0);
+  if (strides_[3] == 1) {
+    std::memcpy(out, from, n * sizeof(Half));
+  } else {
+    for (int64_t i = 0; i < n; ++i) static_cast<Half*>(out)[i] = from[i * strides_[3]];
   }
 }
 
@@ -112,6 +120,7 @@ FlashProblem::FlashProblem(const FlashInputs& in)
       group(heads / key_heads),
       size_room(round_up(size, panel_width())),
       value_room(round_up(value_size, panel_width())),
+      pairs(in.q.scalar_type() == at::kBFloat16 && has_pair_product()),
       key_room(round_up(keys, panel_width())),
       causal(in.causal),
       scale(in.scale),
@@ -141,9 +150,27 @@ void FlashProblem::words(int64_t b, int64_t h, int64_t row, int64_t column, int6
 }
 
 void FlashProblem::load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n,
-                             int64_t room, float* out) {
+                             int64_t room, float* out) const {
   for (int64_t i = 0; i < rows; ++i, out += room) {
-    from.load(b, h, row + i, 0, n, out);
+    if (pairs) {
+      out[terms(n) - 1] = 0;  // the second half of the last pair of an odd number
+      from.copy(b, h, row + i, n, out);
+    } else {
+      from.load(b, h, row + i, 0, n, out);
+      std::fill(out + n, out + room, 0.0f);
+    }
+  }
+}
+
+void FlashProblem::load_summed_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n,
+                                    int64_t room, float* out) const {
+  if (!pairs) return load_rows(from, b, h, row, rows, n, room, out);
+  std::vector<uint16_t> two(2 * n);
+  for (int64_t i = 0; i < rows; i += 2, out += room) {
+    const bool last = i + 1 == rows;
+    from.copy(b, h, row + i, n, two.data());
+    if (!last) from.copy(b, h, row + i + 1, n, two.data() + n);
+    pair_up(two.data(), last ? nullptr : two.data() + n, reinterpret_cast<Word*>(out), n);
     std::fill(out + n, out + room, 0.0f);
   }
 }
@@ -157,7 +184,7 @@ void FlashProblem::pack_transposed(const TileView& from, int64_t b, int64_t h, i
       pack_columns(panels, j, here, from.stride(2), count, n);
     } else {
       load_rows(from, b, h, j, count, n, room, buffer);
-      pack_columns(panels, j, buffer, room, count, n);
+      pack_columns(panels, j, buffer, room, count, terms(n));
     }
   }
 }
@@ -165,8 +192,30 @@ void FlashProblem::pack_transposed(const TileView& from, int64_t b, int64_t h, i
 Panels FlashProblem::rows_of(const TileView& from, int64_t b, int64_t h, int64_t n, int64_t room, float* copy) const {
   const float* here = from.in_place(b, h, 0, 0);
   if (here && n == room && queries * group <= 16) return Panels::in_rows(here, from.stride(2));
-  load_rows(from, b, h, 0, keys, n, room, copy);
+  load_summed_rows(from, b, h, 0, keys, n, room, copy);
   return Panels::in_rows(copy, room);
+}
+
+LeftOperand FlashProblem::over_columns(const float* tile, int64_t rows, int64_t columns, float* narrow) const {
+  if (!pairs) return {tile, kKeyTile, 1};
+  for (int64_t i = 0; i < rows; ++i) {
+    float* out = narrow + i * kKeyTile;
+    out[terms(columns) - 1] = 0;
+    store_elements(at::kBFloat16, tile + i * kKeyTile, out, columns);
+  }
+  return {narrow, kKeyTile, 1};
+}
+
+LeftOperand FlashProblem::over_rows(const float* tile, int64_t rows, int64_t columns, float* narrow) const {
+  if (!pairs) return {tile, 1, kKeyTile};
+  uint16_t even[kKeyTile], odd[kKeyTile];
+  for (int64_t i = 0; i < rows; i += 2) {
+    const bool last = i + 1 == rows;
+    store_elements(at::kBFloat16, tile + i * kKeyTile, even, columns);
+    if (!last) store_elements(at::kBFloat16, tile + (i + 1) * kKeyTile, odd, columns);
+    pair_up(even, last ? nullptr : odd, reinterpret_cast<Word*>(narrow + i / 2 * kKeyTile), columns);
+  }
+  return {narrow, 1, kKeyTile};
 }
 
 AttentionDropoutState dropout_state(double ratio, int64_t seed, int64_t offset) {

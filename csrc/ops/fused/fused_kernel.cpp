@@ -16,8 +16,8 @@
 
 #include "base/status.h"
 #include "ops/aten_support.h"
+#include "ops/conversion.h"
 #include "ops/fused/binding.h"
-#include "ops/fused/conversion.h"
 #include "ops/fused/tile_ops.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"

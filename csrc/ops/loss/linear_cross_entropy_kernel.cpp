@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/status.h"
+#include "ops/conversion.h"
 #include "ops/kernel_registry.h"
 #include "ops/loss/loss_rows.h"
 #include "ops/loss/loss_support.h"
@@ -27,20 +29,25 @@ constexpr int64_t kLeastRows = 256;                 // a product with fewer is s
 constexpr int64_t kWeightBlock = 8192;              // rows of dw that are added at once
 
 // The loss of one chunk, whose scores become their gradient (for dy = 1) where that is wanted; the sum is not yet
-// divided by `total`, the gradient is.
-double float_chunk(const at::Tensor& scores, const Labels& labels, double total, bool mean, bool gradient) {
+// divided by `total`, the gradient is. Scores narrower than float are widened a row at a time.
+double cpu_chunk(const at::Tensor& scores, const Labels& labels, double total, bool mean, bool gradient) {
   const int64_t rows = scores.size(0), classes = scores.size(1);
+  const at::ScalarType type = scores.scalar_type();
+  const int64_t row_bytes = classes * scores.element_size();
   const at::Tensor losses = at::empty({rows}, at::kDouble);
-  float* x = scores.mutable_data_ptr<float>();
+  auto* x = static_cast<char*>(scores.mutable_data_ptr());
   double* loss = losses.mutable_data_ptr<double>();
   at::parallel_for(0, rows, row_grain(classes), [&](int64_t begin, int64_t end) {
+    std::vector<float> wide(type == at::kFloat ? 0 : classes);
     for (int64_t r = begin; r < end; ++r) {
-      float* row = x + r * classes;
+      void* const place = x + r * row_bytes;
       loss[r] = 0;
       if (labels.ignored(r)) {
-        if (gradient) std::memset(row, 0, static_cast<size_t>(classes) * sizeof(float));
+        if (gradient) std::memset(place, 0, static_cast<size_t>(row_bytes));
         continue;
       }
+      float* const row = type == at::kFloat ? static_cast<float*>(place) : wide.data();
+      if (type != at::kFloat) load_elements(type, place, 1, row, classes);
       const float max = row_max(row, classes);
       const auto log_sum = static_cast<float>(std::log(row_exp_sum(row, max, classes)));
       const float weight = labels.weight_of(r);
@@ -49,6 +56,7 @@ double float_chunk(const at::Tensor& scores, const Labels& labels, double total,
       const auto factor = static_cast<float>(mean ? weight / total : weight);
       row_scaled_softmax(row, max, log_sum, factor, row, classes);
       row[labels.data[r]] -= factor;
+      if (type != at::kFloat) store_elements(type, row, place, classes);
     }
   });
   double sum = 0;
@@ -103,11 +111,10 @@ void forward(KernelContext& c, const LossOptions& options, int64_t chunk) {
   const at::Tensor &x = c.in(0), &w = c.in(1), bias = c.in_or_undefined(2);
   const int64_t rows = x.size(0), classes = w.size(0);
   const at::Tensor labels = int64_labels(c.in(3)).contiguous();
-  const at::Tensor weight = c.has(4) ? c.in(4).contiguous() : at::Tensor();
+  at::Tensor weight = c.has(4) ? c.in(4).contiguous() : at::Tensor();
   ORTMODULE_CHECK(labels.numel() == rows, kRuntime, "[", kName, "] ", rows, " rows, ", labels.numel(), " labels");
   const bool mean = options.reduction == LossOptions::kMean, gradient = c.wants(1);
-  const bool fast = x.is_cpu() && x.scalar_type() == at::kFloat && classes > 0 &&
-                    (!weight.defined() || weight.scalar_type() == at::kFloat);
+  const bool fast = x.is_cpu() && converts(x.scalar_type()) && classes > 0;
   const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 
   double cpu_total = 1, cpu_loss = 0;
@@ -118,6 +125,7 @@ void forward(KernelContext& c, const LossOptions& options, int64_t chunk) {
     list.check(rows, kName);
   }
   if (fast) {
+    if (weight.defined()) weight = weight.to(at::kFloat);
     list.weight = weight.defined() ? weight.const_data_ptr<float>() : nullptr;
     if (mean) cpu_total = list.total(rows);
   } else {
@@ -140,7 +148,7 @@ void forward(KernelContext& c, const LossOptions& options, int64_t chunk) {
       g = g.contiguous();
       Labels mine = list;
       mine.data += begin;
-      cpu_loss += float_chunk(g, mine, cpu_total, mean, gradient);
+      cpu_loss += cpu_chunk(g, mine, cpu_total, mean, gradient);
     } else {
       g = any_chunk(g, labels.narrow(0, begin, n), weight, options.ignore_index, total, gradient, loss);
     }
@@ -151,7 +159,7 @@ void forward(KernelContext& c, const LossOptions& options, int64_t chunk) {
       add_products(sums, g, part, w, begin, c.wants(2), c.wants(3), c.wants(4));
   }
   if (fast) {
-    loss = at::empty({}, x.options());
+    loss = at::empty({}, x.options().dtype(at::kFloat));
     *loss.mutable_data_ptr<float>() = static_cast<float>(mean ? cpu_loss / cpu_total : cpu_loss);
   } else if (mean) {
     loss.div_(total);

@@ -1,4 +1,4 @@
-// Elements of the types that a fused program reads and stores, to and from floats.
+// Elements of the types that CPU kernels compute in float: to and from floats, vectorised.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -7,6 +7,7 @@
 
 namespace ortmodule {
 
+// float, bfloat16, half and bool.
 bool converts(at::ScalarType type);
 // to[i] = from[i * stride] as float; `from` points to elements of `type`.
 void load_elements(at::ScalarType type, const void* from, int64_t stride, float* to, int64_t n);

@@ -1,4 +1,4 @@
-#include "ops/fused/conversion.h"
+#include "ops/conversion.h"
 
 #include <c10/util/Half.h>
 
@@ -94,7 +94,7 @@ void load_elements(at::ScalarType type, const void* from, int64_t stride, float*
       return stride == 1 ? load_bool(bytes, to, n)
                          : load_any(bytes, stride, to, n, [](uint8_t x) { return x ? 1.0f : 0.0f; });
     default:
-      fail(ErrorCode::kInternal, "a fused program has no elements of type ", c10::toString(type));
+      fail(ErrorCode::kInternal, "no conversion of elements of type ", c10::toString(type));
   }
 }
 
@@ -110,7 +110,7 @@ void store_elements(at::ScalarType type, const float* from, void* to, int64_t n)
     case at::kBool:
       return store_bool(from, static_cast<uint8_t*>(to), n);
     default:
-      fail(ErrorCode::kInternal, "a fused program has no elements of type ", c10::toString(type));
+      fail(ErrorCode::kInternal, "no conversion of elements of type ", c10::toString(type));
   }
 }
 
