@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from .. import _C
 from ..capture import Captured, capture, leaf_names
 from ..capture.compat import is_undecided
+from ..capture.graph import run_device
 from ..capture.reads import holder_of, holds
 from ..capture.settings import answers
 from ..errors import CaptureError, ORTModuleError
@@ -453,7 +454,7 @@ class GraphTransitionManager:
         grad = torch.is_grad_enabled()
         info = PostExportProcessedModelInfo.build(captured, tensors, leaves, grad)
         wanted = tuple(info.onnx_graph_input_names_require_grad)
-        device = next((str(t.device) for t in info.construct_inputs(leaves)), "cpu")
+        device = str(run_device(t.device for t in info.construct_inputs(leaves)))
         mode = "training" if wanted else "inference"
         key = (mode, wanted, device)
         transition = graph.sessions.get(key)
