@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn as nn
 
+from tests.behavior.table import tensors
 from tests.support import Lambda, assert_same_gradients, exports, pair
 
 
@@ -89,7 +90,12 @@ def first_in(m: Lambda, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) * m.table
 
 
-@pytest.mark.parametrize("forward", [averaged, first_in])
+def exchanged(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    m.table, m.other = m.other + 1, m.table
+    return m.linear(x) * m.table
+
+
+@pytest.mark.parametrize("forward", [averaged, first_in, exchanged])
 def test_a_buffer_that_the_forward_assigns_anew_has_its_new_values(forward: Any) -> None:
     module = Lambda(forward)
     module.register_buffer("other", torch.zeros(4))
@@ -99,6 +105,39 @@ def test_a_buffer_that_the_forward_assigns_anew_has_its_new_values(forward: Any)
         torch.testing.assert_close(model(x), eager(x))
         assert_same_buffers(model, eager)
     assert exports(model) == 2
+
+
+def kept(m: Lambda, x: torch.Tensor) -> Any:
+    before = m.table.clone()
+    row = before.view(2, 2)
+    y = m.linear(x) * before
+    m.table.add_(1)
+    return y, before, row, y * row.flatten()
+
+
+def written_across(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    before = m.table.clone()
+    m.table.copy_(m.other + 1)
+    m.other.copy_(before)
+    return m.linear(x) * before
+
+
+@pytest.mark.parametrize("forward", [kept, written_across])
+def test_a_clone_keeps_what_was_there_before_a_write(forward: Any) -> None:
+    module = Lambda(forward)
+    module.register_buffer("other", torch.zeros(4))
+    model, eager = pair(module)
+    for _ in range(3):
+        x = torch.randn(2, 4)
+        for one in (model, eager):
+            one.zero_grad()
+        for mine, wanted in zip(tensors(model(x)), tensors(eager(x)), strict=True):
+            torch.testing.assert_close(mine, wanted)
+        assert_same_buffers(model, eager)
+        for one in (model, eager):
+            tensors(one(x))[0].sum().backward()
+        assert_same_gradients(model, eager)
+        assert_same_buffers(model, eager)
 
 
 def longer(m: Lambda, x: torch.Tensor) -> torch.Tensor:
