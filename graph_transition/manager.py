@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from .. import _C
 from ..capture import Captured, capture, leaf_names
 from ..capture.compat import is_undecided
+from ..capture.graph import run_device
 from ..capture.reads import holder_of, holds
 from ..capture.settings import answers
 from ..errors import CaptureError, ORTModuleError
@@ -42,6 +43,8 @@ __all__ = ["GraphTransitionManager", "Transition", "is_unexpected"]
 _LOGGER = logging.getLogger("ortmodule")
 # A graph costs a second. A Python value that changes from step to step (a schedule) is better read in PyTorch.
 _VALUE_CHANGES = 8
+# The same of numbers among the arguments, a few of which may come again and again.
+_ARGUMENT_VALUES = 16
 # Call patterns that are tried before the signature is computed: train and eval, one step's two inputs, ...
 _FAST_CALLS = 4
 # Different answers to the branches of one signature, each with graphs of its own; with more, PyTorch runs them better.
@@ -406,7 +409,10 @@ class GraphTransitionManager:
             if not self._graphs:
                 return "first call", set()
             last = next(reversed(self._graphs))
-            return "; ".join(signature.differences(last, names)) or "a new signature", set()
+            reason = "; ".join(signature.differences(last, names)) or "a new signature"
+            if sum(map(signature.same_but_for_numbers, self._graphs)) >= _ARGUMENT_VALUES:
+                raise CaptureError(f"{reason}, too often for a graph each; a tensor may change without one")
+            return reason, set()
         refusal = graphs[-1].refusal(leaves, self._module, names)
         if refusal is not None and refusal.value is not None:
             self._value_changes[refusal.value] += 1
@@ -453,7 +459,7 @@ class GraphTransitionManager:
         grad = torch.is_grad_enabled()
         info = PostExportProcessedModelInfo.build(captured, tensors, leaves, grad)
         wanted = tuple(info.onnx_graph_input_names_require_grad)
-        device = next((str(t.device) for t in info.construct_inputs(leaves)), "cpu")
+        device = str(run_device(t.device for t in info.construct_inputs(leaves)))
         mode = "training" if wanted else "inference"
         key = (mode, wanted, device)
         transition = graph.sessions.get(key)

@@ -53,6 +53,14 @@ class CallSignature:
     autocast: tuple[tuple[str, torch.dtype], ...]
     default_dtype: torch.dtype
 
+    def same_but_for_numbers(self, other: CallSignature) -> bool:
+        """Whether the two differ in nothing but the values of Python ints and floats among the leaves."""
+        mine, theirs = (dataclasses.replace(one, leaves=()) for one in (self, other))
+        if mine != theirs or len(self.leaves) != len(other.leaves):
+            return False
+        pairs = zip(self.leaves, other.leaves, strict=True)
+        return all(a == b or (_is_number(a) and _is_number(b)) for a, b in pairs)
+
     def differences(self, other: CallSignature, names: Sequence[str]) -> list[str]:
         """Sentences that say what changed from `other` to this signature; `names` are those of this one's leaves."""
         out = []
@@ -75,6 +83,10 @@ class CallSignature:
         if self.default_dtype != other.default_dtype:
             out.append(f"the default dtype changed from {other.default_dtype} to {self.default_dtype}")
         return out
+
+
+def _is_number(leaf: tuple[Any, ...]) -> bool:
+    return leaf[0] == "value" and leaf[1] in (int, float)
 
 
 def _tensor_difference(new: Sequence[ModuleFacts], old: Sequence[ModuleFacts]) -> str:

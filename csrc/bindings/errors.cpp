@@ -36,7 +36,7 @@ void set_error(const char* what) {
 }  // namespace
 
 void register_errors(pybind11::module_&) {
-  pybind11::register_exception_translator([](std::exception_ptr pointer) {
+  pybind11::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& e) {

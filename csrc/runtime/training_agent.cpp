@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "base/status.h"
@@ -17,6 +18,17 @@ std::vector<int64_t> memory_key(const SymbolTable& symbols, bool keeps_state) {
   std::vector<int64_t> key{keeps_state};
   for (const auto& [name, size] : sorted) key.push_back(size);
   return key;
+}
+
+const c10::StorageImpl* memory_of(const at::Tensor& t) {
+  return t.defined() && t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// Gives each tensor that shares memory with one of `owners`, in ascending order, memory of its own.
+void set_apart(std::vector<at::Tensor>& tensors, const std::vector<const c10::StorageImpl*>& owners) {
+  for (at::Tensor& t : tensors)
+    if (const c10::StorageImpl* memory = memory_of(t))
+      if (std::binary_search(owners.begin(), owners.end(), memory, std::less<>())) t = t.detach().clone();
 }
 
 }  // namespace
@@ -81,6 +93,12 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   const auto& slots = program_.forward->plan().output_slots;
   outputs.reserve(slots.size());
   for (int slot : slots) outputs.push_back(frame.slots[slot]);
+  // In the graph a clone, and a view of one, may be the very tensor that it was made of.
+  std::vector<const c10::StorageImpl*> overwritten;
+  for (size_t i : overwritten_)
+    if (const c10::StorageImpl* memory = memory_of(inputs[i])) overwritten.push_back(memory);
+  std::sort(overwritten.begin(), overwritten.end(), std::less<>());
+  if (!overwritten.empty()) set_apart(outputs, overwritten);
   if (!state) {
     keep_slots(std::move(frame.slots));
     return outputs;
@@ -88,8 +106,7 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
 
   // What only the outputs needed leaves the frame; what stays is saved for backward.
   for (int slot : passing_slots_) frame.slots[slot].reset();
-  for (int slot : overwritten_slots_)
-    if (frame.slots[slot].defined()) frame.slots[slot] = frame.slots[slot].detach().clone();
+  if (!overwritten.empty()) set_apart(frame.slots, overwritten);
   for (int slot : program_.watched_slots) {
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.emplace_back(slot, t._version());
@@ -98,11 +115,6 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
   *state = std::move(run);
   return outputs;
-}
-
-void TrainingAgent::set_overwritten(const std::vector<size_t>& inputs) {
-  for (size_t i : inputs)
-    if (program_.input_slots[i] >= 0) overwritten_slots_.push_back(program_.input_slots[i]);
 }
 
 void TrainingAgent::observe(std::shared_ptr<const StepObserver> observer) {

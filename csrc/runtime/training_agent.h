@@ -85,8 +85,9 @@ class TrainingAgent {
   // Segment of each gradient (plan/gradient_segments.h); empty where nothing has a gradient.
   const std::vector<size_t>& segments() const { return segments_; }
 
-  // Graph inputs that the caller overwrites after each forward: backward reads a copy of those that it needs.
-  void set_overwritten(const std::vector<size_t>& inputs);
+  // Graph inputs that the caller overwrites after each forward: outputs and what backward reads share no memory with
+  // them.
+  void set_overwritten(std::vector<size_t> inputs) { overwritten_ = std::move(inputs); }
 
   // Called after each step of every run, on the thread that runs it; null: nobody.
   void observe(std::shared_ptr<const StepObserver> observer);
@@ -119,7 +120,7 @@ class TrainingAgent {
   std::mutex mutex_;
   std::map<std::vector<bool>, std::shared_ptr<BackwardProgram>> variants_;
   std::vector<size_t> segments_;
-  std::vector<int> overwritten_slots_;
+  std::vector<size_t> overwritten_;
   std::vector<int> passing_slots_;       // not saved for backward
   std::vector<at::Tensor> spare_slots_;  // all undefined
   std::shared_ptr<const StepObserver> observer_;

@@ -170,7 +170,8 @@ class Branches:
         for node in self._tracer.graph.nodes:
             defined = compat.defined_symbols(node)
             if symbol in defined:
-                return node, defined[symbol]
+                mask = _counted(node)
+                return (node, defined[symbol]) if mask is None else (mask, lambda tensor: int(tensor.count_nonzero()))
         return None
 
     def _answered(self, key: Any) -> int | None:
@@ -205,6 +206,19 @@ class Branches:
         if any(torch.is_autocast_enabled(d) for d in _DEVICES) and any(is_floating(one) for one in needed):
             return None
         return program_of(self._tracer, targets, needed, inputs)
+
+
+def _counted(node: Node) -> Node | None:
+    """The tensor whose true elements are as many as the number that a node brings in: it may be simple to compute where
+    the node's other arguments are activations (`scores[~torch.eye(n, dtype=torch.bool)]`).
+    """
+    if node.target is torch.ops.aten.nonzero.default:
+        return node.args[0]  # type: ignore[return-value]
+    if node.target is not torch.ops.aten.index.Tensor:
+        return None
+    indices: Any = node.args[1]
+    given = [one for one in indices if one is not None]
+    return given[0] if len(given) == 1 and given[0].meta["val"].dtype == torch.bool else None
 
 
 def _tensors_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:

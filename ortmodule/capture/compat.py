@@ -16,8 +16,9 @@ torch whose effect an export would lose without a word:
 - `x[i]` under vmap, which an attention mask may be made with: becomes the operator it stands for.
 - `linecache.getline`: torch notes the whole stack with each node and reads the source of each of its own files for it,
   a tenth of the time and 3 MB that stay; lines of torch's files are left empty.
+- `torch.cond`: a trace of its own, which needs Dynamo; becomes a Python branch.
+- Operators of torch's own without a shape rule (`fake_quantize`): tried on made-up tensors; trials.py.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
-  So does `torch.cond`, whose trace fails without naming it.
 
 The patches are process-global, hence `LOCK`. No graph is read or written here.
 """
@@ -51,7 +52,7 @@ import torch.fx.traceback as fx_traceback
 import torch.nn.modules.batchnorm as torch_batchnorm
 import torch.nn.modules.transformer as torch_transformer
 import torch.utils.checkpoint as torch_checkpoint
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils import _pytree as pytree
@@ -64,6 +65,7 @@ from . import library, sequences  # noqa: F401  library defines the operators th
 from .function_call import FunctionCall, call_function_class, tracing
 from .raises import truth_that_goes_on
 from .reads import AttributeReads, recorded_reads
+from .trials import operator_results
 
 if TYPE_CHECKING:
     from .branches import Branches
@@ -95,6 +97,8 @@ _capturing: list[int] = []  # the thread that captures
 _MISSING = object()
 _TORCH_ROOT = str(Path(torch.__file__).parent)
 _OUR_ROOT = str(Path(__file__).parent)
+# Functions of torch's own whose backward is no derivative that a trace of their forward would have.
+_OPAQUE_FUNCTIONS = ("torch.distributions.", "torch.nn.modules._functions")
 _NOT_THE_USERS = (_TORCH_ROOT, _OUR_ROOT, contextlib.__file__, functools.__file__, "<")
 
 
@@ -235,15 +239,17 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     table.append((torch_batchnorm._BatchNorm, "forward", _batch_norm))
     # What `x[i]` is under vmap: torch's own has a node of its own in an export, this one is the operator it stands for.
     table.append((torch_vmap_items, "mod_index", lambda original: torch.ops.aten.index))
+    table.append((torch, "cond", lambda original: _cond))
     table += [(owner, "take_along_dim", _take_along_dim) for owner in (torch, torch.Tensor)]
     table += [
         (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     ]
+    table.append((FakeTensorMode, "_dispatch_impl", _with_trials))
     table += sequences.patches()
     refused = [
         (torch.Tensor, "register_hook"), (torch.Tensor, "register_post_accumulate_grad_hook"),
         (torch.Tensor, "retain_grad"), (torch.Tensor, "backward"), (torch.autograd, "grad"),
-        (torch.autograd, "backward"), (torch, "cond"),
+        (torch.autograd, "backward"),
     ]  # fmt: skip
     return table + [(owner, name, functools.partial(_refused, name)) for owner, name in refused]
 
@@ -258,6 +264,10 @@ def _but_torch_lines(original: Any) -> Any:
 def _causal_hint(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """What the caller says of the mask: nn.Transformer would look at its values, only to compute the same faster."""
     return is_causal is True
+
+
+def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    return true_fn(*operands) if pred else false_fn(*operands)
 
 
 def _take_along_dim(original: Any) -> Any:
@@ -291,6 +301,20 @@ def _batch_norm(original: Any) -> Any:
         return y
 
     return forward
+
+
+def _with_trials(original: Any) -> Any:
+    def dispatch(self: Any, operator: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return original(self, operator, types, args, kwargs)
+        except UnsupportedOperatorException:
+            with self:
+                results = operator_results(operator, args, kwargs)
+            if results is NotImplemented:
+                raise
+            return results
+
+    return dispatch
 
 
 def _questions(branches: Branches | None) -> list[tuple[Any, str, Callable[[Any], Any]]]:
@@ -343,7 +367,8 @@ def _replaced_apply(thread: int) -> Iterator[None]:
     original = types.FunctionType(code, namespace, "apply", function.__defaults__, function.__closure__)
 
     def dispatch(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread or tracing.calls is None or cls.__module__.startswith("torch."):
+        of_torch = cls.__module__.startswith("torch.") and not cls.__module__.startswith(_OPAQUE_FUNCTIONS)
+        if threading.get_ident() != thread or tracing.calls is None or of_torch:
             return original(cls, *args, **kwargs)
         return call_function_class(cls, args, kwargs)
 

@@ -19,9 +19,9 @@ from torch.fx import Node
 from ..errors import CaptureError
 from . import aten_node, custom_node
 from .compat import recompute_region, user_line_of
-from .graph import GraphBuilder, Value
+from .graph import GraphBuilder, Value, run_device
 from .ops import TRANSLATORS
-from .regions import PART_VIEWS, functional_form
+from .regions import PART_VIEWS, functional_form, is_write
 from .sizes import Dim, SizePrinter
 
 __all__ = ["Converter"]
@@ -50,10 +50,16 @@ class Converter:
         self._node: Node | None = None
         self._result_name = ""
         self.out: Any = None
+        self._devices: set[torch.device] = set()
+        self._history: set[Node] = set()
 
-    def define(self, node: Node, value: Any) -> None:
-        """Sets the value of a placeholder."""
+    def define(self, node: Node, value: Any, differentiable: bool = False) -> None:
+        """Sets the value of a placeholder, of which a gradient may be asked or not."""
         self.values[node] = value
+        if differentiable:
+            self._history.add(node)
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            self._devices.add(node.meta["val"].device)
 
     def run(self, graph: torch.fx.Graph) -> None:
         """Translates every node of `graph` in order."""
@@ -87,6 +93,18 @@ class Converter:
         assert self._node is not None
         source = self._node.args[0]
         return isinstance(source, Node) and source.meta["val"].device != self.out.device
+
+    def has_history(self) -> bool:
+        """Whether the node's first argument depends on what a gradient may be asked of, and is no part of a tensor."""
+        assert self._node is not None
+        source = self._node.args[0]
+        if not isinstance(source, Node) or self.root(source).target in PART_VIEWS:
+            return False
+        return source in self._history or self.root(source) in self._history
+
+    def elsewhere(self) -> bool:
+        """Whether the node's result lies on another device than what the graph computes."""
+        return self.out.device.type != run_device(self._devices).type
 
     # -- what translators use -------------------------------------------------------------------------------------
 
@@ -190,6 +208,8 @@ class Converter:
     def _visit(self, node: Node) -> None:
         target = node.target
         self.out = node.meta.get("val")
+        if not self._history.isdisjoint(node.all_input_nodes) and _keeps_history(node):
+            self._history |= {node, self.root(node.all_input_nodes[0])} if is_write(node) else {node}
         if target is operator.getitem:
             source, position = _arguments(node)
             self.values[node] = self.read(source)[position]
@@ -332,6 +352,13 @@ class Converter:
         if name in ("_sym_sqrt", "sym_sqrt"):
             return self.helper("Sqrt", values, torch.float64, ())
         raise CaptureError(f"a Python float is computed with '{name}' of a size or a tensor", _source_line(node))
+
+
+def _keeps_history(node: Node) -> bool:
+    name = getattr(getattr(node.target, "_schema", None), "name", "").removeprefix("aten::")
+    fakes = node.meta["val"] if isinstance(node.meta.get("val"), (list, tuple)) else [node.meta.get("val")]
+    made = name == "detach" or name.startswith(("new_", "empty")) or name.endswith("_like")
+    return not made and any(isinstance(f, torch.Tensor) and f.dtype.is_floating_point for f in fakes)
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:

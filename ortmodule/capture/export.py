@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
 from . import compat, regions, sizes_of_one, writes
+from .assigned import AssignedTensors
 from .branches import Branch, Branches
 from .function_call import FunctionCall
 from .random_states import same_random_states
@@ -96,6 +97,7 @@ class _Wrapper(torch.nn.Module):
         self.module = module
         self._branches = branches
         self._reads = reads
+        self._assigned = AssignedTensors(module)
         self._leaves = leaves
         self._flags = {i: (value, leaves[i].dtype, leaves[i].device) for i, value in flags.items()}
         self._spec = spec
@@ -117,6 +119,7 @@ class _Wrapper(torch.nn.Module):
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         self._reads.begin()
+        self._assigned.begin()
         with contextlib.ExitStack() as stack:
             for device, dtype in self._autocast:
                 stack.enter_context(
@@ -124,6 +127,7 @@ class _Wrapper(torch.nn.Module):
                 )
             stack.enter_context(refused_randomness(self.module))
             result = self.module(*args, **kwargs)
+        self._reads.changed += self._assigned.finish()
         return self._collect(result, self._reads.finish())
 
     @staticmethod

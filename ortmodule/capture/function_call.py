@@ -5,8 +5,7 @@ is learned from one run of the user's forward: the results' shapes, which argume
 results are those arguments. The graph's node writes nothing: it computes on copies, and the new values become writes
 of the traced program, where they are resolved as every other write (regions.py).
 
-A forward that needs real numbers (numpy, `.item()`) is run on made-up ones. Where sizes are symbolic it runs at two
-choices of them, and the results' sizes are found again among the arguments'.
+A forward that needs real numbers (numpy, `.item()`) is run on made-up ones (trials.py).
 
 Not here: the operator itself (library.py), and how calls are intercepted (compat.py).
 """
@@ -18,24 +17,21 @@ import inspect
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
-from .random_states import same_random_states
+from .trials import UnknownSizeError, results_by_trial
 
 __all__ = ["FunctionCall", "call_function_class", "call_of", "tracing"]
 
 _fids = itertools.count()
 _calls: weakref.WeakValueDictionary[int, FunctionCall] = weakref.WeakValueDictionary()
-# Two sizes for each symbol of a shape that a forward on real numbers is tried at.
-_TRIAL_STEPS = (0, 3)
 
 
 class _Tracing(threading.local):
@@ -177,26 +173,15 @@ class FunctionCall:
         return tensors
 
     def _infer_by_running(self, xs: Sequence[Any], sizes: Sequence[Any], error: Exception) -> list[torch.Tensor]:
-        trials = []
+        name = self.cls.__name__
         try:
-            for step in _TRIAL_STEPS:
-                with _real_tensors(), torch.no_grad():
-                    real = [_made_up(x, step) for x in xs]
-                    results = self._learn(real, [_size_at(s, step) for s in sizes])
-                    trials.append([(tuple(r.shape), r.dtype, r.device) for r in results])
-        except Exception as cause:
-            text = f"the forward of {self.cls.__name__} runs only on the real data: {type(cause).__name__}: {cause}"
+            results = results_by_trial(self._learn, xs, sizes)
+        except UnknownSizeError:
+            text = f"the forward of {name} returns a size that follows from no size of its arguments"
             raise CaptureError(text) from error
-        known = {(_size_at(d, 0), _size_at(d, _TRIAL_STEPS[1])): d for x in xs for d in x.shape}
-        like = xs[0] if xs else torch.empty(0)
-        results = []
-        for (first, dtype, device), (second, *_) in zip(*trials, strict=True):
-            pairs = list(zip(first, second, strict=len(first) == len(second)))
-            dims: list[Any] = [a if a == b else known.get((a, b)) for a, b in pairs]
-            if len(first) != len(second) or None in dims:
-                text = f"the forward of {self.cls.__name__} returns a size that follows from no size of its arguments"
-                raise CaptureError(text) from error
-            results.append(like.new_empty(dims, dtype=dtype, device=device))
+        except Exception as cause:
+            text = f"the forward of {name} runs only on the real data: {type(cause).__name__}: {cause}"
+            raise CaptureError(text) from error
         return results + [torch.empty_like(xs[i]) for i in self.written]
 
     def restore(self, tensors: Sequence[torch.Tensor]) -> Any:
@@ -236,32 +221,10 @@ class FunctionCall:
         return results
 
 
-def _size_at(size: Any, step: int) -> int:
-    """A size with `step` added to each of its symbols."""
-    if isinstance(size, int):
-        return size
-    node = size.node
-    symbols = node.expr.free_symbols
-    return int(node.expr.subs({s: node.shape_env.size_hint(s) + step for s in symbols}))
-
-
-def _made_up(fake: torch.Tensor, step: int) -> torch.Tensor:
-    shape = [_size_at(d, step) for d in fake.shape]
-    if fake.is_floating_point() or fake.is_complex():
-        return torch.rand(shape, dtype=fake.dtype, device=fake.device)
-    return torch.zeros(shape, dtype=fake.dtype, device=fake.device)
-
-
 def _own_symbols(xs: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     """Numbers that the forward reads from its tensors are not the trace's."""
     environments = [x.fake_mode.shape_env for x in xs if isinstance(x, FakeTensor) and x.fake_mode.shape_env]
     return environments[0].ignore_fresh_unbacked_symbols() if environments else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _real_tensors() -> Iterator[None]:
-    with unset_fake_temporarily(), disable_proxy_modes_tracing(), same_random_states():
-        yield
 
 
 def call_of(fid: int) -> FunctionCall | None:

@@ -16,7 +16,7 @@ import torch
 from ..errors import CaptureError
 from .sizes import Dim, unbacked_symbols
 
-__all__ = ["ATEN", "ORTMODULE", "ONNX_TYPES", "GraphBuilder", "Value", "onnx_type"]
+__all__ = ["ATEN", "ORTMODULE", "ONNX_TYPES", "GraphBuilder", "Value", "onnx_type", "run_device"]
 
 ORTMODULE = "ai.ortmodule"
 ATEN = "org.pytorch.aten"
@@ -41,6 +41,11 @@ def onnx_type(dtype: torch.dtype) -> int:
     if dtype not in ONNX_TYPES:
         raise CaptureError(f"dtype {dtype} has no ONNX form")
     return ONNX_TYPES[dtype]
+
+
+def run_device(devices: Iterable[torch.device]) -> torch.device:
+    """Where a graph with inputs on these devices computes: on the first that is no CPU, if any."""
+    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
 
 
 @dataclasses.dataclass(eq=False, slots=True)

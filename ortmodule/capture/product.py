@@ -292,7 +292,7 @@ class _Assembly:
                 self.sources[node] = ("input", leaf)
                 name = self._leaf_names[leaf]
                 value = self._declare(node, f"input.{name}" if name in taken else name)
-                self.converter.define(node, value)
+                self.converter.define(node, value, node.meta["val"].is_floating_point())
                 self.user_inputs.append((leaf, value.name))
         for kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             for spec, node in specs:
@@ -315,7 +315,7 @@ class _Assembly:
             self.named[kind].append(shared[name].name)
             if kind == "constant":
                 self.constants[shared[name].name] = self.program.constants[target]
-        self.converter.define(node, shared[name])
+        self.converter.define(node, shared[name], kind == "parameter")
 
     def _name(self, target: str) -> str:
         """The module's own name of a parameter, buffer or constant; a tied one's first."""

@@ -6,6 +6,7 @@ Not here: settings of ORTModule itself (test_settings.py), what the module's own
 from __future__ import annotations
 
 import copy
+import datetime
 import threading
 from typing import Any
 
@@ -68,6 +69,13 @@ def test_a_dual_tensor_keeps_its_tangent() -> None:
             tangents.append(forward_ad.unpack_dual(module(dual)).tangent)
     torch.testing.assert_close(*tangents)
     assert_still_in_the_engine(model, eager)
+
+
+def test_errors_of_torch_keep_their_types() -> None:
+    store = torch.distributed.HashStore()
+    store.set_timeout(datetime.timedelta(milliseconds=10))
+    with pytest.raises(torch.distributed.DistStoreError):
+        store.get("nothing")
 
 
 def test_a_mode_that_counts_operators_sees_them_all() -> None:

@@ -161,6 +161,26 @@ OPERATORS: dict[str, Any] = {
 for name, forward in OPERATORS.items():
     parity("K", name, forward, call(rand(3, 4)), rtol=1e-3)
 
+# Of these torch has no shape rule: a second size must run on the second graph, and so must a third.
+scales, zeros = torch.full((4,), 0.05), torch.zeros(4, dtype=torch.int32)
+WITHOUT_SHAPES: dict[str, Any] = {
+    "fake_quantize": lambda m, x: F.linear(
+        torch.fake_quantize_per_tensor_affine(m.linear(x), 0.1, 0, -128, 127),
+        torch.fake_quantize_per_channel_affine(m.linear.weight, scales, zeros, 0, -128, 127),
+    ),
+    "a sample of Dirichlet's distribution": lambda m, x: torch.distributions.Dirichlet(m.linear(x).exp()).rsample(),
+    "a sample of a beta distribution": lambda m, x: torch.distributions.Beta(m.linear(x).exp(), m.table + 1).rsample(),
+}
+for name, forward in WITHOUT_SHAPES.items():
+    parity("K", name, forward, *(call(rand(n, 4)) for n in (3, 5, 6)), exports_at_most=2, rtol=1e-3)
+
+parity(
+    "K", "einsum with an ellipsis and a diagonal",
+    lambda m, x: (torch.einsum("...ii->...", m.linear(x)), torch.einsum("...i->i", m.linear(x))), call(rand(2, 4, 4)),
+)  # fmt: skip
+parity("K", "fill: zeros for a gradient, not none", lambda m, x: torch.fill(m.linear(x), 2.0), call(rand(3, 4)))
+parity("K", "fill_ and zero_", lambda m, x: (m.linear(x).fill_(2.0), m.linear(x).zero_()), call(rand(3, 4)))
+
 
 @pytest.mark.parametrize("row", rows_of("K"))
 def test_operator(row: Row, request: pytest.FixtureRequest) -> None:

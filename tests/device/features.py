@@ -75,6 +75,19 @@ class Numbers(nn.Module):
         return (torch.where(y > 0, y, torch.tensor(0.5, device=x.device)) + self.steps.exp()).mean()
 
 
+class Elsewhere(nn.Module):
+    """An input, sizes and tensors of the host in a module of the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, lengths: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        held = x.new_zeros(x.shape[0], 4, device="cpu") + torch.ones_like(x, device="cpu") + lengths[:, None]
+        held = held + torch.full_like(held, 2.0) + torch.zeros_like(held).fill_(1.0)
+        return (self.linear(x) * held.to(x.device) + torch.ones_like(x)).mean()
+
+
 class Recomputed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -119,6 +132,10 @@ def rows(step: int) -> list[torch.Tensor]:
     return [torch.randn(3 + step, 4) + (1 if step % 2 else -1)]
 
 
+def lengths_and_rows(step: int) -> list[torch.Tensor]:
+    return [torch.arange(3.0 + step), *rows(step)]
+
+
 def tokens_and_mask(step: int) -> list[torch.Tensor]:
     n = 5 + step
     return [torch.randint(0, 10, (3, n)), torch.arange(n)[None] > torch.tensor([[3], [2], [4]])]
@@ -138,6 +155,7 @@ CASES: list[tuple[Callable[[], nn.Module], Inputs]] = [
     (Chosen, lambda step: [torch.randn(8 + step, 4)]),
     (Masked, tokens_and_mask),
     (Numbers, rows),
+    (Elsewhere, lengths_and_rows),
     (Recomputed, rows),
     (Classified, labelled),
     (Custom, rows),
@@ -150,7 +168,7 @@ def compare(make: Callable[[], nn.Module], inputs: Inputs) -> None:
     module = copy.deepcopy(theirs)
     ours = ortmodule.ORTModule(module, options=ortmodule.Options(dropout="torch"))
     for step in range(4):
-        given = [x.to(DEVICE) for x in inputs(step)]
+        given = [x if make is Elsewhere and i == 0 else x.to(DEVICE) for i, x in enumerate(inputs(step))]
         if step % 2 == 0:
             theirs.zero_grad()
             ours.zero_grad()

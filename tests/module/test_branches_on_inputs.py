@@ -74,6 +74,16 @@ def test_the_answers_hold_at_other_sizes() -> None:
     assert len(model.report().exports) == 4
 
 
+def test_a_condition_said_with_torchs_operator_is_a_branch() -> None:
+    def conditional(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return torch.cond((ids == 9).any(), lambda h: h.tanh(), lambda h: h * 2, (hidden,))
+
+    model, eager = pair(conditional, fallback="error")
+    for answer in (0, 9, 0, 9):
+        compare(model, eager, torch.full((2, 3), answer))
+    assert len(model.report().exports) == 2
+
+
 def test_a_failed_assertion_is_the_callers_and_spoils_nothing() -> None:
     def checked(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         assert (ids >= 0).all(), "ids below zero"

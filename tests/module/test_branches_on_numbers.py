@@ -104,6 +104,32 @@ def test_a_graph_for_each_way(body: Callable[..., torch.Tensor]) -> None:
     assert 2 <= len(model.report().exports) <= 8
 
 
+def test_a_number_of_chosen_activations_needs_only_the_choice() -> None:
+    class Contrastive(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            n = x.shape[0]
+            scores = self.layer(x) @ x.T
+            others = scores[~torch.eye(n, dtype=torch.bool)].view(n, -1)
+            return (others.logsumexp(-1) - scores.diagonal()).mean()
+
+    eager = Contrastive()
+    model = ORTModule(copy.deepcopy(eager), options=Options(fallback="error"))
+    for size in (4, 6, 9, 4, 5):
+        x = torch.randn(size, 4)
+        losses = []
+        for module in (model, eager):
+            module.zero_grad()
+            losses.append(module(x))
+            losses[-1].backward()
+        torch.testing.assert_close(*losses)
+        assert_same_gradients(model, eager)
+    assert len(model.report().exports) <= 2
+
+
 def from_activations(model: Any, x: torch.Tensor) -> torch.Tensor:
     return x * 2 if model.layer(x).sum().item() > 0 else x
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 import torch.nn as nn
 
+from tests.behavior.table import tensors
 from tests.support import Lambda, assert_same_gradients, exports, pair
 
 
@@ -74,6 +78,88 @@ def test_a_buffer_that_counts_calls_counts_them() -> None:
         torch.testing.assert_close(model(torch.ones(2, 4)), eager(torch.ones(2, 4)))
     assert_same_buffers(model, eager)
     assert exports(model) == 1
+
+
+def averaged(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    m.table = 0.9 * m.table + 0.1 * x.mean(0)
+    return m.linear(x) + m.table
+
+
+def first_in(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    m.table = torch.cat([m.linear(x).mean(0)[:1], m.table[:-1]]).detach()
+    return m.linear(x) * m.table
+
+
+def exchanged(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    m.table, m.other = m.other + 1, m.table
+    return m.linear(x) * m.table
+
+
+@pytest.mark.parametrize("forward", [averaged, first_in, exchanged])
+def test_a_buffer_that_the_forward_assigns_anew_has_its_new_values(forward: Any) -> None:
+    module = Lambda(forward)
+    module.register_buffer("other", torch.zeros(4))
+    model, eager = pair(module)
+    for size in (2, 2, 3, 5):
+        x = torch.randn(size, 4)
+        torch.testing.assert_close(model(x), eager(x))
+        assert_same_buffers(model, eager)
+    assert exports(model) == 2
+
+
+def kept(m: Lambda, x: torch.Tensor) -> Any:
+    before = m.table.clone()
+    row = before.view(2, 2)
+    y = m.linear(x) * before
+    m.table.add_(1)
+    return y, before, row, y * row.flatten()
+
+
+def written_across(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    before = m.table.clone()
+    m.table.copy_(m.other + 1)
+    m.other.copy_(before)
+    return m.linear(x) * before
+
+
+@pytest.mark.parametrize("forward", [kept, written_across])
+def test_a_clone_keeps_what_was_there_before_a_write(forward: Any) -> None:
+    module = Lambda(forward)
+    module.register_buffer("other", torch.zeros(4))
+    model, eager = pair(module)
+    for _ in range(3):
+        x = torch.randn(2, 4)
+        for one in (model, eager):
+            one.zero_grad()
+        for mine, wanted in zip(tensors(model(x)), tensors(eager(x)), strict=True):
+            torch.testing.assert_close(mine, wanted)
+        assert_same_buffers(model, eager)
+        for one in (model, eager):
+            tensors(one(x))[0].sum().backward()
+        assert_same_gradients(model, eager)
+        assert_same_buffers(model, eager)
+
+
+def longer(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    m.table = torch.cat([m.table, m.table])
+    return m.linear(x) + m.table.sum()
+
+
+def registered(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    if not hasattr(m, "made"):
+        m.register_buffer("made", torch.arange(4.0))
+    return m.linear(x) * m.made
+
+
+@pytest.mark.filterwarnings("ignore:Lambda runs in PyTorch")
+@pytest.mark.parametrize("forward", [longer, registered])
+def test_a_buffer_that_gets_another_shape_or_is_new_is_left_to_pytorch(forward: Any) -> None:
+    model, eager = pair(Lambda(forward), fallback="eager")
+    for _ in range(3):
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(model(x), eager(x))
+        assert_same_buffers(model, eager)
+    assert "cannot repeat" in str(model.report().fallback_reason)
 
 
 def test_a_replaced_buffer_is_used_and_written() -> None:

@@ -243,6 +243,15 @@ def test_a_replaced_layer_is_used() -> None:
     check(model, eager, x)
 
 
+@pytest.mark.filterwarnings("ignore:Lambda runs in PyTorch")
+def test_a_number_that_is_another_in_every_call_does_not_take_a_graph_each_for_ever() -> None:
+    model, eager = pair(Lambda(lambda m, x, factor: m.linear(x) * factor), fallback="eager")
+    x = torch.randn(2, 4)
+    for step in range(24):
+        torch.testing.assert_close(model(x, 0.5**step), eager(x, 0.5**step))
+    assert exports(model) <= 16 and "too often" in str(model.report().fallback_reason)
+
+
 def test_the_cache_is_bounded() -> None:
     model = ORTModule(Lambda(lambda m, x, k: m.linear(x) * k), options=Options(fallback="error", cache_size=2))
     for k in range(4):

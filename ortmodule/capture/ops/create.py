@@ -26,21 +26,41 @@ def _filled(c: Converter, value: Any) -> Any:
 
 
 # What is empty is zero: a captured graph has no other memory to show.
-@translates("zeros", "zeros_like", "new_zeros", "zero", "empty.memory_format", "empty_like", "new_empty")
+@translates("zeros", "empty.memory_format")
 def zeros(c: Converter, *args: Any, **kwargs: Any) -> Any:
     return _filled(c, 0)
 
 
-@translates("ones", "ones_like", "new_ones")
+# These take a device from a tensor, or one that is said on purpose; for the others the CPU is what nobody asked for.
+@translates("zeros_like", "new_zeros", "empty_like", "new_empty")
+def zeros_like(c: Converter, like: Value, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if c.elsewhere() else _filled(c, 0)
+
+
+@translates("ones")
 def ones(c: Converter, *args: Any, **kwargs: Any) -> Any:
     return _filled(c, 1)
 
 
-@translates("full", "full_like", "new_full", "fill.Scalar", "fill.Tensor")
-def full(c: Converter, like: Any, *args: Any, **kwargs: Any) -> Any:
-    return _filled(
-        c, kwargs["fill_value"] if "fill_value" in kwargs else kwargs.get("value", args[-1] if args else None)
-    )
+@translates("ones_like", "new_ones")
+def ones_like(c: Converter, like: Value, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if c.elsewhere() else _filled(c, 1)
+
+
+@translates("full")
+def full(c: Converter, size: Any, fill_value: Any, **kwargs: Any) -> Any:
+    return _filled(c, fill_value)
+
+
+@translates("full_like", "new_full")
+def full_like(c: Converter, like: Value, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if c.elsewhere() else _filled(c, kwargs["fill_value"] if "fill_value" in kwargs else args[-1])
+
+
+# The gradient of what is filled is zero, not absent: an operator whose result did not depend on it would lose that.
+@translates("fill.Scalar", "fill.Tensor", "zero")
+def fill(c: Converter, like: Value, value: Any = 0) -> Any:
+    return NotImplemented if c.elsewhere() or c.has_history() else _filled(c, value)
 
 
 @translates("scalar_tensor")

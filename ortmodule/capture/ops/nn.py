@@ -45,9 +45,19 @@ def baddbmm(c: Converter, self: Value, batch1: Value, batch2: Value, beta: Any =
     return c.emit("Add", added, product)
 
 
+def _has_gradient(equation: str) -> bool:
+    """Whether Einsum's gradient is one too: not where axes beside an ellipsis, or it, are in one term only."""
+    terms = equation.replace(" ", "").replace("->", ",").split(",")
+    for i, term in enumerate(terms[:-1]):
+        others, letters = "".join(terms[:i] + terms[i + 1 :]), term.replace(".", "")
+        if letters != term and (len(set(letters)) < len(letters) or not set(term) <= set(others)):
+            return False
+    return True
+
+
 @translates("einsum")
 def einsum(c: Converter, equation: str, tensors: Sequence[Value], path: Any = None) -> Any:
-    if any(t.dtype != c.dtype for t in tensors) or "->" not in equation:
+    if any(t.dtype != c.dtype for t in tensors) or "->" not in equation or not _has_gradient(equation):
         return NotImplemented
     return c.emit("Einsum", *tensors, equation=equation.replace(" ", ""))
 
