@@ -55,7 +55,7 @@ class AssignedTensors:
                     else:
                         refused.append(f"{owner}.{name}".lstrip("."))
                 now.clear()
-                now.update(held)  # type: ignore[arg-type]
+                now.update(held)
         values = [value.detach().clone() for _, value in writes]  # two buffers may have changed places
         for (was, _), value in zip(writes, values, strict=True):
             (was.detach() if was.requires_grad else was).copy_(value)
