@@ -14,6 +14,7 @@
 
 namespace ortmodule {
 
+using torch::autograd::AutogradMeta;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
@@ -35,11 +36,18 @@ using ModulePtr = decltype(make_node<NodePtr>(std::shared_ptr<StepBackward>(), s
 
 // Whether anybody but the engine waits for this leaf's gradient. Another holder of the accumulator is another path to
 // the leaf, which waits for our edge, or somebody who may hook it; `holders`: how many it has of us.
-bool is_watched(const Edge& edge, size_t holders) {
+bool is_watched(const Edge& edge, const AutogradMeta& leaf, size_t holders) {
   auto& accumulator = *edge.function;
   return static_cast<size_t>(edge.function.use_count()) > holders || !accumulator.pre_hooks().empty() ||
-         !accumulator.post_hooks().empty() || !accumulator.tensor_pre_hooks().empty() ||
-         accumulator.tensor_post_acc_grad_hooks();
+         !accumulator.post_hooks().empty() || !leaf.hooks_.empty() || leaf.post_acc_grad_hooks_;
+}
+
+// Whether the leaf's gradient is to be of another type than the leaf.
+template <typename Meta>
+bool wants_other_type(const at::Tensor& leaf, const Meta& meta) {
+  if constexpr (requires { meta.grad_dtype_.has_value() || meta.allow_grad_dtype_mismatch_; })
+    if (!meta.grad_dtype_ && !meta.allow_grad_dtype_mismatch_) return false;
+  return leaf.grad_dtype() != leaf.scalar_type();
 }
 
 struct RestoreEdges : torch::autograd::FunctionPostHook {
@@ -67,14 +75,17 @@ void ModuleBackward::release_variables() {
   if (first_) step_->state.reset();
 }
 
-bool ModuleBackward::may_write_directly(size_t edge) const {
-  if (!leaves_[edge]) return false;
+at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
+  if (!leaves_[edge]) return nullptr;
   const at::Tensor& leaf = *leaves_[edge];
-  if (is_watched(next_edge(edge), (*kept_)[gradient_of(edge)] ? 2 : 1) || leaf.grad_dtype() != leaf.scalar_type())
-    return false;
-  const at::Tensor& existing = leaf.grad();
-  return !existing.defined() || (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
-                                 existing.device() == leaf.device() && !existing.requires_grad());
+  AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
+  if (!meta || is_watched(next_edge(edge), *meta, (*kept_)[gradient_of(edge)] ? 2 : 1) || wants_other_type(leaf, *meta))
+    return nullptr;
+  at::Tensor& existing = meta->grad_;
+  const bool fits =
+      !existing.defined() || (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
+                              existing.device() == leaf.device() && !existing.requires_grad());
+  return fits ? &existing : nullptr;
 }
 
 StepBackward::Progress ModuleBackward::take_progress(const variable_list& grads) {
@@ -119,10 +130,10 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   const bool all = returns_all();
   std::vector<size_t> place(progress.early.size(), SIZE_MAX);  // gradient -> edge, where this node has not all of them
   for (size_t i = 0; i < gradients_.size(); ++i) place[gradients_[i]] = i;
-  std::vector<char> direct(count_, 0);
+  std::vector<at::Tensor*> direct(count_, nullptr);
   bool all_direct = plain && !has_next();
   for (size_t i = 0; i < count_; ++i) {
-    direct[i] = plain && may_write_directly(i);
+    if (plain) direct[i] = direct_slot(i);
     all_direct = all_direct && (direct[i] || !next_edge(i).is_valid());
   }
   variable_list results(all_direct ? 0 : num_outputs());
@@ -132,7 +143,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
     if (edge == SIZE_MAX)
       progress.early[index] = std::move(value);
     else if (direct[edge])
-      writer.write(*leaves_[edge], std::move(value));
+      writer.write(*leaves_[edge], *direct[edge], std::move(value));
     else if (!all_direct)
       results[edge] = std::move(value);
   };
@@ -162,17 +173,17 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
 }
 
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent, KeptEdges& kept_edges,
-                                         const std::vector<at::Tensor>& inputs) {
+                                         const std::vector<at::Tensor>& inputs, const std::vector<char>* checked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
   if (wanted) {
     wanted = false;
     for (size_t i : program.x_inputs) wanted = wanted || inputs[i].requires_grad();
   }
-  if (!wanted) return agent->forward(inputs, nullptr);
+  if (!wanted) return agent->forward(inputs, nullptr, checked);
 
   std::shared_ptr<TrainingAgent::RunState> state;
-  std::vector<at::Tensor> outputs = agent->forward(inputs, &state);
+  std::vector<at::Tensor> outputs = agent->forward(inputs, &state, checked);
   // An output that is saved, or that is an input, gets a tensor of its own: history is set on the caller's alone.
   for (size_t i : program.y_outputs)
     if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();
@@ -187,7 +198,8 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   size_t chain = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;
   bool watched = false;
   for (size_t k = 0; chain > 1 && k < count && !watched; ++k)
-    watched = leaves[k] && is_watched(edges[k], (*kept)[k] ? 2 : 1);
+    watched =
+        leaves[k] && is_watched(edges[k], *torch::autograd::impl::get_autograd_meta(*leaves[k]), (*kept)[k] ? 2 : 1);
   if (!watched) chain = 1;
 
   const auto step = std::make_shared<StepBackward>();

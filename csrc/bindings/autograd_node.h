@@ -61,7 +61,8 @@ class ModuleBackward : public torch::autograd::Node {
   void restore_edges();
 
  private:
-  bool may_write_directly(size_t edge) const;
+  // The leaf's `.grad` where this node may write it (Note [Direct gradient writes]), else null.
+  at::Tensor* direct_slot(size_t edge) const;
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }
   size_t gradient_of(size_t edge) const { return returns_all() ? edge : gradients_[edge]; }
   bool has_next() const { return num_outputs() > count_; }
@@ -78,8 +79,10 @@ class ModuleBackward : public torch::autograd::Node {
   torch::autograd::edge_list hidden_edges_;
 };
 
-// Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes.
+// Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
+// InputBinding::bind.
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent, KeptEdges& kept,
-                                         const std::vector<at::Tensor>& inputs);
+                                         const std::vector<at::Tensor>& inputs,
+                                         const std::vector<char>* checked = nullptr);
 
 }  // namespace ortmodule

@@ -147,6 +147,7 @@ class FastCall {
         inference_mode_(c10::InferenceMode::is_enabled()),
         default_dtype_(c10::get_default_dtype_as_scalartype()) {
     for (const py::handle item : sources) sources_.push_back(read_source(item));
+    for (const Source& source : sources_) checked_.push_back(source.leaf < 0);
     std::unordered_map<PyObject*, size_t> place;
     for (const py::handle item : watches) {
       const auto triple = py::reinterpret_borrow<py::tuple>(item);
@@ -172,8 +173,8 @@ class FastCall {
     std::vector<at::Tensor> leaves, inputs;
     inputs.swap(spare_inputs_);  // with the GIL, and empty
     if (!check(args, kwargs, leaves, inputs)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-    ++runs_;
-    std::vector<at::Tensor> outputs = session_->run(inputs);
+    std::vector<at::Tensor> outputs = session_->run(inputs, runs_ > 0 ? &checked_ : nullptr);
+    ++runs_;  // the inputs fit
     inputs.clear();
     inputs.swap(spare_inputs_);
     if (restore_.is_none()) return py::cast(std::move(outputs[0]));
@@ -261,6 +262,7 @@ class FastCall {
   at::ScalarType default_dtype_;
   std::vector<std::pair<bool, at::ScalarType>> autocast_;
   std::vector<Source> sources_;
+  std::vector<char> checked_;             // per source: of the same type and sizes at every call
   std::vector<at::Tensor> spare_inputs_;  // room for a call's tensors, kept from call to call
   std::vector<Watch> always_;
   std::vector<WatchedLength> lengths_;

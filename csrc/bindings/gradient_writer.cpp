@@ -30,15 +30,16 @@ void copy_to(const at::Tensor& leaf, const at::Tensor& gradient) {
 
 }  // namespace
 
-void GradientWriter::write(const at::Tensor& leaf, at::Tensor gradient) {
-  at::Tensor& slot = leaf.mutable_grad();
+void GradientWriter::write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor gradient) {
   if (slot.defined()) {
     slot.add_(gradient);
     return;
   }
-  if (gradient.use_count() > 1 || !gradient.has_storage() || !laid_out_for(leaf, gradient)) {
+  const c10::StorageImpl* storage = storage_of(gradient);
+  if (gradient.use_count() > 1 || !storage || !laid_out_for(leaf, gradient)) {
     copy_to(leaf, gradient);
-  } else if (storage_of(gradient)->nbytes() == gradient.nbytes() && gradient.storage().use_count() == 1) {
+  } else if (storage->nbytes() == gradient.nbytes() &&
+             gradient.unsafeGetTensorImpl()->unsafe_storage().use_count() == 1) {
     slot = std::move(gradient);
   } else {
     parts_.push_back({&leaf, std::move(gradient)});

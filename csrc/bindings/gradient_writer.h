@@ -14,8 +14,9 @@ namespace ortmodule {
 
 class GradientWriter {
  public:
-  // Adds `gradient` to the leaf's gradient, in place, or makes it that. Keeps it for finish() where it shares a buffer.
-  void write(const at::Tensor& leaf, at::Tensor gradient);
+  // Adds `gradient` to what is in `slot`, the leaf's gradient, or puts it there. Keeps it for finish() where it shares
+  // a buffer.
+  void write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor gradient);
   // To be called when nothing of the backward is alive any more but what it must keep.
   void finish();
 

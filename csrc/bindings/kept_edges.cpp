@@ -49,7 +49,7 @@ class KeptAccumulator {
     return kept;
   }
 
-  explicit KeptAccumulator(NodePtr node) : edge_(std::move(node), 0) {}
+  explicit KeptAccumulator(NodePtr node) : edge_(std::move(node), 0), leaf_(leaf_of(edge_).unsafeGetTensorImpl()) {}
   ~KeptAccumulator() {
     const std::lock_guard<std::mutex> lock(registry().mutex);
     const auto it = registry().by_node.find(edge_.function.get());
@@ -60,11 +60,11 @@ class KeptAccumulator {
 
   const Edge& edge() const { return edge_; }
 
-  // Whether autograd would lead to this accumulator from `x`, which is known to require a gradient.
-  bool is_accumulator_of(const at::Tensor& x) const {
-    if (x.unsafeGetTensorImpl() != leaf_of(edge_).unsafeGetTensorImpl()) return false;
+  // What autograd knows of `x`, if x is the leaf that this accumulator is of; else null.
+  const AutogradMeta* leaf_meta(const at::Tensor& x) const {
+    if (x.unsafeGetTensorImpl() != leaf_) return nullptr;
     const AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(x);
-    return meta && !meta->grad_fn_ && refers_to(meta->grad_accumulator_, edge_.function);
+    return meta && !meta->grad_fn_ && refers_to(meta->grad_accumulator_, edge_.function) ? meta : nullptr;
   }
 
  private:
@@ -78,6 +78,7 @@ class KeptAccumulator {
   }
 
   const Edge edge_;
+  const c10::TensorImpl* const leaf_;  // the accumulator holds it
 };
 
 // This and release() are called without the GIL, which a tensor may take when it comes to be held and when it goes.
@@ -104,8 +105,8 @@ std::shared_ptr<const KeptAccumulators> KeptEdges::find(const std::vector<at::Te
     if (!wanted[k]) continue;
     const at::Tensor& x = inputs[places[k]];
     const KeptAccumulator* kept = (*kept_)[k].get();
-    if (kept && kept->is_accumulator_of(x)) {
-      if (!x.requires_grad()) continue;
+    if (const AutogradMeta* meta = kept ? kept->leaf_meta(x) : nullptr) {
+      if (!meta->requires_grad_) continue;
       edges[k] = kept->edge();
       leaves[k] = &leaf_of(edges[k]);
       continue;

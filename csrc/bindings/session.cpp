@@ -115,9 +115,9 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
   if (!overwritten.empty()) compiled_.agent->set_overwritten(overwritten);
 }
 
-std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs) const {
+std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs, const std::vector<char>* checked) const {
   const py::gil_scoped_release release;
-  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, inputs);
+  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, inputs, checked);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
     for (const auto& [output, input] : mutations_) {

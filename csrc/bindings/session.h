@@ -21,8 +21,8 @@ class Session {
           const pybind11::dict& options);
 
   // The caller's outputs for one value per graph input (sequences as in ops/sequence_value.h); mutations are written
-  // back. Releases the GIL.
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
+  // back. `checked` as in InputBinding::bind. Releases the GIL.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const std::vector<char>* checked = nullptr) const;
 
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
   void release_edges() const { edges_->release(); }

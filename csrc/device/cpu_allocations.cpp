@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "device/small_blocks.h"
+#include "device/small_block_scope.h"
 
 namespace ortmodule {
 namespace {
@@ -80,7 +80,15 @@ RunAllocator* RunAllocator::allocator = nullptr;
 
 }  // namespace
 
-void install_run_allocator() { RunAllocator::install(); }
+SmallBlockScope::SmallBlockScope(bool on) : on_(on) {
+  if (!on_) return;
+  RunAllocator::install();
+  before_ = SmallBlocks::serve(true);
+}
+
+SmallBlockScope::~SmallBlockScope() {
+  if (on_) SmallBlocks::serve(before_);
+}
 
 CpuAllocationScope::CpuAllocationScope(CpuAllocationServer* server) : active_(server != nullptr) {
   if (!active_) return;

@@ -1,12 +1,12 @@
 #include "ops/blas.h"
 
 #include <ATen/Context.h>
-#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 
 #include "ops/packed_product.h"
+#include "ops/small_tensor.h"
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <dlfcn.h>
@@ -87,7 +87,7 @@ at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b, bool pack
       !read(a.const_data_ptr<float>(), m, k, a.stride(rows), a.stride(1 - rows), left) ||
       !read(b.const_data_ptr<float>(), k, n, b.stride(0), b.stride(1), right))
     return {};
-  at::Tensor c(at::detail::empty_cpu({m, n}, at::kFloat));
+  at::Tensor c = make_float({m, n});
   if (packed)
     packed_product(m, n, k, left.matrix(), right.matrix(), nullptr, 0, c.mutable_data_ptr<float>(), n);
   else
@@ -119,7 +119,7 @@ at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tenso
     return {};
   c10::DimVector sizes(a.sizes());
   sizes.back() = n;
-  at::Tensor c(at::detail::empty_cpu(sizes, at::kFloat));
+  at::Tensor c = make_float(sizes);
   float* out = c.mutable_data_ptr<float>();
   if (packed) {
     packed_product(m, n, k, left.matrix(), right.matrix(), bias.defined() ? bias.const_data_ptr<float>() : nullptr, 0,

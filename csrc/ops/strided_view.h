@@ -8,6 +8,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/as_strided.h>
 
+#include "ops/in_small_block.h"
+
 namespace ortmodule {
 
 // x.as_strided(sizes, strides, offset).
@@ -15,8 +17,8 @@ inline at::Tensor strided_view(const at::Tensor& x, c10::IntArrayRef sizes, c10:
   if (x.layout() != at::kStrided || !x.has_storage() || x.is_quantized() ||
       x.unsafeGetTensorImpl()->is_python_dispatch() || x.unsafeGetTensorImpl()->has_symbolic_sizes_strides())
     return at::as_strided(x, sizes, strides, offset);
-  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(x.storage()),
-                                                             x.key_set(), x.dtype());
+  at::Tensor view = at::detail::make_tensor<InSmallBlock<c10::TensorImpl>>(
+      c10::TensorImpl::VIEW, c10::Storage(x.storage()), x.key_set(), x.dtype());
   view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return view;
 }

@@ -14,7 +14,7 @@
 #include <unordered_map>
 
 #include "base/status.h"
-#include "device/small_blocks.h"
+#include "device/small_block_scope.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
 #include "plan/constant_placement.h"

@@ -1,5 +1,7 @@
 #include "runtime/input_binding.h"
 
+#include <algorithm>
+
 #include "base/container_type.h"
 #include "base/status.h"
 #include "ops/aten_support.h"
@@ -30,6 +32,8 @@ InputBinding::InputBinding(const std::vector<NodeArg*>& inputs) {
         input.axes.push_back(std::move(axis));
       }
     }
+    const bool known = std::all_of(input.axes.begin(), input.axes.end(), [](const Axis& a) { return a.known >= 0; });
+    fixed_.push_back(known && !input.sequence && !input.optional);
     inputs_.push_back(std::move(input));
   }
 }
@@ -57,10 +61,12 @@ void InputBinding::check_sequence(const Input& input, const at::Tensor& value) {
                         c10::toString(input.dtype), ", got ", c10::toString(element.scalar_type()));
 }
 
-void InputBinding::bind(const std::vector<at::Tensor>& values, SymbolTable& symbols) const {
+void InputBinding::bind(const std::vector<at::Tensor>& values, SymbolTable& symbols,
+                        const std::vector<char>* checked) const {
   ORTMODULE_CHECK_ARG(values.size() == inputs_.size(), "expected ", inputs_.size(), " inputs, got ", values.size());
   bool expressions = false;
   for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (checked && (*checked)[i] && fixed_[i]) continue;
     const Input& input = inputs_[i];
     const at::Tensor& value = values[i];
     if (input.optional && !value.defined()) continue;

@@ -15,8 +15,11 @@ class InputBinding {
  public:
   explicit InputBinding(const std::vector<NodeArg*>& inputs);
 
-  // Fills `symbols`; throws kInvalidArgument naming the input, what was expected and what came.
-  void bind(const std::vector<at::Tensor>& values, SymbolTable& symbols) const;
+  // Fills `symbols`; throws kInvalidArgument naming the input, what was expected and what came. Where checked[i] is set
+  // the caller knows that value i has the type and the sizes of one that was bound before, and it is passed over if no
+  // symbol depends on it.
+  void bind(const std::vector<at::Tensor>& values, SymbolTable& symbols,
+            const std::vector<char>* checked = nullptr) const;
   size_t size() const { return inputs_.size(); }
   const std::string& name(size_t i) const { return inputs_[i].name; }
 
@@ -37,6 +40,7 @@ class InputBinding {
   [[noreturn]] static void mismatch(const Input& input, const at::Tensor& value, const SymbolTable& symbols,
                                     size_t axis);
   std::vector<Input> inputs_;
+  std::vector<char> fixed_;  // per input: a tensor of which no size is a symbol
 };
 
 }  // namespace ortmodule

@@ -56,18 +56,19 @@ std::vector<at::Tensor> TrainingAgent::take_slots() {
 }
 
 void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
-  for (at::Tensor& value : slots) value.reset();
+  for (at::Tensor& value : slots)
+    if (value.defined()) value.reset();
   const std::lock_guard<std::mutex> lock(mutex_);
   spare_slots_.swap(slots);
 }
 
-std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs,
-                                               std::shared_ptr<RunState>* state) {
+std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
+                                               const std::vector<char>* checked) {
   const MatmulScope matmul(program_.matmul);
   const std::shared_ptr<const StepObserver> observer = this->observer();
   auto run = std::make_shared<RunState>();
   Frame& frame = run->frame;
-  program_.binding->bind(inputs, frame.symbols);
+  program_.binding->bind(inputs, frame.symbols, checked);
   if (memory_) frame.memory = memory_->begin(memory_key(frame.symbols, state != nullptr));
   frame.slots = take_slots();
   program_.forward->load_constants(frame);
@@ -105,7 +106,8 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   }
 
   // What only the outputs needed leaves the frame; what stays is saved for backward.
-  for (int slot : passing_slots_) frame.slots[slot].reset();
+  for (int slot : passing_slots_)
+    if (frame.slots[slot].defined()) frame.slots[slot].reset();
   if (!overwritten.empty()) set_apart(frame.slots, overwritten);
   for (int slot : program_.watched_slots) {
     const at::Tensor& t = frame.slots[slot];

@@ -75,8 +75,10 @@ class TrainingAgent {
 
   TrainingAgent(TrainingProgram program, c10::Device device);
 
-  // Outputs in graph order; `state` receives what backward needs (null: nothing is kept).
-  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state);
+  // Outputs in graph order; `state` receives what backward needs (null: nothing is kept); `checked` as in
+  // InputBinding::bind.
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
+                                  const std::vector<char>* checked = nullptr);
   // `dys[i]` belongs to y_outputs[i] and may be undefined. sink(k, dx) gets the gradient of x_inputs[k].
   void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink);
   // The same in parts: begin, then advance up to a step of the plan, at last to SIZE_MAX.

@@ -1,5 +1,5 @@
 // Blocks of a run: sizes, alignment, reuse, other threads, and what is not served.
-#include "device/small_blocks.h"
+#include "device/small_block_scope.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,11 @@ Not here: what a step costs (benchmarks/overhead.py), the arena of large tensors
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -97,3 +100,68 @@ def test_small_results_and_gradients_outlive_session_and_thread() -> None:
     assert len(kept) == 30
     for now, then in zip(kept, before, strict=True):
         assert torch.equal(now, then)
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 2))
+
+
+def test_gradients_of_small_layers_are_ordinary_tensors() -> None:
+    module, eager = small_net(), small_net()
+    ours, x = ORTModule(module), torch.randn(5, 4)
+    for _ in range(4):
+        for runner in (ours, eager):
+            runner.zero_grad()
+            runner(x).sum().backward()
+        for p, q in zip(module.parameters(), eager.parameters(), strict=True):
+            gradient, expected = p.grad, q.grad
+            assert gradient is not None and expected is not None
+            assert type(gradient) is torch.Tensor and gradient._version == 0 and gradient._base is None
+            assert gradient.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
+            torch.testing.assert_close(gradient, expected)
+            stored = io.BytesIO()
+            torch.save(gradient, stored)
+            stored.seek(0)
+            for other in (copy.deepcopy(gradient), torch.load(stored), gradient.detach(), gradient.data):
+                assert torch.equal(other, gradient)
+            weak = weakref.ref(gradient)
+            assert weak() is gradient
+            assert torch.equal(gradient.clone().share_memory_(), gradient)
+
+
+def test_what_a_step_gave_away_is_not_written_by_the_next() -> None:
+    class TwoOutputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            hidden = self.first(x)
+            return hidden, self.second(hidden)
+
+    ours = ORTModule(TwoOutputs())
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for step in range(10):
+        hidden, y = ours(torch.full((5, 4), float(step)))
+        y.sum().backward()
+        assert hidden._version == 0 and y._version == 0
+        for t in (hidden, y, *(p.grad for p in ours.parameters() if p.grad is not None)):
+            kept.append((t, t.detach().clone()))
+        with torch.no_grad():
+            for p in ours.parameters():
+                p.grad = None
+                p.add_(0.1)
+    for now, then in kept:
+        assert torch.equal(now, then)
+
+
+def test_results_in_inference_mode_are_inference_tensors() -> None:
+    ours = ORTModule(small_net().eval())
+    x = torch.randn(5, 4)
+    for _ in range(3):
+        with torch.no_grad():
+            assert not ours(x).is_inference()
+        with torch.inference_mode():
+            assert ours(x).is_inference()
+    ours(x).sum().backward()

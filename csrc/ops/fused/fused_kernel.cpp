@@ -23,6 +23,7 @@
 #include "ops/kernel_registry.h"
 #include "ops/philox.h"
 #include "ops/philox_state.h"
+#include "ops/small_tensor.h"
 
 namespace ortmodule {
 namespace {
@@ -392,7 +393,9 @@ class FusedKernelState {
         taken[from] = 1;
         outputs[o] = c.in(from);
       } else {
-        outputs[o] = at::empty(output_sizes(run.binding, out.form), at::TensorOptions(run.outputs[o].type));
+        const auto sizes = output_sizes(run.binding, out.form);
+        const at::ScalarType type = run.outputs[o].type;
+        outputs[o] = type == at::kFloat ? make_float(sizes) : at::empty(sizes, at::TensorOptions(type));
       }
       run.outputs[o].data = static_cast<char*>(outputs[o].mutable_data_ptr());
       if (plan_.made[out.value] >= 0 && !is_column(out.form) && run.outputs[o].type == at::kFloat &&

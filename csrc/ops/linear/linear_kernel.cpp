@@ -1,7 +1,7 @@
 // Kernels of Linear and LinearGrad: products on views flattened to two dimensions.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/sum.h>
 
+#include "ops/column_sum.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 #include "ops/matmul_provider.h"
@@ -32,7 +32,7 @@ void linear_grad(KernelContext& c) {
     c.out(0, std::move(dx));
   }
   if (c.wants(1)) c.out(1, transposed_product(rows, as_matrix(c.in(1), x_view)));
-  if (c.wants(2)) c.out(2, at::sum(rows, 0));
+  if (c.wants(2)) c.out(2, column_sum(rows));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "device/small_blocks.h"
+#include "base/small_blocks.h"
 
 #include <array>
 #include <atomic>
@@ -163,13 +163,11 @@ void SmallBlocks::give(void* data) noexcept {
   ++local.count[c];
 }
 
-SmallBlockScope::SmallBlockScope(bool on) : before_(local.on) {
-  if (!on) return;
-  map_range();
-  install_run_allocator();
-  local.on = range.load(std::memory_order_acquire) != nullptr;
+bool SmallBlocks::serve(bool on) {
+  const bool before = local.on;
+  if (on) map_range();
+  local.on = on && range.load(std::memory_order_acquire) != nullptr;
+  return before;
 }
-
-SmallBlockScope::~SmallBlockScope() { local.on = before_; }
 
 }  // namespace ortmodule
