@@ -60,7 +60,11 @@ def full_like(c: Converter, like: Value, *args: Any, **kwargs: Any) -> Any:
 # The gradient of what is filled is zero, not absent: an operator whose result did not depend on it would lose that.
 @translates("fill.Scalar", "fill.Tensor", "zero")
 def fill(c: Converter, like: Value, value: Any = 0) -> Any:
-    return NotImplemented if c.elsewhere() or c.has_history() else _filled(c, value)
+    if c.elsewhere():
+        return NotImplemented
+    if c.has_history() and not c.dtype.is_complex:
+        return c.emit("Where", c.tensor(False, torch.bool), like, c.tensor(value, c.dtype))
+    return _filled(c, value)
 
 
 @translates("scalar_tensor")
