@@ -51,6 +51,8 @@ _FAST_CALLS = 4
 _MOST_ANSWERS = 8
 # Graphs of one signature whose forward cannot be captured but for one size at a time.
 _MOST_SIZES = 4
+# Stages whose files have the names that ONNX Runtime training gives them.
+_SAVED_AS = {"imported": "torch_exported", "planned": "execution_model"}
 
 
 def is_flag(leaf: Any) -> bool:
@@ -496,7 +498,7 @@ class GraphTransitionManager:
         session = _C.Session(info.post_export_processed_model.SerializeToString(), mode, list(wanted), options)
         self._log_stages(info, session, mode)
         if self._debug.save_onnx:
-            self._save_stages(session, mode)
+            self._save_stages(session, mode if self._module.training else "inference")
         if self._debug.dump_nodes:
             prefix = self._debug.onnx_prefix or type(self._module).__name__
             path = Path(self._debug.save_path) / f"{prefix}_nodes_{self._sessions:02d}_{mode}.txt"
@@ -513,8 +515,13 @@ class GraphTransitionManager:
         _LOGGER.info("%s session of %s in %.2f s: %s", mode, type(self._module).__name__, total, stages)
 
     def _save_stages(self, session: _C.Session, mode: str) -> None:
-        for number, stage in enumerate(session.stage_names()):
-            path = Path(self._debug.save_path) / f"{self._debug.onnx_prefix}_{number:02d}_{stage}_{mode}.onnx"
+        stages = session.stage_names()
+        names = dict(_SAVED_AS)
+        if "optimized" not in stages:  # without a gradient
+            names["optimized_pre_grad"] = "optimized"
+        for stage in stages:
+            name = names.get(stage, stage)
+            path = Path(self._debug.save_path) / f"{self._debug.onnx_prefix}_{name}_{mode}.onnx"
             with open(path, "wb") as file:
                 file.write(session.stage_model(stage))
         path = Path(self._debug.save_path) / f"{self._debug.onnx_prefix}_portable_{mode}.onnx"

@@ -202,7 +202,10 @@ class DebugOptions:
 
     Attributes:
         log_level: messages below it are not logged (logger "ortmodule"). `ORTMODULE_LOG_LEVEL` overrides it.
-        save_onnx: write the graph of every stage as an .onnx file.
+        save_onnx: write the graph of every stage as `<save_path>/<onnx_prefix>_<stage>_<mode>.onnx`. The stages, in
+            order: torch_exported, resolved, optimized_pre_grad, gradient, optimized, recompute, fusion,
+            execution_model, and portable (forward in standard operators); without a gradient resolved is followed by
+            optimized. The mode is training, or inference where the module is in eval mode or nothing is recorded.
         onnx_prefix: first part of those files' names; required with save_onnx.
         save_path: an existing, writable folder for them (default: `ORTMODULE_SAVE_ONNX_PATH`, else the current one).
         dump_nodes: for how many runs of each session every node's inputs and outputs are written (type, shape,
@@ -220,21 +223,23 @@ class DebugOptions:
     dump_nodes: int = 0
 
     def __post_init__(self) -> None:
+        # Each message begins with ONNX Runtime training's own, which scripts may look for.
         level = os.environ.get("ORTMODULE_LOG_LEVEL", self.log_level)
-        if isinstance(level, str):
-            if level.upper() not in LogLevel.__members__:
-                hint = _nearest(level.upper(), LogLevel.__members__)
-                raise InvalidArgumentError(
-                    f"the log level should be one of {list(LogLevel.__members__)}, got {level!r}{hint}"
-                )
+        if isinstance(level, str) and level.upper() in LogLevel.__members__:
             level = LogLevel[level.upper()]
         if not isinstance(level, LogLevel):
-            raise InvalidArgumentError(f"log_level should be a LogLevel, got {level!r}")
+            hint = _nearest(str(level).upper(), LogLevel.__members__)
+            raise InvalidArgumentError(
+                f"Expected log_level of type LogLevel, got {type(level)}. Or one of {list(LogLevel.__members__)} "
+                f"(ORTMODULE_LOG_LEVEL too), not {level!r}{hint}"
+            )
         object.__setattr__(self, "log_level", level)
         path = self.save_path or os.environ.get("ORTMODULE_SAVE_ONNX_PATH", os.curdir)
         object.__setattr__(self, "save_path", path)
         if not isinstance(self.onnx_prefix, str):
-            raise InvalidArgumentError(f"onnx_prefix should be a string, got {self.onnx_prefix!r}")
+            raise InvalidArgumentError(
+                f"Expected name prefix of type str, got {type(self.onnx_prefix)}. onnx_prefix={self.onnx_prefix!r}"
+            )
         dump = os.environ.get("ORTMODULE_DUMP_NODES", self.dump_nodes)
         if isinstance(dump, str) and dump.isdecimal():
             dump = int(dump)
@@ -242,7 +247,9 @@ class DebugOptions:
             raise InvalidArgumentError(f"dump_nodes should be a number of runs, got {dump!r}")
         object.__setattr__(self, "dump_nodes", int(dump))
         if self.save_onnx and not self.onnx_prefix:
-            raise InvalidArgumentError("save_onnx needs onnx_prefix, the first part of the files' names")
+            raise InvalidArgumentError(
+                "onnx_prefix must be provided when save_onnx is set. It is the first part of the files' names"
+            )
         if self.save_onnx or self.dump_nodes:
             if not os.path.isdir(path) or not os.access(path, os.W_OK):
-                raise InvalidArgumentError(f"save_path {path!r} is not a folder that can be written to")
+                raise InvalidArgumentError(f"Directory {path} is not writable. save_path should be a folder that is")

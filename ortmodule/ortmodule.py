@@ -394,8 +394,10 @@ def _check_order(module: nn.Module) -> None:
     for outer in (nn.parallel.DistributedDataParallel, nn.DataParallel):
         if isinstance(module, outer):
             name = outer.__name__
+            full = f"torch.nn.{'parallel.' * (name != 'DataParallel')}{name}"
             raise InvalidArgumentError(
-                f"ORTModule goes inside {name}: write {name}(ORTModule(model)), not ORTModule({name}(model))"
+                f"ORTModule is not compatible with {full}, which goes around it: write {name}(ORTModule(model)), "
+                f"not ORTModule({name}(model))"
             )
     if any(base.__module__.startswith(("lightning.", "pytorch_lightning.")) for base in type(module).__mro__):
         warnings.warn(

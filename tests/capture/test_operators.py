@@ -71,7 +71,16 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (r(9),),
     ),
     "unary of ints": (lambda x: (x.sin(), x.sqrt(), x.abs(), x.neg(), x.floor(), x.sigmoid()), (i(9),)),
-    "rounding": (lambda x: (x.floor(), x.ceil(), x.sign()), (r(9),)),
+    "rounding": (lambda x: (x.floor(), x.ceil(), x.sign(), (3 * x).round(), (9 * x).int().round()), (r(9),)),
+    "logarithms and powers of two and ten": (
+        lambda x: (x.abs().log2(), x.abs().log10(), x.exp2(), torch.special.exp2(x), x.int().abs().add(2).log2()),
+        (r(9),),
+    ),
+    "trigonometry": (
+        lambda x: (x.tan(), x.sinh(), x.cosh(), x.asinh(), x.arctan(), (1 + x.abs()).acosh()),
+        (r(9),),
+    ),
+    "inverse functions": (lambda x: (x.sin().div(2).asin(), x.sin().div(2).acos(), x.tanh().div(2).atanh()), (r(9),)),
     "activations": (
         lambda x: (
             F.gelu(x),

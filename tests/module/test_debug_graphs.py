@@ -15,7 +15,10 @@ from ortmodule.capture import capture
 from tests import zoo
 from tests.support import mlp
 
-STAGES = ["imported", "resolved", "optimized_pre_grad", "gradient", "optimized", "recompute", "fusion", "planned"]
+STAGES = [
+    "torch_exported", "resolved", "optimized_pre_grad", "gradient", "optimized", "recompute", "fusion",
+    "execution_model",
+]  # fmt: skip
 
 
 def saved(module: torch.nn.Module, folder: Path) -> ORTModule:
@@ -28,8 +31,8 @@ def test_every_saved_stage_passes_the_checker_and_loads_again(name: str, tmp_pat
     sample = zoo.build(name, dropout=0.1)
     model = saved(sample.module, tmp_path)
     zoo.loss_of(model(**sample.inputs)).backward()
-    files = sorted(tmp_path.glob("model_[0-9]*_training.onnx"))
-    assert [f.name for f in files] == [f"model_{i:02d}_{stage}_training.onnx" for i, stage in enumerate(STAGES)]
+    files = [tmp_path / f"model_{stage}_training.onnx" for stage in STAGES]
+    assert {*tmp_path.iterdir()} - {*files} <= {tmp_path / "model_portable_training.onnx"}
     for file in files:
         loaded = onnx.load(file)
         onnx.checker.check_model(loaded)
@@ -89,6 +92,16 @@ def test_the_portable_forward_runs_in_stock_onnxruntime(name: str, tmp_path: Pat
         close = [v for v in results.values() if v.shape == tuple(tensor.shape)]
         assert close, "no output of that shape"
         torch.testing.assert_close(torch.from_numpy(close[0]), tensor, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_graphs_of_eval_mode_are_inference_graphs(recorded: bool, tmp_path: Path) -> None:
+    model = saved(mlp(), tmp_path).eval()
+    with torch.set_grad_enabled(recorded):
+        model(torch.ones(2, 4))
+    names = {file.name for file in tmp_path.iterdir()}
+    assert {f"model_{stage}_inference.onnx" for stage in ("torch_exported", "optimized", "execution_model")} <= names
+    assert not [name for name in names if "training" in name]
 
 
 def test_nothing_is_written_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,18 @@ def test_debug_options_check_their_values(tmp_path: Path) -> None:
             DebugOptions(**fields)
 
 
+def test_debug_options_say_what_onnx_runtime_training_said() -> None:
+    for fields, words in (
+        ({"save_onnx": True}, "onnx_prefix must be provided when save_onnx is set."),
+        ({"onnx_prefix": 3}, "Expected name prefix of type str, got <class 'int'>."),
+        ({"log_level": "loud"}, "Expected log_level of type LogLevel, got <class 'str'>."),
+        ({"save_onnx": True, "onnx_prefix": "m", "save_path": "/none"}, "Directory /none is not writable."),
+    ):
+        with pytest.raises(InvalidArgumentError) as error:
+            DebugOptions(**fields)
+        assert words in str(error.value)
+
+
 def test_the_folder_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ORTMODULE_SAVE_ONNX_PATH", str(tmp_path))
     assert DebugOptions(save_onnx=True, onnx_prefix="m").save_path == str(tmp_path)

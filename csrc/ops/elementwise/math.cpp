@@ -1,4 +1,5 @@
-// Unary mathematics: Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Reciprocal, Neg, Abs, Sign, Cos, Sin, Erf and rounding.
+// Unary mathematics: Exp, Exp2, Expm1, Log, Log1p, Log2, Log10, Sqrt, Rsqrt, Reciprocal, Neg, Abs, Sign, Cos, Sin, Erf
+// and rounding.
 //
 // Gradients are compositions of elementwise operators, as eager's are: fusion joins them. Exp, Sqrt, Rsqrt and
 // Reciprocal differentiate through their output. Rounding and Sign have the gradient zero, not none, as in PyTorch.
@@ -42,6 +43,27 @@ ORTMODULE_OP("ai.ortmodule", Log1p, 1)
     .grad({"X"},
           [](GradContext& c) { c.GI(0, c.emit("Div", {c.GO(0), c.emit("Add", {c.I(0), c.scalar(1, c.I(0))})})); })
     .body([](BodyContext& c) { c.out(0, c.emit("Log", {c.emit("Add", {c.in(0), c.scalar(1, c.in(0))})})); });
+
+// dy / (x ln base)
+void logarithm(OpRecord& r, double base) {
+  r.grad({"X"}, [base](GradContext& c) {
+     NodeArg* scaled = c.emit("Mul", {c.I(0), c.scalar(std::log(base), c.I(0))});
+     c.GI(0, c.emit("Div", {c.GO(0), scaled}));
+   }).body([base](BodyContext& c) {
+    NodeArg* natural = c.emit("Log", {c.in(0)});
+    c.out(0, c.emit("Div", {natural, c.scalar(std::log(base), natural)}));
+  });
+}
+
+ORTMODULE_OP("ai.ortmodule", Log2, 1).apply(unary).apply([](OpRecord& r) { logarithm(r, 2); });
+ORTMODULE_OP("ai.ortmodule", Log10, 1).apply(unary).apply([](OpRecord& r) { logarithm(r, 10); });
+
+// dy y ln 2
+ORTMODULE_OP("ai.ortmodule", Exp2, 1)
+    .apply(unary)
+    .grad({"X"},
+          [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Mul", {c.O(0), c.scalar(M_LN2, c.O(0))})})); })
+    .body([](BodyContext& c) { c.out(0, c.emit("Exp", {c.emit("Mul", {c.in(0), c.scalar(M_LN2, c.in(0))})})); });
 
 // -dy y^3 / 2
 ORTMODULE_OP("ai.ortmodule", Rsqrt, 1)

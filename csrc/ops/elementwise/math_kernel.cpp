@@ -4,10 +4,13 @@
 #include <ATen/ops/cos.h>
 #include <ATen/ops/erf.h>
 #include <ATen/ops/exp.h>
+#include <ATen/ops/exp2.h>
 #include <ATen/ops/expm1.h>
 #include <ATen/ops/floor.h>
 #include <ATen/ops/log.h>
+#include <ATen/ops/log10.h>
 #include <ATen/ops/log1p.h>
+#include <ATen/ops/log2.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/reciprocal.h>
@@ -26,6 +29,9 @@ ORTMODULE_KERNEL("", Exp, "aten", unary_kernel<at::exp, at::exp_>).inplace();
 ORTMODULE_KERNEL("", Log, "aten", unary_kernel<at::log, at::log_>).inplace();
 ORTMODULE_KERNEL("ai.ortmodule", Expm1, "aten", unary_kernel<at::expm1, at::expm1_>).inplace();
 ORTMODULE_KERNEL("ai.ortmodule", Log1p, "aten", unary_kernel<at::log1p, at::log1p_>).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", Exp2, "aten", unary_kernel<at::exp2, at::exp2_>).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", Log2, "aten", unary_kernel<at::log2, at::log2_>).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", Log10, "aten", unary_kernel<at::log10, at::log10_>).inplace();
 ORTMODULE_KERNEL("", Sqrt, "aten", unary_kernel<at::sqrt, at::sqrt_>).inplace();
 ORTMODULE_KERNEL("ai.ortmodule", Rsqrt, "aten", unary_kernel<at::rsqrt, at::rsqrt_>).inplace();
 ORTMODULE_KERNEL("", Reciprocal, "aten", unary_kernel<at::reciprocal, at::reciprocal_>).inplace();

@@ -32,9 +32,13 @@ _UNARY = {
     "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "neg": "Neg",
     "abs": "Abs", "cos": "Cos", "sin": "Sin", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "negative": "Neg",
     "reciprocal": "Reciprocal", "sign": "Sign", "hardswish": "HardSwish", "silu": "Silu", "rsqrt": "Rsqrt",
-    "expm1": "Expm1", "log1p": "Log1p",
+    "expm1": "Expm1", "log1p": "Log1p", "log2": "Log2", "log10": "Log10", "exp2": "Exp2", "round": "Round",
+    "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
+    "acosh": "Acosh", "atanh": "Atanh", "arcsin": "Asin", "arccos": "Acos", "arctan": "Atan", "arcsinh": "Asinh",
+    "arccosh": "Acosh", "arctanh": "Atanh", "special_expit": "Sigmoid", "special_erf": "Erf", "special_exp2": "Exp2",
+    "special_expm1": "Expm1", "special_log1p": "Log1p",
 }  # fmt: skip
-_OWN_UNARY = {"Silu", "Rsqrt", "Expm1", "Log1p"}
+_OWN_UNARY = {"Silu", "Rsqrt", "Expm1", "Log1p", "Log2", "Log10", "Exp2"}
 
 
 @functools.cache
@@ -110,7 +114,7 @@ def _comparison(name: str, op: str, negate: bool = False) -> None:
 
 def _unary(name: str, op: str) -> None:
     def translate(c: Converter, self: Value) -> Any:
-        if not self.dtype.is_floating_point and op in ("Floor", "Ceil"):
+        if not self.dtype.is_floating_point and op in ("Floor", "Ceil", "Round"):
             return self
         if c.dtype == torch.bool:
             return NotImplemented
