@@ -4,9 +4,11 @@
 
 `step` is forward and backward; `kernels` is the time inside the engine's kernels during such a step, measured with a
 clock around each; `overhead` is the difference: checks of the call, binding, the walk over the plan, autograd, gradient
-writes, memory. `checks` is the time to find out that a call is like the last one. `autograd` is what `backward()` takes
-in eager with one operator and one parameter: PyTorch's own way from Python into its engine and back, which every step
-pays and which is part of `overhead`. Gradients are cleared before each step, outside the clock; `clearing` says how
+writes, memory. Two parts make it up. `torch` is what `backward()` takes outside the engine's node: PyTorch's own way
+from Python into its autograd engine and back, where it looks at each edge to a parameter; it is measured in the same
+steps as the kernels. `own` is the rest: what this project's code takes beyond its kernels. `checks` is the time to find
+out that a call is like the last one. `autograd` is what `backward()` takes in eager with one operator and one
+parameter: the least that `torch` can be. Gradients are cleared before each step, outside the clock; `clearing` says how
 long that takes. Eager and torch.compile run the same step in the same process, in turns. `fastest` is the fastest round
 of each: on a busy machine medians measure what else runs there. Not here: models of a real size (step_time.py).
 """
@@ -96,21 +98,32 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     call = (tuple(inputs), {})
     one = torch.ones((), requires_grad=True)
     losses: list[torch.Tensor] = []
+    backward_seconds = [0.0]
+
+    def timed_step() -> None:
+        loss = ours(*inputs)
+        start = time.perf_counter()
+        loss.backward()
+        backward_seconds[0] += time.perf_counter() - start
 
     samples: dict[str, list[float]] = {}
     for _ in range(args.rounds):
         round_ = {runner: per_call(step, args.repeats, modules[runner].zero_grad) for runner, step in steps.items()}
         round_["clearing"] = per_call(ours.zero_grad, args.repeats, steps["ortmodule"])
-        seconds, kernels = _C.kernel_seconds(lambda: per_call(steps["ortmodule"], args.repeats, ours.zero_grad))
+        backward_seconds[0] = 0.0
+        seconds, kernels, inside = _C.kernel_seconds(lambda: per_call(timed_step, args.repeats, ours.zero_grad))
         round_["autograd"] = per_call(lambda: losses.pop().backward(), args.repeats, lambda: losses.append(one * 1))
         round_["kernels"] = seconds / args.repeats * 1e6
         round_["overhead"] = round_["ortmodule"] - round_["kernels"]
+        round_["torch"] = (backward_seconds[0] - inside) / args.repeats * 1e6
+        round_["own"] = round_["overhead"] - round_["torch"]
         round_["checks"] = per_call(lambda: fast.matches(*call), args.repeats)
         for key, value in round_.items():
             samples.setdefault(key, []).append(value)
     row: dict[str, Any] = {key: statistics.median(values) for key, values in samples.items()}
-    row["fastest"] = {key: min(values) for key, values in samples.items() if key != "overhead"}
+    row["fastest"] = {key: min(values) for key, values in samples.items() if key not in ("overhead", "own")}
     row["fastest"]["overhead"] = row["fastest"]["ortmodule"] - row["fastest"]["kernels"]
+    row["fastest"]["own"] = row["fastest"]["overhead"] - row["fastest"]["torch"]
     return {"model": name, "calls": kernels // args.repeats, **row, "failed": failed}
 
 
@@ -125,7 +138,7 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure(name, args) for name in args.models]
-    columns = ("ortmodule", "kernels", "overhead", "checks", "autograd", "clearing", "eager", "compile")
+    columns = ("ortmodule", "kernels", "overhead", "torch", "own", "checks", "autograd", "clearing", "eager", "compile")
     cells = []
     for row in rows:
         for label, times in ((f"{row['model']} median", row), (f"{row['model']} fastest", row["fastest"])):

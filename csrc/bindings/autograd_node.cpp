@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "bindings/gradient_writer.h"
+#include "runtime/kernel_clock.h"
 
 namespace ortmodule {
 
@@ -120,6 +121,7 @@ void ModuleBackward::leave_progress(StepBackward::Progress progress) {
 }
 
 variable_list ModuleBackward::apply(variable_list&& grads) {
+  const KernelClock::NodeScope clock;
   ORTMODULE_CHECK(!at::GradMode::is_enabled(), kUnsupported,
                   "ORTModule's backward cannot be differentiated again: create_graph=True is not supported; call the "
                   "wrapped module itself (model.module) where second derivatives are needed");

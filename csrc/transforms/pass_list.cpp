@@ -22,6 +22,7 @@ constexpr Item kPasses[] = {
     {make_label_compaction, PassLevel::kExtended, kForwardOnly},
     {make_padding_removal, PassLevel::kExtended, kForwardOnly},  // knows attention while it is one node
     {make_fuse_vocabulary_loss, PassLevel::kExtended, kForwardOnly},
+    {make_fuse_stack, PassLevel::kBasic, kForwardOnly},
     {make_accumulate_gradients, PassLevel::kExtended, kJointOnly},
     {make_decompose_attention, PassLevel::kRequired, kForwardOnly},
     {make_dead_node_elimination, PassLevel::kBasic, kBothStages},

@@ -16,6 +16,7 @@ std::unique_ptr<GraphTransformer> make_counter_dropout();
 std::unique_ptr<GraphTransformer> make_label_compaction();
 std::unique_ptr<GraphTransformer> make_padding_removal();
 std::unique_ptr<GraphTransformer> make_fuse_vocabulary_loss();
+std::unique_ptr<GraphTransformer> make_fuse_stack();
 std::unique_ptr<GraphTransformer> make_accumulate_gradients();
 
 }  // namespace ortmodule

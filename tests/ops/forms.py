@@ -18,7 +18,7 @@ from .table import Case, Row
 
 AXIS_ATTRIBUTES = ("axis", "axes")
 # Their axes count in the output, which has another rank than the first input.
-AXES_OF_OUTPUT = ("OneHot", "Unsqueeze", "ConcatFromSequence", "SequenceMap", "Scan", "SplitToSequence")
+AXES_OF_OUTPUT = ("OneHot", "Unsqueeze", "Stack", "ConcatFromSequence", "SequenceMap", "Scan", "SplitToSequence")
 
 
 def record_of(row: Row) -> dict[str, Any]:

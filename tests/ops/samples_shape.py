@@ -168,6 +168,32 @@ def split_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
+def stack(*xs: torch.Tensor, axis: int) -> torch.Tensor:
+    return torch.stack(xs, axis)
+
+
+def stack_cases(dtype: torch.dtype) -> Sequence[Case]:
+    a, b = rand(2, 3, dtype=dtype), rand(2, 3, dtype=dtype)
+    many = rand(3, 90, 70, dtype=dtype)  # more than is copied at once
+    return [
+        *[Case((a, b, a), {"axis": axis}) for axis in (0, 1, 2, -1)],
+        Case((a, b.t().contiguous().t()), {"axis": 1}),
+        Case((rand(dtype=dtype), rand(dtype=dtype)), {"axis": 0}),
+        Case((a,), {"axis": -3}),
+        Case(tuple(many), {"axis": 1}),
+        Case((a[:, :0], b[:, :0]), {"axis": 1}),
+    ]
+
+
+def unstack(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, ...]:
+    return tuple(p * 1 for p in x.unbind(axis))
+
+
+def unstack_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(3, 2, 4, dtype=dtype)
+    return [Case((x,), {"axis": a}, (), x.size(a)) for a in (0, 1, -1)] + [Case((x[0, 0],), {"axis": 0}, (), 4)]
+
+
 def pad(
     x: torch.Tensor,
     pads: torch.Tensor,
@@ -269,6 +295,8 @@ ROWS = [
     Row("SliceScatter", slice_scatter, slice_scatter_cases, OWN),
     Row("Concat", concat, concat_cases),
     Row("Split", split, split_cases, refuses=True),
+    Row("Stack", stack, stack_cases, OWN),
+    Row("Unstack", unstack, unstack_cases, OWN, differentiable=False),
     Row("Pad", pad, pad_cases, refuses=True),
     Row("Tile", lambda x, r: x.repeat(tuple(r.tolist())), tile_cases),
     Row("Shape", shape, shape_cases, differentiable=False),
