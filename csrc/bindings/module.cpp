@@ -42,6 +42,5 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_gradient_formulas(m);
   m.def("kernel_seconds", &kernel_seconds, pybind11::arg("run"),
         "Calls `run` and returns the seconds spent inside the engine's kernels, their number, and the seconds spent "
-        "inside "
-        "its autograd nodes.");
+        "inside its autograd nodes.");
 }
