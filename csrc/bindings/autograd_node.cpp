@@ -139,7 +139,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
     all_direct = all_direct && (direct[i] || !next_edge(i).is_valid());
   }
   variable_list results(all_direct ? 0 : num_outputs());
-  GradientWriter writer;
+  GradientWriter writer(count_);
   const OutputSink sink = [&](size_t index, at::Tensor value) {
     const size_t edge = all ? index : place[index];
     if (edge == SIZE_MAX)

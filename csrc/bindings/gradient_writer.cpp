@@ -42,7 +42,8 @@ void GradientWriter::write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor 
              gradient.unsafeGetTensorImpl()->unsafe_storage().use_count() == 1) {
     slot = std::move(gradient);
   } else {
-    parts_.push_back({&leaf, std::move(gradient)});
+    if (parts_.empty()) parts_.reserve(most_);
+    parts_.push_back({&leaf, &slot, std::move(gradient)});
   }
 }
 
@@ -50,11 +51,13 @@ void GradientWriter::finish() {
   const auto place = [](const Part& part) {
     return std::make_pair(storage_of(part.gradient), part.gradient.storage_offset());
   };
-  std::sort(parts_.begin(), parts_.end(), [&](const Part& a, const Part& b) {
+  const auto before = [&](const Part& a, const Part& b) {
     const auto [a_storage, a_offset] = place(a);
     const auto [b_storage, b_offset] = place(b);
     return a_storage == b_storage ? a_offset < b_offset : std::less<>()(a_storage, b_storage);
-  });
+  };
+  // As one operator makes the parts they are in order.
+  if (!std::is_sorted(parts_.begin(), parts_.end(), before)) std::sort(parts_.begin(), parts_.end(), before);
   for (auto begin = parts_.begin(), end = begin; begin != parts_.end(); begin = end) {
     const c10::StorageImpl* storage = storage_of(begin->gradient);
     size_t bytes = 0;
@@ -71,7 +74,7 @@ void GradientWriter::finish() {
     const bool take = apart && theirs && bytes * 2 >= storage->nbytes();
     for (auto part = begin; part != end; ++part) {
       if (take)
-        part->leaf->mutable_grad() = std::move(part->gradient);
+        *part->slot = std::move(part->gradient);
       else
         copy_to(*part->leaf, part->gradient);
     }

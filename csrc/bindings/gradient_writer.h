@@ -14,8 +14,11 @@ namespace ortmodule {
 
 class GradientWriter {
  public:
+  // `most`: how many gradients may come.
+  explicit GradientWriter(size_t most) : most_(most) {}
+
   // Adds `gradient` to what is in `slot`, the leaf's gradient, or puts it there. Keeps it for finish() where it shares
-  // a buffer.
+  // a buffer; leaf and slot must stay until then.
   void write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor gradient);
   // To be called when nothing of the backward is alive any more but what it must keep.
   void finish();
@@ -23,8 +26,10 @@ class GradientWriter {
  private:
   struct Part {
     const at::Tensor* leaf;
+    at::Tensor* slot;
     at::Tensor gradient;
   };
+  const size_t most_;
   std::vector<Part> parts_;
 };
 

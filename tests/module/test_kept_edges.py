@@ -176,6 +176,36 @@ def test_parts_are_copied_where_the_graph_is_kept() -> None:
     assert_same_gradients(model, eager)
 
 
+class StackedRows(nn.Module):
+    """Parameters that are one operand, some of them frozen."""
+
+    def __init__(self, axis: int, frozen: tuple[int, ...]) -> None:
+        super().__init__()
+        self.axis = axis
+        self.rows = nn.ParameterList(nn.Parameter(torch.randn(3, 5), i not in frozen) for i in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        stacked = torch.stack(list(self.rows), self.axis)
+        return (stacked.movedim(self.axis, 0) * x).square().sum()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("frozen", [(), (0, 3), (4, 5)])
+def test_stacked_parameters_have_separate_gradients(axis: int, frozen: tuple[int, ...]) -> None:
+    model, eager = pair(StackedRows(axis, frozen))
+    x = torch.randn(6, 3, 5)
+    for module in (model, eager):
+        loss = module(x)
+        loss.backward(retain_graph=True)
+        module.rows[1].grad.zero_()
+        loss.backward()
+        module.rows[2].grad = None
+        module(x * 2).backward()
+    assert_same_gradients(model, eager)
+    assert [i for i, p in enumerate(model.rows) if p.grad is None] == list(frozen)
+    assert "Unstack" in model._manager.transitions()[0].session.plan_text()
+
+
 class Same(nn.Module):
     """Two leaves with one and the same gradient."""
 
