@@ -8,6 +8,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "ops/materialized.h"
+
 namespace ortmodule {
 namespace {
 
@@ -54,8 +56,10 @@ GradientInput gradient_input(const at::Tensor& tensor) {
 
 std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& handles,
                                         const std::vector<at::Tensor>& grads) {
-  return torch::autograd::grad(outputs, handles, grads, /*retain_graph=*/true, /*create_graph=*/false,
-                               /*allow_unused=*/true);
+  std::vector<at::Tensor> found = torch::autograd::grad(outputs, handles, grads, /*retain_graph=*/true,
+                                                        /*create_graph=*/false, /*allow_unused=*/true);
+  for (at::Tensor& gradient : found) gradient = materialized(gradient);
+  return found;
 }
 
 at::Tensor input_zeros(const at::Tensor& handle) { return handle.grad_fn()->input_metadata(0).zeros_like(); }

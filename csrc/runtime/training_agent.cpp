@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/status.h"
+#include "ops/materialized.h"
 #include "plan/gradient_segments.h"
 
 namespace ortmodule {
@@ -73,7 +74,7 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   frame.slots = take_slots();
   program_.forward->load_constants(frame);
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = inputs[i];
+    if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = materialized(inputs[i]);
 
   if (peak_forward_ == 0) {  // the first run is measured
     MemoryMeter meter(frame, std::vector<char>(frame.slots.size(), true));
@@ -194,7 +195,8 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
   for (size_t i = 0; i < dys.size(); ++i) {
     const int slot = program.dy_slots[i];
     if (slot < 0) continue;
-    frame.slots[slot] = dys[i].defined() ? dys[i] : at::zeros(state.y_types[i].first, state.y_types[i].second);
+    frame.slots[slot] =
+        dys[i].defined() ? materialized(dys[i]) : at::zeros(state.y_types[i].first, state.y_types[i].second);
   }
   if (peak_backward_ == 0) {
     std::vector<char> given(frame.slots.size(), false);

@@ -242,6 +242,24 @@ def test_a_gradient_that_the_caller_set_is_added_to() -> None:
     assert_same_gradients(model, eager)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_gradient_without_memory_is_zero(inside: bool) -> None:
+    """Autograd gives the gradient of sgn as a tensor that has no memory."""
+
+    def forward(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        h = m.linear(x)
+        return F.gelu(h.sgn() * 2 + h if inside else h) * m.linear.bias
+
+    model, eager = pair(Lambda(forward))
+    x = torch.randn(5, 4)
+    for kept in (0, 1, 1):
+        for module in (model, eager):
+            module.zero_grad()
+            out = module(x)
+            (out if inside else out.sgn() + kept * out).sum().backward()
+        assert_same_gradients(model, eager)
+
+
 def test_gradients_of_two_parameters_share_no_memory() -> None:
     model, _ = pair(Lambda(lambda m, x: (m.linear(x) + m.linear.bias).sum()))
     model(torch.ones(2, 4)).backward()

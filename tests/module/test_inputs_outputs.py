@@ -128,7 +128,12 @@ def expanded() -> torch.Tensor:
     return torch.randn(4).expand(3, 4)
 
 
-@pytest.mark.parametrize("make", [transposed, strided, expanded])
+def negated() -> torch.Tensor:
+    """Its memory holds the values with the other sign."""
+    return torch.randn(3, 4, dtype=torch.complex64).conj().imag
+
+
+@pytest.mark.parametrize("make", [transposed, strided, expanded, negated])
 def test_an_input_need_not_be_contiguous(make: Any) -> None:
     model, eager = pair(Lambda(lambda m, x: m.linear(torch.tanh(x)).square().mean()))
     dense = torch.randn(3, 4)
