@@ -40,7 +40,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCK",
     "captured_elsewhere",
+    "check_data_writes",
     "current_source_line",
     "defined_symbols",
     "deferred_interrupt",
@@ -97,6 +98,8 @@ __all__ = [
 
 LOCK = threading.RLock()
 _capturing: list[int] = []  # the thread that captures
+# Values that a traced forward has set `.data` to: their version then, readers of the old memory, and the line.
+_data_writes: list[tuple[torch.Tensor, int, dict[torch.fx.Node, int], str | None]] = []
 _MISSING = object()
 _TORCH_ROOT = str(Path(torch.__file__).parent)
 _OUR_ROOT = str(Path(__file__).parent)
@@ -401,7 +404,6 @@ def _replaced_data(thread: int) -> Iterator[None]:
     that memory and nothing is written there afterwards; elsewhere it is a CaptureError.
     """
     descriptor: Any = torch._C.TensorBase.data
-    taken: list[tuple[torch.Tensor, int, str | None]] = []
 
     def get(self: torch.Tensor) -> torch.Tensor:
         traced = threading.get_ident() == thread and isinstance(self, FakeTensor)
@@ -415,18 +417,42 @@ def _replaced_data(thread: int) -> Iterator[None]:
         alike = (self.shape, self.dtype, self.device) == (value.shape, value.dtype, value.device)
         if not alike or not isinstance(value, FakeTensor) or not _has_own_memory(value):
             raise CaptureError(_SHARED_DATA, line)
-        taken.append((value, value._version, line))
+        _data_writes.append((value, value._version, _readers_of_others(self), line))
         with torch.no_grad():
             self.copy_(value)
 
+    _data_writes.clear()
     setattr(torch.Tensor, "data", property(get, put))  # noqa: B010
     try:
         yield
-        for value, version, line in taken:
-            if value._version != version:
-                raise CaptureError(_SHARED_DATA, line)
     finally:
         delattr(torch.Tensor, "data")
+        _data_writes.clear()
+
+
+def check_data_writes(results: Sequence[Any]) -> None:
+    """Called at the end of a traced forward: raises CaptureError where memory that a tensor's `.data` was, or has
+    become, is used under another name afterwards.
+
+    Args:
+        results: what the forward returns.
+    """
+    returned = {traced_node(one) for one in results if isinstance(one, FakeTensor)}
+    for value, version, readers, line in _data_writes:
+        used = any(len(node.users) != count or node in returned for node, count in readers.items())
+        if value._version != version or used:
+            raise CaptureError(_SHARED_DATA, line)
+
+
+def _readers_of_others(tensor: torch.Tensor) -> dict[torch.fx.Node, int]:
+    """The nodes that are other names of a traced tensor's memory, and how often each is read so far."""
+    own = traced_node(tensor)
+    found = {}
+    for node in running_tracer().graph.nodes:
+        value = node.meta.get("val")
+        if node is not own and isinstance(value, torch.Tensor) and storage_of(value) == storage_of(tensor):
+            found[node] = len(node.users)
+    return found
 
 
 def _has_own_memory(value: torch.Tensor) -> bool:

@@ -135,7 +135,13 @@ def written_later(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return m.second(m.first(x))
 
 
-@pytest.mark.parametrize("run", [shared, written_later], ids=lambda run: run.__name__)
+def read_later(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    before = m.second.weight.data
+    m.second.weight.data = m.first.weight * 0.5
+    return m.second(m.first(x)) * (before - m.second.weight).norm()
+
+
+@pytest.mark.parametrize("run", [shared, written_later, read_later], ids=lambda run: run.__name__)
 def test_data_that_shares_memory_is_set_in_pytorch(run: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
     torch.manual_seed(0)
     eager = Keeper(run)
