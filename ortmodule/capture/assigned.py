@@ -24,7 +24,9 @@ class AssignedTensors:
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
-        self._names = {module: name for name, module in root.named_modules()}
+        # A forward in TorchScript assigns nothing, and its tables are no dicts.
+        modules = [(name, module) for name, module in root.named_modules()]
+        self._names = {module: name for name, module in modules if not isinstance(module, torch.jit.ScriptModule)}
         self._buffers: dict[torch.nn.Module, _Table] = {}
         self._parameters: dict[torch.nn.Module, _Table] = {}
 

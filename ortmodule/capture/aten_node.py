@@ -94,8 +94,7 @@ def _encode(c: Converter, kind: str, given: Any, inputs: list[Value], sizes: lis
         if isinstance(given, python_type):
             return f"{letter}:{given}"
     if "Tensor" in kind:  # a Python number where the schema has a tensor: it does not promote, as a 0-d one
-        wide = torch.get_default_dtype() if isinstance(given, float) else torch.int64
-        inputs.append(c.tensor(given, torch.bool if isinstance(given, bool) else wide))
+        inputs.append(c.tensor(given, torch.tensor(given).dtype))
         return "t"
     scalar = "c:" if "number" in kind.lower() else ""
     if isinstance(given, bool):

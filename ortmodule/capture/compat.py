@@ -11,13 +11,15 @@ torch whose effect an export would lose without a word:
   know it; where asked for, what `branches.py` answers.
 - Packed sequences and the CTC loss: their sizes come from data; sequences.py.
 - `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
-- `take_along_dim`: takes the sizes as numbers; becomes `gather`.
+- Functions that a trace does not take well, which become the same in other operators: equivalents.py.
 - `BatchNorm(momentum=None)`: reads its count of calls as a Python number; the factor becomes a tensor.
 - `x[i]` under vmap, which an attention mask may be made with: becomes the operator it stands for.
 - `linecache.getline`: torch notes the whole stack with each node and reads the source of each of its own files for it,
   a tenth of the time and 3 MB that stay; lines of torch's files are left empty.
 - `torch.cond`: a trace of its own, which needs Dynamo; becomes a Python branch.
 - Operators of torch's own without a shape rule (`fake_quantize`): tried on made-up tensors; trials.py.
+- Setting a tensor's `.data`: becomes a write of its values.
+- `functools.lru_cache`: emptied afterwards where it holds tensors of the trace.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
 
 The patches are process-global, hence `LOCK`. No graph is read or written here.
@@ -28,6 +30,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import gc
 import itertools
 import linecache
 import logging
@@ -37,7 +40,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +64,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..errors import CaptureError
-from . import library, sequences  # noqa: F401  library defines the operators that the patches emit
+from . import equivalents, library, sequences  # noqa: F401  library defines the operators that the patches emit
 from .function_call import FunctionCall, call_function_class, tracing
 from .raises import truth_that_goes_on
 from .reads import AttributeReads, recorded_reads
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCK",
     "captured_elsewhere",
+    "check_data_writes",
     "current_source_line",
     "defined_symbols",
     "deferred_interrupt",
@@ -94,11 +98,14 @@ __all__ = [
 
 LOCK = threading.RLock()
 _capturing: list[int] = []  # the thread that captures
+# Values that a traced forward has set `.data` to: their version then, readers of the old memory, and the line.
+_data_writes: list[tuple[torch.Tensor, int, dict[torch.fx.Node, int], str | None]] = []
 _MISSING = object()
 _TORCH_ROOT = str(Path(torch.__file__).parent)
 _OUR_ROOT = str(Path(__file__).parent)
 # Functions of torch's own whose backward is no derivative that a trace of their forward would have.
 _OPAQUE_FUNCTIONS = ("torch.distributions.", "torch.nn.modules._functions")
+_SHARED_DATA = "`.data` of a tensor is set to another's memory inside forward; a captured graph cannot honour it"
 _NOT_THE_USERS = (_TORCH_ROOT, _OUR_ROOT, contextlib.__file__, functools.__file__, "<")
 
 
@@ -180,11 +187,26 @@ def traced_module_calls(reads: AttributeReads, branches: Branches | None = None)
             stack.enter_context(_replaced(owner, name, make, thread))
         stack.enter_context(recorded_reads(reads, thread))
         stack.enter_context(fx_traceback.preserve_node_meta())
+        stack.callback(_forget_traced_results)
         tracing.calls = calls
         try:
             yield calls
         finally:
             tracing.calls = None
+
+
+def _forget_traced_results() -> None:
+    """Empties every `functools.lru_cache` of the user's that holds a tensor of the trace, which is no real one."""
+    for found in gc.get_objects():
+        if type(found) is functools._lru_cache_wrapper and not str(found.__module__).startswith("torch."):
+            if any(map(_holds_traced, gc.get_referents(found))):
+                found.cache_clear()
+
+
+def _holds_traced(value: Any) -> bool:
+    if type(value) in (list, tuple, dict):
+        return any(map(_holds_traced, value.values() if type(value) is dict else value))
+    return isinstance(value, FakeTensor)
 
 
 @contextlib.contextmanager
@@ -240,7 +262,7 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     # What `x[i]` is under vmap: torch's own has a node of its own in an export, this one is the operator it stands for.
     table.append((torch_vmap_items, "mod_index", lambda original: torch.ops.aten.index))
     table.append((torch, "cond", lambda original: _cond))
-    table += [(owner, "take_along_dim", _take_along_dim) for owner in (torch, torch.Tensor)]
+    table += equivalents.patches()
     table += [
         (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     ]
@@ -268,20 +290,6 @@ def _causal_hint(mask: torch.Tensor | None, is_causal: bool | None = None, size:
 
 def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     return true_fn(*operands) if pred else false_fn(*operands)
-
-
-def _take_along_dim(original: Any) -> Any:
-    """As `gather`, whose sizes stay symbolic."""
-
-    def take(x: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **kwargs: Any) -> torch.Tensor:
-        if kwargs or x.dim() != indices.dim() or dim is None:
-            return original(x, indices, dim, **kwargs)
-        sizes = [b if isinstance(a, int) and a == 1 else a for a, b in zip(x.shape, indices.shape, strict=True)]
-        axis = dim % x.dim() if x.dim() else 0
-        along, taken = ([*sizes[:axis], t.shape[axis], *sizes[axis + 1 :]] for t in (x, indices))
-        return x.expand(along).gather(axis, indices.expand(taken)) if sizes else original(x, indices, dim)
-
-    return take
 
 
 def _batch_norm(original: Any) -> Any:
@@ -390,7 +398,11 @@ def _replaced_apply(thread: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced_data(thread: int) -> Iterator[None]:
-    """Makes `.data` of a traced tensor a `detach`, and setting it a CaptureError."""
+    """Makes `.data` of a traced tensor a `detach`, and setting it to a tensor of the same kind a write of its values.
+
+    Setting it shares the new tensor's memory. That cannot be told from a copy of its values where nothing else is in
+    that memory and nothing is written there afterwards; elsewhere it is a CaptureError.
+    """
     descriptor: Any = torch._C.TensorBase.data
 
     def get(self: torch.Tensor) -> torch.Tensor:
@@ -398,16 +410,58 @@ def _replaced_data(thread: int) -> Iterator[None]:
         return self.detach() if traced else descriptor.__get__(self)
 
     def put(self: torch.Tensor, value: torch.Tensor) -> None:
-        if threading.get_ident() == thread and isinstance(self, FakeTensor):
-            text = "`.data` of a tensor is set inside forward; a captured graph cannot honour it"
-            raise CaptureError(text, current_source_line())
-        descriptor.__set__(self, value)
+        if threading.get_ident() != thread or not isinstance(self, FakeTensor):
+            descriptor.__set__(self, value)
+            return
+        line = current_source_line()
+        alike = (self.shape, self.dtype, self.device) == (value.shape, value.dtype, value.device)
+        if not alike or not isinstance(value, FakeTensor) or not _has_own_memory(value):
+            raise CaptureError(_SHARED_DATA, line)
+        _data_writes.append((value, value._version, _readers_of_others(self), line))
+        with torch.no_grad():
+            self.copy_(value)
 
+    _data_writes.clear()
     setattr(torch.Tensor, "data", property(get, put))  # noqa: B010
     try:
         yield
     finally:
         delattr(torch.Tensor, "data")
+        _data_writes.clear()
+
+
+def check_data_writes(results: Sequence[Any]) -> None:
+    """Called at the end of a traced forward: raises CaptureError where memory that a tensor's `.data` was, or has
+    become, is used under another name afterwards.
+
+    Args:
+        results: what the forward returns.
+    """
+    returned = {traced_node(one) for one in results if isinstance(one, FakeTensor)}
+    for value, version, readers, line in _data_writes:
+        used = any(len(node.users) != count or node in returned for node, count in readers.items())
+        if value._version != version or used:
+            raise CaptureError(_SHARED_DATA, line)
+
+
+def _readers_of_others(tensor: torch.Tensor) -> dict[torch.fx.Node, int]:
+    """The nodes that are other names of a traced tensor's memory, and how often each is read so far."""
+    own = traced_node(tensor)
+    found = {}
+    for node in running_tracer().graph.nodes:
+        value = node.meta.get("val")
+        if node is not own and isinstance(value, torch.Tensor) and storage_of(value) == storage_of(tensor):
+            found[node] = len(node.users)
+    return found
+
+
+def _has_own_memory(value: torch.Tensor) -> bool:
+    """Whether a traced tensor was computed into memory of its own: no view, no input, no conversion to itself."""
+    node = traced_node(value)
+    if node is None or node.op != "call_function":
+        return False
+    given = [one.meta.get("val") for one in node.all_input_nodes]
+    return storage_of(value) not in [storage_of(one) for one in given if isinstance(one, torch.Tensor)]
 
 
 @contextlib.contextmanager

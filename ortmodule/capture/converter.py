@@ -372,6 +372,8 @@ def _source_line(node: Node) -> str | None:
 def _converted(x: Any, dtype: torch.dtype) -> Any:
     if dtype == torch.bool:
         return bool(x)
+    if dtype.is_complex:
+        return complex(x)
     return float(x) if dtype.is_floating_point else int(x)
 
 

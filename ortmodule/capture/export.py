@@ -128,7 +128,9 @@ class _Wrapper(torch.nn.Module):
             stack.enter_context(refused_randomness(self.module))
             result = self.module(*args, **kwargs)
         self._reads.changed += self._assigned.finish()
-        return self._collect(result, self._reads.finish())
+        values = self._collect(result, self._reads.finish())
+        compat.check_data_writes(values)
+        return values
 
     @staticmethod
     def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -35,7 +35,8 @@ _PLAIN = (bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFlo
 _REPEATABLE = (bool, int, float, complex, str, type(None), torch.SymInt)  # what a graph can set on a module
 _TABLES = ("_parameters", "_buffers", "_modules")  # of what nn.Module.__getattr__ finds
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such a class can be given another __getattribute__,
+_IMMUTABLE_TYPE = 1 << 8  # and not this one, Py_TPFLAGS_IMMUTABLETYPE
 _MISSING = object()
 # What nn.Module keeps for itself; hooks and sub-modules are watched by the transition manager.
 _MODULE_INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
@@ -91,11 +92,23 @@ def _is_settings(value: Any) -> bool:
     """Whether a value is an object whose attributes are worth noting, not one that computes."""
     kind = type(value)
     return (
-        (bool(kind.__flags__ & _HEAP_TYPE) or kind is types.SimpleNamespace)
+        (kind.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE or kind is types.SimpleNamespace)
         and not isinstance(value, type | types.ModuleType | torch.nn.Module | torch.Tensor | enum.Enum)
         and not kind.__module__.startswith(("torch.", "numpy"))
         and isinstance(getattr(value, "__dict__", None), dict)
     )
+
+
+def _refill(now: Any, was: Any) -> bool:
+    """Gives a list or dict back what it held; False where `now` is none, or another kind than before."""
+    if type(now) is not type(was) or type(now) not in (list, dict):
+        return False
+    if type(now) is list:
+        now[:] = was
+    else:
+        now.clear()
+        now.update(was)
+    return True
 
 
 class AttributeReads:
@@ -109,7 +122,8 @@ class AttributeReads:
     def __init__(self, root: torch.nn.Module) -> None:
         self._root = root
         self._names = {module: name for name, module in root.named_modules()}
-        self._places: dict[int, tuple[Any, str, str]] = {}  # id of an object -> it, and where it was first met
+        # id of an object -> it, where it was first met, and what it held then
+        self._places: dict[int, tuple[Any, str, str, dict[str, Any]]] = {}
         self.watch_class: Callable[[type], None] = lambda kind: None  # set while reads are recorded
         self.values: dict[tuple[str, str], Any] = {}
         self._read: set[tuple[str, str]] = set()
@@ -181,7 +195,7 @@ class AttributeReads:
             self.values[owner, path] = Held(value)
             if id(value) in self._places:
                 return
-            self._places[id(value)] = (value, owner, path)
+            self._places[id(value)] = (value, owner, path, snapshot(dict(vars(value))))
             if type(value) is types.SimpleNamespace:  # its class cannot be watched: everything in it counts as read
                 for name, inner in vars(value).items():
                     self._note(owner, f"{path}.{name}", inner)
@@ -218,6 +232,27 @@ class AttributeReads:
         for module, name, tensor in list(self._set()):
             if tensor:
                 self._reset(module, name)
+        for (owner, path), value in self.values.items():
+            with contextlib.suppress(AttributeError):
+                holder, name = holder_of(self._root, owner, path)
+                now = getattr(holder, name)
+                if _holds_fake(now):
+                    _refill(now, value)
+        self._restore_objects()
+
+    def _restore_objects(self) -> None:
+        """Gives the objects that modules hold back what they held, and notes what the trace has changed there."""
+        for held, owner, path, before in self._places.values():
+            table = vars(held)
+            for name, now in list(table.items()):
+                was = before.get(name, _MISSING)
+                if holds(now, was) or not _holds_fake(now) and (was is _MISSING or was is None):
+                    continue
+                self._note_change(owner, f"{path}.{name}")
+                if was is _MISSING:
+                    del table[name]
+                elif not _refill(now, was):
+                    table[name] = was
 
     def _note_change(self, owner: str, path: str) -> None:
         name = f"{owner}.{path}".lstrip(".")
@@ -263,12 +298,7 @@ class AttributeReads:
                 self.values[owner, path] = now
                 continue
             self._note_change(owner, path)
-            # What the traced forward put into a container stands for no real value.
-            if type(now) is list and type(value) is list:
-                now[:] = value
-            elif type(now) is dict and type(value) is dict:
-                now.clear()
-                now.update(value)
+            _refill(now, value)  # what the traced forward put into a container stands for no real value
         return results
 
 

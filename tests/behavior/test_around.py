@@ -245,6 +245,15 @@ def test_a_scripted_sub_module_may_be_inside() -> None:
         compare(model, eager, (rand(5, 4),), {})
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_traced_sub_module_is_part_of_the_graph() -> None:
+    eager = mlp()
+    eager[0] = torch.jit.trace(eager[0], rand(5, 4))
+    model = ORTModule(copy.deepcopy(eager), options=Options(fallback="error"))
+    for rows in (5, 3):
+        compare(model, eager, (rand(rows, 4),), {})
+
+
 def test_parameters_may_get_their_shapes_from_the_first_call() -> None:
     model = ORTModule(nn.Sequential(nn.LazyLinear(4), nn.ReLU()), options=Options(fallback="error"))
     first = model(rand(5, 3))

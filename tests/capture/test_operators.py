@@ -39,6 +39,12 @@ def b(*shape: int) -> torch.Tensor:
     return torch.rand(shape) > 0.5
 
 
+def strided_write(x: torch.Tensor, src: torch.Tensor, *place: Any) -> torch.Tensor:
+    """`as_strided_scatter`, whose gradient torch takes at the wrong elements unless it is written like this."""
+    x.as_strided(*place).copy_(src)
+    return x * 1
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "add broadcast": (lambda x, y: x + y, (r(3, 4), r(4))),
     "add int and float": (lambda x, y: x + y, (r(3, 4), i(3, 4))),
@@ -318,6 +324,27 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x: (x.logsumexp(1), torch.linalg.vector_norm(x, dim=1), x.log1p()),
         (r(3, 4).abs(),),
     ),
+    "diagonal filled": (
+        lambda x, y: ((x * 2).fill_diagonal_(3.0), (y @ x).fill_diagonal_(-torch.inf).softmax(-1)),
+        (r(3, 4), r(4, 3)),
+    ),
+    "diagonals": (
+        lambda x, y: (
+            *(torch.diag(x, 1), torch.diag(y[0, 0], -1), torch.diag_embed(y, -2), (x @ x.T).trace()),
+            *(x.diagonal(-1), y.diagonal(1, 2, 0), torch.diagonal_scatter(x, x[0, :3] * 2)),
+            torch.diagonal_scatter(y, y[:2, :, 0].T * 2, 1, 0, 2),
+        ),
+        (r(3, 4), r(2, 3, 4)),
+    ),
+    "as strided": (
+        lambda x: (
+            (x * x).as_strided((2, 3), (1, 2), 1),
+            (x * 2).t().as_strided((2, 2), (4, 2)),
+            strided_write(x * 3, x[0, :3] + 1, (3,), (5,), 0),
+        ),
+        (r(3, 4),),
+    ),
+    "covariance": (lambda x: (torch.cov(x), x[0].cov(correction=0), torch.corrcoef(x)), (r(3, 5),)),
     "identity matrix and empty": (lambda x: x @ torch.eye(4, 3) + torch.empty_like(x[:, :3]).fill_(2), (r(3, 4),)),
     "interpolate": (
         lambda x: (F.interpolate(x, scale_factor=2.0), F.interpolate(x, scale_factor=2.0, mode="bilinear")),
@@ -360,6 +387,7 @@ LEFT_TO_ATEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "smoothed cross entropy": (lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), (r(6, 3), i(6))),
     "reflected pad": (lambda x: F.pad(x, (1, 1), mode="reflect"), (r(2, 4),)),
     "fourier": (lambda x: torch.view_as_real(torch.fft.rfft(x)).sum(), (r(8),)),
+    "complex numbers": (lambda x: torch.view_as_real(torch.exp(1j * x) * (2 - 1j) + 0.5j), (r(8),)),
     "clamp by a tensor": (lambda x, y: x.clamp(min=y), (r(8), r(8))),
     "interpolate by a third": (lambda x: F.interpolate(x, scale_factor=3.0, mode="nearest"), (r(1, 2, 3, 3),)),
     "linspace": (lambda x: x + torch.linspace(0, 1, 4), (r(4),)),

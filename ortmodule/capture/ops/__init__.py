@@ -4,13 +4,14 @@ Importing this package fills `registry.TRANSLATORS`. An operator without a trans
 NotImplemented for the arguments at hand, becomes an ATen node.
 """
 
-from . import create, elementwise, image, indexing, nn, order, recurrent, reduction, shape
+from . import create, diagonal, elementwise, image, indexing, nn, order, recurrent, reduction, shape, strided
 from .registry import TRANSLATORS, Translator
 
 __all__ = [
     "TRANSLATORS",
     "Translator",
     "create",
+    "diagonal",
     "elementwise",
     "image",
     "indexing",
@@ -19,4 +20,5 @@ __all__ = [
     "recurrent",
     "reduction",
     "shape",
+    "strided",
 ]
