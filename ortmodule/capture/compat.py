@@ -197,7 +197,7 @@ def traced_module_calls(reads: AttributeReads, branches: Branches | None = None)
 
 def _forget_traced_results() -> None:
     """Empties every `functools.lru_cache` of the user's that holds a tensor of the trace, which is no real one."""
-    for found in gc.get_objects():
+    for found in gc.get_referrers(functools._lru_cache_wrapper):  # an object refers to its type; half get_objects' time
         if type(found) is functools._lru_cache_wrapper and not str(found.__module__).startswith("torch."):
             if any(map(_holds_traced, gc.get_referents(found))):
                 found.cache_clear()
