@@ -248,8 +248,10 @@ def test_a_scripted_sub_module_may_be_inside() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_a_traced_sub_module_is_part_of_the_graph() -> None:
     eager = mlp()
-    eager[0] = torch.jit.trace(eager[0], rand(5, 4))
-    model = ORTModule(copy.deepcopy(eager), options=Options(fallback="error"))
+    module = copy.deepcopy(eager)
+    for holder in (eager, module):  # copied when traced, it would have no parameters
+        holder[0] = torch.jit.trace(holder[0], rand(5, 4))
+    model = ORTModule(module, options=Options(fallback="error"))
     for rows in (5, 3):
         compare(model, eager, (rand(rows, 4),), {})
 
