@@ -85,7 +85,8 @@ class Options:
             each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
             `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
         fusion: whether clusters of elementwise operators, dropout and sums run as one kernel each on the CPU
-            (default True). 16-bit values are then rounded at the end of a cluster instead of after every operator.
+            (default True). 16-bit values are then rounded at the end of a cluster, and where the forward itself
+            converts to their type, instead of after every operator.
         memory_budget: what forward may keep for backward: bytes (above 1), or a fraction (above 0, up to 1) of what
             it would keep if backward recomputed nothing. What does not fit is recomputed, the cheapest per byte first.
             None (default): only what is nearly free is recomputed (activations, normalizations with known statistics,

@@ -47,6 +47,8 @@ constexpr OpcodeInfo kOpcodes[] = {
     {"silu_grad", 2},
     {"tanh_grad", 2},
     {"sigmoid_grad", 2},
+    {"round_bfloat16", 1},
+    {"round_half", 1},
     {"philox_dropout", 2},
     {"row_sum", 1},
     {"row_mean", 1},

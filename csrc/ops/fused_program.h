@@ -10,7 +10,8 @@
 // two kinds. A full value has the shape of the iteration space, S = [.., N], to which all inputs broadcast. A row value
 // has one element for each row, S with 1 in place of N: the inputs listed in `rows`, reductions over the last axis
 // (row_sum, row_mean), and what is computed of row values and numbers alone. All are computed in float, whatever the
-// types of inputs and outputs: 16-bit values are rounded once, when they are stored. Booleans are 0 and 1.
+// types of inputs and outputs: 16-bit values are rounded once, when they are stored, and where a program says so
+// (round_bfloat16, round_half). Booleans are 0 and 1.
 // An output of the form `column` is the sum of a full value over all axes but the last.
 //
 // Which operators become which instructions stands beside their records (fusion.h). Not here: what to fuse
@@ -63,6 +64,8 @@ enum class Opcode {
   kSiluGrad,
   kTanhGrad,  // dy, y
   kSigmoidGrad,
+  kRoundBFloat16,  // to the nearest number of the type
+  kRoundHalf,
   kPhiloxDropout,  // x, state (an int64[2] input); `number`: the ratio. The element's index in S decides.
   kRowSum,
   kRowMean,

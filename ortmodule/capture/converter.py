@@ -159,12 +159,14 @@ class Converter:
         self.builder.node(op, inputs, [result], domain, **attrs)
         return result
 
-    def cast(self, value: Value, dtype: torch.dtype, name: str | None = None) -> Value:
-        """`value` in another dtype; itself where nothing changes."""
+    def cast(self, value: Value, dtype: torch.dtype, name: str | None = None, by_autocast: bool = False) -> Value:
+        """`value` in another dtype; itself where nothing changes. Fused kernels need not round for `by_autocast`."""
         if value.dtype == dtype:
             return value
         result = self.builder.value(name or f"{self._result_name}.cast", dtype, value.shape)
         self.builder.node("Cast", [value], [result], to=int(aten_node.onnx_type(dtype)))
+        if by_autocast:
+            self.builder.graph.node[-1].metadata_props.add(key="autocast", value=str(dtype))
         return result
 
     def tensor(self, x: Any, dtype: torch.dtype) -> Value:

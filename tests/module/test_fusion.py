@@ -116,6 +116,22 @@ def test_autocast_stays_as_near_to_eager_as_without(name: str) -> None:
         assert (g - e).abs().max() <= bound, "further from the exact numbers than eager under autocast"
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_the_forward_rounds_is_rounded_in_a_cluster_too(dtype: torch.dtype) -> None:
+    class Rounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(40) + 0.5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = (x * self.scale).to(dtype).to(x.dtype)
+            return (y - x.type(dtype).float()) * 0.5
+
+    model, eager = pair(Rounded())
+    x = torch.randn(64, 40)
+    torch.testing.assert_close(model(x), eager(x), rtol=0, atol=0)
+
+
 def test_masks_are_those_of_the_separate_kernel_and_runs_repeat() -> None:
     module, x = Residual(p=0.3), torch.randn(4, 33, 48)
     results = []

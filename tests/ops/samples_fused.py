@@ -67,6 +67,8 @@ INSTRUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "silu_grad": _derivative(F.silu),
     "tanh_grad": lambda dy, y: dy * (1 - y * y),
     "sigmoid_grad": lambda dy, y: dy * y * (1 - y),
+    "round_bfloat16": torch.Tensor.bfloat16,
+    "round_half": torch.Tensor.half,
     "row_sum": lambda x: x.sum(-1, keepdim=True),
     "row_mean": lambda x: x.mean(-1, keepdim=True),
 }
@@ -109,6 +111,12 @@ def fused_cases(_: torch.dtype) -> list[Case]:
         low = 0.1 if op in ("sqrt", "rsqrt", "log", "reciprocal") else -3.0
         x = rand(3, 37, low=low, high=3.0) if op != "not" else rand(3, 37, dtype=torch.bool)
         cases.append(_case([x], *_unary(op)))
+    # Ties, what rounds to infinity, numbers below the normal ones, none.
+    edges = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 1 + 3 * 2**-11, 65519.0, 65520.0, 3.39e38, 3e-8, 5e-8])
+    edges = torch.cat([edges, 2.0 ** torch.arange(-30.0, 18) * 1.2345, torch.tensor([0.0, torch.inf, torch.nan])])
+    for op in ("round_bfloat16", "round_half"):
+        cases.append(_case([torch.cat([edges, -edges])], *_unary(op)))
+        cases.append(_case([rand(3, 37, low=-3.0, high=3.0)], *_unary(op)))
     for op in "add sub mul div min max gelu_grad gelu_tanh_grad silu_grad tanh_grad sigmoid_grad".split():
         program = [f"%2 = {op} %0 %1", f"%3 = {op} %2 %0"] if op != "div" else [f"%2 = {op} %0 %1"]
         y = rand(3, 37, low=0.5, high=2.0)

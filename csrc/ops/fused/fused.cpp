@@ -156,6 +156,10 @@ class Expansion {
         return f_.mul(x, f_.from(1, f_.mul(y, y)));
       case Opcode::kSigmoidGrad:
         return f_.mul(x, f_.mul(y, f_.from(1, y)));
+      case Opcode::kRoundBFloat16:
+        return f_.cast(f_.cast(x, DType::kBFloat16), DType::kFloat);
+      case Opcode::kRoundHalf:
+        return f_.cast(f_.cast(x, DType::kFloat16), DType::kFloat);
       case Opcode::kPhiloxDropout:
         return c_.emit("ai.ortmodule::PhiloxDropoutGrad",
                        {x, c_.node().graph().constant(TensorData::scalar(DType::kDouble, i.number)), y});

@@ -10,6 +10,7 @@ namespace ortmodule::LEVEL {
 
 typedef float V __attribute__((vector_size(LEVEL_BYTES)));
 typedef float Loose __attribute__((vector_size(LEVEL_BYTES), aligned(4), may_alias));  // in memory, at any address
+typedef int32_t Bits __attribute__((vector_size(LEVEL_BYTES)));
 constexpr int64_t kLanes = LEVEL_BYTES / 4;
 
 #define VECTOR_FUNCTION LEVEL_TARGET ORTMODULE_INLINE V
@@ -60,6 +61,23 @@ VECTOR_FUNCTION v_silu(V x) { return x / (1.0f + v_exp(-x)); }
 VECTOR_FUNCTION v_silu_grad(V dy, V x) {
   const V s = v_sigmoid(x);
   return dy * s * (1.0f + x * (1.0f - s));
+}
+
+// To nearest, ties to even: half of the last place that stays is added, less one bit where that place is even, and the
+// bits below it are cleared. NaN stays as it is.
+LEVEL_TARGET ORTMODULE_INLINE V v_round_bits(V x, int dropped) {
+  const Bits bits = (Bits)x, last = (bits >> dropped) & 1;
+  const V rounded = (V)((bits + ((1 << (dropped - 1)) - 1) + last) & ~((1 << dropped) - 1));
+  return x != x ? x : rounded;
+}
+VECTOR_FUNCTION v_round_bfloat16(V x) { return v_round_bits(x, 16); }
+VECTOR_FUNCTION v_round_half(V x) {
+  const Bits sign = (Bits)x & INT32_MIN;
+  const V size = (V)((Bits)x ^ sign);
+  // Below 2^-14 numbers are multiples of 2^-24, which is the last place of 0.5.
+  const V small = (size + 0.5f) - 0.5f, normal = v_round_bits(size, 13);
+  const V rounded = size < 0x1p-14f ? small : (normal > 65504.0f ? splat(HUGE_VALF) : normal);
+  return (V)((Bits)rounded | sign);
 }
 
 LEVEL_TARGET ORTMODULE_INLINE V rest(TileOperand o, int64_t at, int64_t n) {
@@ -144,6 +162,8 @@ TILE_OP(gelu_tanh_grad, 2, v_gelu_tanh_grad(x, y))
 TILE_OP(silu_grad, 2, v_silu_grad(x, y))
 TILE_OP(tanh_grad, 2, x * (1.0f - y * y))
 TILE_OP(sigmoid_grad, 2, x * ((1.0f - y) * y))
+TILE_OP(round_bfloat16, 1, v_round_bfloat16(x))
+TILE_OP(round_half, 1, v_round_half(x))
 
 #define TILE_PAIRS(name, first)            \
   TILE_OP(name##_add, 3, (first) + z)      \
@@ -213,6 +233,8 @@ constexpr TileOps kOps{{nullptr,
                         silu_grad,
                         tanh_grad,
                         sigmoid_grad,
+                        round_bfloat16,
+                        round_half,
                         nullptr,
                         nullptr,
                         nullptr},

@@ -32,7 +32,15 @@ DType target(const InferContext& c) {
   return static_cast<DType>(to);
 }
 
-void cast_gradient(GradContext& c) { c.GI(0, c.cast(c.GO(0), c.I(0)->type().dtype)); }
+// Metadata of a Cast that autocast made, and of its gradient.
+constexpr const char* kAutocast = "autocast";
+
+void cast_gradient(GradContext& c) {
+  NodeArg* dx = c.cast(c.GO(0), c.I(0)->type().dtype);
+  const auto mark = c.node().metadata().find(kAutocast);
+  if (mark != c.node().metadata().end() && dx != c.GO(0)) dx->producer()->metadata().insert(*mark);
+  c.GI(0, dx);
+}
 
 void cast_rules(OpRecord& r) { r.attr("saturate", AttrKind::kInt).attr("round_mode", AttrKind::kString); }
 
@@ -84,11 +92,18 @@ ORTMODULE_OP("", BitCast, 26)
       c.out(0, to, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
     });
 
-// A value of a program has no type of its own: rounding happens where it is stored.
+// A value of a program has no type of its own: rounding happens where it is stored, and where the graph asks for it.
+// Autocast does not: it only wants narrow operands.
 ORTMODULE_FUSES("", Cast, [](FusionContext& c) {
+  const DType to = c.node().output(0)->type().dtype;
+  const bool rounds = !c.node().metadata().contains(kAutocast);
   int result = c.in(0);
-  if (c.node().output(0)->type().dtype == DType::kBool)
+  if (to == DType::kBool)
     result = c.emit(Opcode::kNot, c.emit(Opcode::kEqual, result, c.number(0)));
+  else if (rounds && to == DType::kBFloat16)
+    result = c.emit(Opcode::kRoundBFloat16, result);
+  else if (rounds && to == DType::kFloat16)
+    result = c.emit(Opcode::kRoundHalf, result);
   c.out(0, result);
   return true;
 });

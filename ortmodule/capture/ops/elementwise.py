@@ -282,6 +282,12 @@ def same_value(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Value:
     return self
 
 
-@translates("to.dtype", "to.dtype_layout", "to.device", "to.other", "_to_copy", "type_as", "to.prim_dtype")
+@translates("to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as", "to.prim_dtype")
 def to(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Any:
     return NotImplemented if c.changes_device() else c.cast(self, c.dtype, c.name)
+
+
+# Those of capture/autocast.py.
+@translates("_to_copy")
+def autocast_to(c: Converter, self: Value, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if c.changes_device() else c.cast(self, c.dtype, c.name, by_autocast=True)
