@@ -12,6 +12,8 @@ import dataclasses
 import functools
 import logging
 import time
+import warnings
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +36,7 @@ from .disk_cache import DiskCache
 from .disk_key import DiskKey
 from .examples import larger_example
 from .fast_call import make_fast_call
+from .higher_order import REASON, HigherOrder
 from .info import PostExportProcessedModelInfo
 from .scope import ScopeRead, scope_reads
 from .signature import CallSignature, flatten_call, signature_of
@@ -69,6 +72,10 @@ def flag_value(leaf: torch.Tensor) -> Any:
 def is_unexpected(error: ORTModuleError) -> bool:
     """Whether a run ended because the data are not what its graph was captured for: PyTorch runs such a call."""
     return str(error).startswith("[Expect]")
+
+
+def _wanting(leaves: Sequence[Any]) -> tuple[bool, ...]:
+    return tuple(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +205,8 @@ class GraphTransitionManager:
         self._sessions = 0
         self._one_size: set[CallSignature] = set()  # whose forward was captured for its present sizes alone
         self._value_changes: Counter[str] = Counter()
+        # Calls whose gradients were differentiated again.
+        self._higher_order: set[tuple[CallSignature, tuple[bool, ...]]] = set()
 
     def transitions(self) -> list[Transition]:
         """Every session that is kept."""
@@ -211,6 +220,21 @@ class GraphTransitionManager:
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSignature:
         """The signature of a call. Raises CaptureError for an argument that has none."""
         return signature_of(*flatten_call(args, kwargs), self._module)
+
+    @property
+    def higher_order(self) -> bool:
+        """Whether there are calls that PyTorch runs because their gradients are differentiated again."""
+        return bool(self._higher_order)
+
+    def is_higher_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this is one of them."""
+        if not self._higher_order or not torch.is_grad_enabled():
+            return False
+        try:
+            leaves, spec = flatten_call(args, kwargs)
+            return (signature_of(leaves, spec, self._module), _wanting(leaves)) in self._higher_order
+        except ORTModuleError:  # an argument that has no signature
+            return False
 
     def use_cache_or_reconstruct_post_processed_model(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -227,7 +251,7 @@ class GraphTransitionManager:
         if graph is None:
             graph = self._export(signature, args, kwargs, leaves, spec)
         try:
-            transition = self._session(graph, leaves)
+            transition = self._session(graph, signature, spec, leaves)
         except ORTModuleError as error:
             if graph.loaded is None or self._disk is None:
                 raise
@@ -235,7 +259,7 @@ class GraphTransitionManager:
             self._disk.discard(graph.loaded)
             self._graphs[signature].remove(graph)
             graph = self._export(signature, args, kwargs, leaves, spec)
-            transition = self._session(graph, leaves)
+            transition = self._session(graph, signature, spec, leaves)
         fast = make_fast_call(self._module, transition, graph.dynamic, graph.scope, args, kwargs)
         if fast is not None:
             transition.fast_calls.append(fast)
@@ -455,7 +479,9 @@ class GraphTransitionManager:
         named.update(self._module.named_buffers(remove_duplicate=False))
         return {**{n: named[n] for n in (*captured.parameters, *captured.buffers)}, **captured.constants}
 
-    def _session(self, graph: _Graph, leaves: list[Any]) -> Transition:
+    def _session(
+        self, graph: _Graph, signature: CallSignature, spec: pytree.TreeSpec, leaves: list[Any]
+    ) -> Transition:
         captured = graph.captured
         tensors = self._tensors(captured)
         grad = torch.is_grad_enabled()
@@ -470,9 +496,31 @@ class GraphTransitionManager:
                 info = info.loss_only()
             session = self._build(info, mode, wanted, device, leaves)
             transition = graph.sessions[key] = Transition(info, session, mode)
+            if wanted and self._options.fallback != "error":
+                self._allow_higher_order(transition, signature, spec, leaves)
         else:
             transition.info.buffer_for_ort_runs = info.buffer_for_ort_runs
         return transition
+
+    def _allow_higher_order(
+        self, transition: Transition, signature: CallSignature, spec: pytree.TreeSpec, leaves: list[Any]
+    ) -> None:
+        kind = (signature, _wanting(leaves))
+        manager = weakref.ref(self)
+
+        def asked() -> None:
+            owner = manager()
+            if owner is None or kind in owner._higher_order:
+                return
+            owner._higher_order.add(kind)
+            owner._keep_fast_calls([])
+            name = type(owner._module).__name__
+            warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {REASON}", stacklevel=3)
+
+        info, session = transition.info, transition.session
+        higher = HigherOrder(self._module, info, signature, spec, leaves, asked)
+        given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
+        session.differentiate_again(given, higher.gradients)
 
     def _build(
         self, info: PostExportProcessedModelInfo, mode: str, wanted: Sequence[str], device: str, leaves: Sequence[Any]

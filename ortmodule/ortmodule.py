@@ -23,6 +23,7 @@ from .eager_calls import stays_eager
 from .errors import InvalidArgumentError, ORTModuleError
 from .extending import load_libraries
 from .graph_transition import GraphTransitionManager, NoLossError, is_unexpected
+from .graph_transition.higher_order import REASON
 from .memory_report import MemoryReport, SessionMemory
 from .options import DebugOptions, Options
 from .partial import PartialFallback, must_run_whole
@@ -116,6 +117,8 @@ def _found_forward(self: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any
     if (torch.compiler.is_compiling() and not captured_elsewhere()) or stays_eager(self._original):
         return self._original(*args, **kwargs)
     self._manager.release_edges()  # PyTorch may run this one, or another session
+    if self._manager.is_higher_order(args, kwargs):
+        return self._original(*args, **kwargs)
     if self._fallback_reasons and self._failed_before(args, kwargs):
         return self._run_parts(args, kwargs)
     try:
@@ -214,12 +217,12 @@ class ORTModule(nn.Module):
 
     def report(self) -> Report:
         """What was exported and compiled so far, and what runs in PyTorch. Printable."""
-        reason = next(iter(self._fallback_reasons.values()), None)
-        parts = list(self._parts.session_reports()) if reason else []
+        reason = next(iter(self._fallback_reasons.values()), REASON if self._manager.higher_order else None)
+        parts = list(self._parts.session_reports()) if self._fallback_reasons else []
         return Report(
             module=type(self._original).__name__,
             sessions=(*(t.report() for t in self._manager.transitions()), *parts),
-            exports=(*self._manager.exports, *(self._parts.exports() if reason else ())),
+            exports=(*self._manager.exports, *(self._parts.exports() if self._fallback_reasons else ())),
             fallback="partial" if parts else "whole" if reason else "none",
             fallback_reason=reason,
             matmul_choices=tuple(_C.matmul_choices().splitlines()),

@@ -111,7 +111,7 @@ class _Part:
         # Hooks of the sub-module itself run around this forward already; a graph would run them again.
         if not self._broken and not any(hook_tables(self._module)):
             try:
-                result = self._engine_forward(args, kwargs)
+                result = self._engine_forward(original, args, kwargs)
             except ORTModuleError as error:
                 if not is_unexpected(error):
                     raise
@@ -123,11 +123,13 @@ class _Part:
             self._inner = PartialFallback(self._module, self._options, self._debug, self._owner, self._whole)
         return self._inner.run(original, args, kwargs)
 
-    def _engine_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _engine_forward(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for fast in self._manager.fast_calls:
             result = fast.call(args, kwargs)
             if result is not NotImplemented:
                 return result
+        if self._manager.is_higher_order(args, kwargs):
+            return original(*args, **kwargs)
         try:
             transition, leaves = self._captured(args, kwargs)
         except (ORTModuleError, TypeError) as error:

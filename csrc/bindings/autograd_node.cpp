@@ -73,7 +73,9 @@ void ModuleBackward::restore_edges() {
 }
 
 void ModuleBackward::release_variables() {
-  if (first_) step_->state.reset();
+  if (!first_) return;
+  step_->state.reset();
+  step_->given.reset();
 }
 
 at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
@@ -122,9 +124,7 @@ void ModuleBackward::leave_progress(StepBackward::Progress progress) {
 
 variable_list ModuleBackward::apply(variable_list&& grads) {
   const KernelClock::NodeScope clock;
-  ORTMODULE_CHECK(!at::GradMode::is_enabled(), kUnsupported,
-                  "ORTModule's backward cannot be differentiated again: create_graph=True is not supported; call the "
-                  "wrapped module itself (model.module) where second derivatives are needed");
+  if (at::GradMode::is_enabled()) return apply_with_history(grads);
   StepBackward::Progress progress = take_progress(grads);
   TrainingAgent& agent = *step_->agent;
   const auto* exec_info = torch::autograd::get_current_graph_task_exec_info();
@@ -158,12 +158,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
     for (size_t index : gradients_) end = std::max(end, ready[index]);
   }
   agent.advance(*progress.run, end, sink);
-  if (has_next()) {
-    // A device's queue is found by its tensor.
-    const Edge& next = next_edges().back();
-    const at::TensorOptions options = next.function->input_metadata(next.input_nr).options();
-    if (!options.device().is_cpu()) results.back() = at::empty({0}, options);
-  }
+  if (has_next()) results.back() = signal();
   leave_progress(std::move(progress));
   progress = {};
   writer.finish();
@@ -174,7 +169,38 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   return {};
 }
 
+// The first node computes all gradients; the others hand on theirs.
+variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
+  StepBackward::Progress progress;
+  if (first_) {
+    ORTMODULE_CHECK(step_->higher && step_->given, kUnsupported,
+                    "ORTModule's backward cannot be differentiated again (create_graph=True), and its options allow no "
+                    "fallback to PyTorch; call the wrapped module itself (model.module)");
+    std::vector<at::Tensor> dxs(step_->agent->program().x_inputs.size());
+    {
+      const at::NoGradGuard no_grad;
+      StepBackward::Progress engine = take_progress(grads);
+      step_->agent->advance(*engine.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+    }
+    progress.early = step_->higher->gradients(step_->given->lock(), grads, dxs);
+  } else {
+    progress = take_progress(grads);
+  }
+  variable_list results(num_outputs());
+  for (size_t i = 0; i < count_; ++i) results[i] = std::move(progress.early[gradient_of(i)]);
+  if (has_next()) results.back() = signal();
+  leave_progress(std::move(progress));
+  return results;
+}
+
+at::Tensor ModuleBackward::signal() const {
+  const Edge& next = next_edges().back();
+  const at::TensorOptions options = next.function->input_metadata(next.input_nr).options();
+  return options.device().is_cpu() ? at::Tensor() : at::empty({0}, options);
+}
+
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent, KeptEdges& kept_edges,
+                                         const std::shared_ptr<const HigherOrder>& higher,
                                          const std::vector<at::Tensor>& inputs, const std::vector<char>* checked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
@@ -207,6 +233,8 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   const auto step = std::make_shared<StepBackward>();
   step->agent = agent;
   step->state = std::move(state);
+  step->higher = higher;
+  if (higher) step->given.emplace(*higher, inputs);
   // From the last segment to the first, so that each finds the one that follows it.
   ModulePtr node;
   for (size_t s = chain; s-- > 0;) {

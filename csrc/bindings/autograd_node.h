@@ -6,9 +6,11 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "bindings/higher_order.h"
 #include "bindings/kept_edges.h"
 #include "runtime/training_agent.h"
 
@@ -34,11 +36,13 @@ namespace ortmodule {
 struct StepBackward {
   std::shared_ptr<TrainingAgent> agent;
   std::shared_ptr<TrainingAgent::RunState> state;  // null once it is freed
+  std::shared_ptr<const HigherOrder> higher;       // null: its gradients have no history
+  std::optional<GivenTensors> given;               // for `higher`
 
   // What goes on between two segments of one evaluation.
   struct Progress {
     std::unique_ptr<TrainingAgent::BackwardRun> run;
-    std::vector<at::Tensor> early;  // gradients of later segments that are there already
+    std::vector<at::Tensor> early;  // gradients that are there already: of later segments, or all, with history
   };
   std::mutex mutex;
   std::unordered_map<int64_t, Progress> progress;  // by the engine's graph task
@@ -63,12 +67,16 @@ class ModuleBackward : public torch::autograd::Node {
  private:
   // The leaf's `.grad` where this node may write it (Note [Direct gradient writes]), else null.
   at::Tensor* direct_slot(size_t edge) const;
+  // The same with create_graph=True.
+  torch::autograd::variable_list apply_with_history(const torch::autograd::variable_list& grads);
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }
   size_t gradient_of(size_t edge) const { return returns_all() ? edge : gradients_[edge]; }
   bool has_next() const { return num_outputs() > count_; }
   // The backward of this evaluation: begun here, or by the node before.
   StepBackward::Progress take_progress(const torch::autograd::variable_list& grads);
   void leave_progress(StepBackward::Progress progress);
+  // What wakes the next node: nothing, on the device whose queue it is in.
+  at::Tensor signal() const;
 
   const std::shared_ptr<StepBackward> step_;
   const std::vector<size_t> gradients_;
@@ -80,8 +88,9 @@ class ModuleBackward : public torch::autograd::Node {
 };
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
-// InputBinding::bind.
+// InputBinding::bind; `higher` may be null.
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent, KeptEdges& kept,
+                                         const std::shared_ptr<const HigherOrder>& higher,
                                          const std::vector<at::Tensor>& inputs,
                                          const std::vector<char>* checked = nullptr);
 

@@ -1,10 +1,12 @@
 #include "bindings/session.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -85,6 +87,14 @@ py::object write_value(const at::Tensor& value) {
   return out;
 }
 
+// A Python object that is let go of with the GIL, whoever does it.
+std::shared_ptr<py::object> shared(const py::object& object) {
+  return {new py::object(object), [](py::object* held) {
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
 py::list run_values(const Session& session, const py::sequence& inputs) {
   const std::vector<DType>& types = session.input_types();
   std::vector<at::Tensor> values;
@@ -111,17 +121,21 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
                         output, ", ", input, ") is out of range");
     first_mutation_ = std::min(first_mutation_, output);
     overwritten.push_back(input);
+    const Node* producer = compiled_.graph->outputs()[output]->producer();
+    if (producer && producer->op().starts_with("BatchNorm")) uncounted_.insert(output);
   }
   if (!overwritten.empty()) compiled_.agent->set_overwritten(overwritten);
 }
 
 std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs, const std::vector<char>* checked) const {
   const py::gil_scoped_release release;
-  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, inputs, checked);
+  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, higher_, inputs, checked);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
     for (const auto& [output, input] : mutations_) {
       const at::Tensor& value = outputs[output];
+      std::optional<at::AutoDispatchBelowADInplaceOrView> unseen;
+      if (uncounted_.count(output)) unseen.emplace();
       // An observer gives its buffers as many elements as it finds channels.
       if (value.numel() > inputs[input].numel()) inputs[input].resize_(value.sizes());
       inputs[input].copy_(value);
@@ -140,10 +154,7 @@ void Session::observe(const py::object& callback) const {
     compiled_.agent->observe(nullptr);
     return;
   }
-  const std::shared_ptr<py::object> held(new py::object(callback), [](py::object* object) {
-    const py::gil_scoped_acquire gil;
-    delete object;
-  });
+  const std::shared_ptr<py::object> held = shared(callback);
   const auto observer = [held](const Step& step, const Frame& frame) {
     const py::gil_scoped_acquire gil;
     py::list inputs, outputs;
@@ -159,6 +170,31 @@ void Session::observe(const py::object& callback) const {
     (*held)(phase, step.node->name(), step.node->qualified_op(), inputs, outputs);
   };
   compiled_.agent->observe(std::make_shared<const StepObserver>(observer));
+}
+
+void Session::differentiate_again(std::vector<size_t> given, const py::object& gradients) {
+  for (size_t i : given) ORTMODULE_CHECK_ARG(i < compiled_.input_names.size(), "the graph has no input ", i);
+  std::vector<std::string> names;
+  for (size_t i : compiled_.agent->program().y_outputs) names.push_back(compiled_.output_names[i]);
+  const auto call = [held = shared(gradients), names = std::move(names)](const std::vector<at::Tensor>& given,
+                                                                         const std::vector<at::Tensor>& dys,
+                                                                         const std::vector<at::Tensor>& dxs) {
+    const py::gil_scoped_acquire gil;
+    const auto values = [](const std::vector<at::Tensor>& tensors) {
+      py::list out;
+      for (const at::Tensor& tensor : tensors) out.append(write_value(tensor));
+      return out;
+    };
+    py::dict named;
+    for (size_t i = 0; i < names.size(); ++i)
+      if (dys[i].defined()) named[py::str(names[i])] = write_value(dys[i]);
+    std::vector<at::Tensor> out;
+    for (const py::handle item : py::list((*held)(values(given), named, values(dxs))))
+      out.push_back(read_value(item, DType::kUndefined));
+    ORTMODULE_CHECK(out.size() == dxs.size(), kInternal, "there are ", dxs.size(), " gradients, not ", out.size());
+    return out;
+  };
+  higher_ = std::make_shared<const HigherOrder>(HigherOrder{std::move(given), call});
 }
 
 py::dict Session::statistics() const {
@@ -286,6 +322,10 @@ void register_session(py::module_& m) {
            "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
       .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),
            "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
+      .def("differentiate_again", &Session::differentiate_again, py::arg("given"), py::arg("gradients"),
+           "gradients(given, dys, dxs): the trainable inputs' gradients with history, for create_graph=True, from the "
+           "tensors of the graph inputs `given` (None where one is gone), the outputs' gradients by name, and the "
+           "engine's own.")
       .def("statistics", &Session::statistics)
       .def("stage_names",
            [](const Session& s) {

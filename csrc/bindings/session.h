@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
+#include "bindings/higher_order.h"
 #include "bindings/kept_edges.h"
 #include "compile/compile.h"
 
@@ -30,6 +32,10 @@ class Session {
   // Calls `callback` after every step of every later run (Note [Observed runs]); None: no more.
   void observe(const pybind11::object& callback) const;
 
+  // Gradients with history (create_graph=True): gradients(given, dys, dxs) as in HigherOrder, with None for an
+  // undefined tensor and the outputs' gradients by name.
+  void differentiate_again(std::vector<size_t> given, const pybind11::object& gradients);
+
   pybind11::dict statistics() const;
   // (half, value, operator and node that made it, bytes, kind) of what each half of the first run held when it held
   // most. Kinds: "saved" by forward for backward, "gradient", "output", "given" by autograd, "temporary".
@@ -45,7 +51,11 @@ class Session {
  private:
   CompiledModel compiled_;
   std::unique_ptr<KeptEdges> edges_ = std::make_unique<KeptEdges>();
+  std::shared_ptr<const HigherOrder> higher_;
   Mutations mutations_;
+  // Statistics that a normalization updates: torch's own do not count as a change either, and a backward in PyTorch of
+  // the same module, which has saved them, stays possible.
+  std::unordered_set<size_t> uncounted_;
   std::vector<DType> input_types_;
   size_t first_mutation_ = SIZE_MAX;  // mutations follow the caller's outputs
 };

@@ -37,6 +37,18 @@ def test_batch_norm_statistics_follow_eagers() -> None:
     assert all(b is held[n] for n, b in model.named_buffers()), "buffers are written in place"
 
 
+def test_statistics_count_as_unchanged_for_a_backward_in_pytorch() -> None:
+    model, eager = pair(conv())
+    x, other = torch.randn(4, 3, 6, 6), torch.randn(4, 3, 6, 6)
+    losses = [model.module(x).square().mean(), eager(x).square().mean()]
+    for module, loss in zip((model, eager), losses, strict=True):
+        module(other).square().mean().backward()
+        loss.backward()
+    assert_same_gradients(model, eager)
+    versions = [[b._version for b in module.buffers()] for module in (model, eager)]
+    assert versions[0] == versions[1]
+
+
 def test_evaluation_uses_and_keeps_the_statistics() -> None:
     model, eager = pair(conv())
     x = torch.randn(4, 3, 6, 6)

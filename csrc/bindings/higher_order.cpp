@@ -1,0 +1,24 @@
+#include "bindings/higher_order.h"
+
+#include <ATen/core/TensorBase.h>
+
+namespace ortmodule {
+
+GivenTensors::GivenTensors(const HigherOrder& higher, const std::vector<at::Tensor>& inputs) {
+  held_.reserve(higher.given.size());
+  watched_.reserve(higher.given.size());
+  for (size_t i : higher.given) {
+    watched_.emplace_back(inputs[i].getIntrusivePtr());
+    held_.push_back(inputs[i].requires_grad() ? inputs[i] : at::Tensor());
+  }
+}
+
+std::vector<at::Tensor> GivenTensors::lock() const {
+  std::vector<at::Tensor> out = held_;
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!out[i].defined())
+      if (auto tensor = watched_[i].lock()) out[i] = at::Tensor(std::move(tensor));
+  return out;
+}
+
+}  // namespace ortmodule

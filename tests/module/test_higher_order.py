@@ -1,0 +1,184 @@
+"""Gradients that are differentiated again (create_graph=True): right from the first call, in PyTorch from then on."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn as nn
+
+from ortmodule import Options, ORTModule
+from ortmodule.errors import UnsupportedError
+from tests.support import Lambda, assert_same_gradients, pair
+
+Step = Callable[[nn.Module], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*create_graph=True.*")
+        yield
+
+
+def smooth(*between: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), *between, nn.Tanh(), nn.Linear(8, 1))
+
+
+def penalty(module: nn.Module) -> torch.Tensor:
+    """A critic's loss with a penalty on the gradient of its input."""
+    torch.manual_seed(1)
+    real, mixed = torch.randn(5, 4), torch.randn(5, 4, requires_grad=True)
+    (slope,) = torch.autograd.grad(module(mixed).sum(), mixed, create_graph=True)
+    return module(real).mean() + (slope.norm(dim=1) - 1).square().mean()
+
+
+def equation(module: nn.Module) -> torch.Tensor:
+    """The residual of a differential equation; the network's input is a temporary that nobody else holds."""
+    torch.manual_seed(1)
+    x, t = (torch.rand(6, 2, requires_grad=True) for _ in range(2))
+    u = module(torch.cat([x, t], 1))
+    du_dx, du_dt = torch.autograd.grad(u.sum(), [x, t], create_graph=True)
+    (bend,) = torch.autograd.grad(du_dx.sum(), x, create_graph=True)
+    return (du_dt.sum(1) - bend.sum(1)).square().mean()
+
+
+def curvature(module: nn.Module) -> torch.Tensor:
+    """A product of the Hessian of the parameters, which no input's gradient is needed for."""
+    torch.manual_seed(1)
+    x = torch.randn(5, 4)
+    loss = module(x).square().mean()
+    slopes = torch.autograd.grad(loss, list(module.parameters()), create_graph=True)
+    return sum((slope * torch.ones_like(slope)).sum() for slope in slopes)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("step", [penalty, equation, curvature])
+def test_training_on_second_derivatives_is_as_in_eager(step: Step) -> None:
+    model, eager = pair(smooth(), fallback="eager")
+    optimizers = [torch.optim.SGD(module.parameters(), 0.1) for module in (model, eager)]
+    for _ in range(3):
+        losses = []
+        for module, optimizer in zip((model, eager), optimizers, strict=True):
+            optimizer.zero_grad()
+            loss = step(module)
+            loss.backward()
+            losses.append(loss.detach())
+        torch.testing.assert_close(*losses)
+        assert_same_gradients(model, eager)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def test_backward_with_create_graph_accumulates_gradients_with_history() -> None:
+    model, eager = pair(smooth(), fallback="eager")
+    for module in (model, eager):
+        torch.manual_seed(1)
+        module(torch.randn(3, 4)).square().sum().backward(create_graph=True)
+        loss = sum(p.grad.square().sum() for p in module.parameters())  # type: ignore[union-attr]
+        second = torch.autograd.grad(loss, list(module.parameters()))
+        for p, grad in zip(module.parameters(), second, strict=True):
+            p.grad = grad
+    assert_same_gradients(model, eager)
+
+
+def test_a_hessian_is_that_of_eager() -> None:
+    model, eager = pair(smooth(), fallback="eager")
+    x = torch.randn(4)
+    found = [torch.autograd.functional.hessian(lambda v, m=m: m(v[None]).sum(), x) for m in (model, eager)]
+    torch.testing.assert_close(*found)
+
+
+def test_the_first_call_says_why_and_later_ones_of_its_kind_alone_run_in_pytorch() -> None:
+    model, _ = pair(smooth(), fallback="eager")
+    with pytest.warns(UserWarning, match=r"calls of Sequential run in PyTorch.*create_graph=True"):
+        penalty(model)
+    report = model.report()
+    assert report.fallback == "whole" and "create_graph=True" in (report.fallback_reason or "")
+    runs = [session.runs for session in report.sessions]
+    penalty(model)
+    after = [session.runs for session in model.report().sessions]
+    assert sum(after) - sum(runs) == 1  # the call whose input wants no gradient
+    with torch.no_grad():
+        model(torch.randn(5, 4, requires_grad=True))
+
+
+def test_buffers_are_updated_once_a_call() -> None:
+    model, eager = pair(smooth(nn.BatchNorm1d(8)), fallback="eager")
+    for _ in range(2):
+        for module in (model, eager):
+            module.zero_grad()
+            penalty(module).backward()
+        assert_same_gradients(model, eager)
+        for (name, mine), (_, theirs) in zip(model.named_buffers(), eager.named_buffers(), strict=True):
+            torch.testing.assert_close(mine, theirs, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_autocast_is_that_of_the_forward() -> None:
+    model, eager = pair(smooth(), fallback="eager")
+    for module in (model, eager):
+        torch.manual_seed(1)
+        x = torch.randn(5, 4, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = module(x).float().sum()
+        (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+        slope.square().sum().backward()
+    assert_same_gradients(model, eager, rtol=0.05, atol=0.02)
+
+
+def test_a_random_forward_is_refused_once_and_runs_in_pytorch_then() -> None:
+    model = ORTModule(smooth(nn.Dropout(0.5)))
+    state = torch.get_rng_state()
+    with pytest.raises(UnsupportedError, match="gives other gradients.*Later calls of this kind run in PyTorch"):
+        penalty(model)
+    penalty(model).backward()
+    assert all(p.grad is not None for p in model.parameters())
+    torch.set_rng_state(state)
+
+
+def test_a_parameter_that_changed_since_the_forward_is_refused() -> None:
+    model, _ = pair(smooth(), fallback="eager")
+    x = torch.randn(5, 4, requires_grad=True)
+    loss = model(x).sum()
+    model.get_parameter("0.bias").data.add_(3)  # unseen by autograd
+    with pytest.raises(UnsupportedError, match="a value was changed after it"):
+        torch.autograd.grad(loss, x, create_graph=True)
+
+
+def test_an_input_that_is_gone_is_named() -> None:
+    model = ORTModule(Lambda(lambda m, x: m.linear(m.table) + x.sum()))
+    loss = model(torch.randn(3, 4)).sum()
+    gc.collect()  # of what the capture leaves
+    with pytest.raises(UnsupportedError, match="is gone"):
+        torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+
+
+def test_without_fallback_the_error_says_what_to_call() -> None:
+    model = ORTModule(smooth(), options=Options(fallback="error"))
+    with pytest.raises(RuntimeError, match=r"cannot be differentiated again.*model\.module"):
+        penalty(model)
+
+
+def test_parts_of_a_module_that_falls_back_are_differentiated_again() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.calls = smooth(), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.net(x)
+
+    eager = Counts()
+    model = ORTModule(copy.deepcopy(eager))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            for module in (model, eager):
+                module.zero_grad()
+                penalty(module).backward()
+            assert_same_gradients(model, eager)
