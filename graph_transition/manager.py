@@ -479,9 +479,7 @@ class GraphTransitionManager:
         named.update(self._module.named_buffers(remove_duplicate=False))
         return {**{n: named[n] for n in (*captured.parameters, *captured.buffers)}, **captured.constants}
 
-    def _session(
-        self, graph: _Graph, signature: CallSignature, spec: pytree.TreeSpec, leaves: list[Any]
-    ) -> Transition:
+    def _session(self, graph: _Graph, signature: CallSignature, spec: pytree.TreeSpec, leaves: list[Any]) -> Transition:
         captured = graph.captured
         tensors = self._tensors(captured)
         grad = torch.is_grad_enabled()
