@@ -74,6 +74,8 @@ void ModuleBackward::restore_edges() {
 
 void ModuleBackward::release_variables() {
   if (!first_) return;
+  const std::lock_guard<std::mutex> lock(step_->mutex);
+  if (!step_->state || !step_->state->freed) return;
   step_->state.reset();
   step_->given.reset();
 }
@@ -92,6 +94,7 @@ at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
 }
 
 StepBackward::Progress ModuleBackward::take_progress(const variable_list& grads) {
+  const std::lock_guard<std::mutex> lock(step_->mutex);
   if (first_) {
     ORTMODULE_CHECK(step_->state, kRuntime,
                     "Trying to backward through the graph a second time (or directly access saved tensors after they "
@@ -104,7 +107,6 @@ StepBackward::Progress ModuleBackward::take_progress(const variable_list& grads)
     if (!returns_all()) progress.early.resize(step_->agent->program().x_inputs.size());
     return progress;
   }
-  const std::lock_guard<std::mutex> lock(step_->mutex);
   const auto node = step_->progress.extract(torch::autograd::get_current_graph_task_id());
   ORTMODULE_CHECK(!node.empty(), kInternal, "a segment of the backward runs before the one that it follows");
   return std::move(node.mapped());

@@ -35,7 +35,7 @@ namespace ortmodule {
 // between two segments. Where nobody waits there is one node.
 struct StepBackward {
   std::shared_ptr<TrainingAgent> agent;
-  std::shared_ptr<TrainingAgent::RunState> state;  // null once it is freed
+  std::shared_ptr<TrainingAgent::RunState> state;  // null once all of it is freed
   std::shared_ptr<const HigherOrder> higher;       // null: its gradients have no history
   std::optional<GivenTensors> given;               // for `higher`
 

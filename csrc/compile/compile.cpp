@@ -171,6 +171,19 @@ std::shared_ptr<BackwardProgram> make_backward(std::shared_ptr<const Graph> grap
   return program;
 }
 
+// Which of the first `count` slots a plan reads or hands out.
+std::vector<char> slots_read(const ExecutionPlan& plan, size_t count) {
+  std::vector<char> read(count, 0);
+  const auto note = [&](int slot) {
+    if (slot >= 0 && static_cast<size_t>(slot) < count) read[slot] = 1;
+  };
+  for (const LogicStream& stream : plan.streams)
+    for (const Step& step : stream.steps)
+      for (int slot : step.inputs) note(slot);
+  for (int slot : plan.output_slots) note(slot);
+  return read;
+}
+
 }  // namespace
 
 CompiledModel compile(const void* model, size_t size, const CompileOptions& options) {
@@ -214,6 +227,8 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
     resolve(*graph, {.infer = false});
     log.done("recompute", *graph);
   }
+  SeparateBackwards separate;
+  if (!roots.y_outputs.empty()) separate = separate_backwards(*graph, gradient.dys);
   if (undifferentiated) unfused = graph->clone();
   if (fuses(options)) {
     compiled.fused = fuse(*graph);
@@ -237,6 +252,9 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
     request.keep[value->id()] = 1;
     saved_names.insert(value->name());
     program.saved_slots.push_back(slots->slot(*value));
+    const auto needed = separate.needs.find(value->name());
+    program.needed_by.push_back(needed == separate.needs.end() ? OutputSet(roots.y_outputs.size(), true)
+                                                               : needed->second);
     const bool visible = value->is_graph_input() ||
                          std::find(request.outputs.begin(), request.outputs.end(), value) != request.outputs.end();
     if (visible) program.watched_slots.push_back(slots->slot(*value));
@@ -258,22 +276,26 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   program.graph = graph;
   program.y_outputs = roots.y_outputs;
   program.x_inputs = roots.x_inputs;
+  program.meets = separate.meets;
   for (size_t k = 0; k < roots.x_inputs.size(); ++k) {
     program.x_names.push_back(graph->inputs()[roots.x_inputs[k]]->name());
     program.x_reachable.push_back(k < dxs.size() && dxs[k]);
     program.x_bytes.push_back(k < dxs.size() && dxs[k] ? known_bytes(dxs[k]->type()) : 0);
   }
   if (undifferentiated) {
-    program.compile_backward = [=](const std::vector<bool>& mask) -> std::shared_ptr<BackwardProgram> {
+    const size_t forward_slots = slots->size();
+    // Null when it cannot be had from the values of these names.
+    const auto compile_from = [=](const OutputSet& mask,
+                                  const std::unordered_set<std::string>& kept) -> std::shared_ptr<BackwardProgram> {
       std::shared_ptr<Graph> copy = undifferentiated->clone();
       GradientResult partial = differentiate(*copy, roots, mask);
       transform(*copy, PassStage::kJoint, options);
       resolve(*copy, {.infer = false});
-      if (!recompute_from(*copy, saved_names)) return nullptr;
+      if (!recompute_from(*copy, kept)) return nullptr;
       resolve(*copy, {.infer = false});
       for (const NodeArg* value : saved_for_backward(*copy, gradient_outputs(*copy, forward_outputs, partial.dxs))) {
         if (std::find(partial.dys.begin(), partial.dys.end(), value) != partial.dys.end()) continue;
-        if (!saved_names.count(value->name()) || !same_value(*unfused, *copy, value->name())) return nullptr;
+        if (!kept.count(value->name()) || !same_value(*unfused, *copy, value->name())) return nullptr;
       }
       if (fuses(options)) {
         fuse(*copy);
@@ -286,7 +308,22 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
       for (size_t k = 0, next = 0; k < mask.size(); ++k)
         if (mask[k]) dys[k] = partial.dys[next++];
       SlotTable variant_slots = *slots;
-      return make_backward(copy, dys, partial_dxs, variant_slots, options.device, device_type);
+      std::shared_ptr<BackwardProgram> variant =
+          make_backward(copy, dys, partial_dxs, variant_slots, options.device, device_type);
+      variant->reads = slots_read(variant->executor->plan(), forward_slots);
+      return variant;
+    };
+    program.compile_backward = [=](const OutputSet& mask) {
+      // What only other outputs need may be freed before this backward: it is read in the last resort.
+      std::unordered_set<std::string> needed;
+      for (const std::string& name : saved_names) {
+        const auto it = separate.needs.find(name);
+        bool wanted = it == separate.needs.end();
+        for (size_t k = 0; k < mask.size() && !wanted; ++k) wanted = mask[k] && it->second[k];
+        if (wanted) needed.insert(name);
+      }
+      std::shared_ptr<BackwardProgram> variant = compile_from(mask, needed);
+      return variant || needed.size() == saved_names.size() ? variant : compile_from(mask, saved_names);
     };
   }
   log.done("planned", *graph);

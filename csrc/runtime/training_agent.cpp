@@ -25,6 +25,12 @@ const c10::StorageImpl* memory_of(const at::Tensor& t) {
   return t.defined() && t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+bool meet(const OutputSet& a, const OutputSet& b) {
+  for (size_t k = 0; k < std::min(a.size(), b.size()); ++k)
+    if (a[k] && b[k]) return true;
+  return false;
+}
+
 // Gives each tensor that shares memory with one of `owners`, in ascending order, memory of its own.
 void set_apart(std::vector<at::Tensor>& tensors, const std::vector<const c10::StorageImpl*>& owners) {
   for (at::Tensor& t : tensors)
@@ -37,7 +43,8 @@ void set_apart(std::vector<at::Tensor>& tensors, const std::vector<const c10::St
 TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
     : program_(std::move(program)), device_(device) {
   if (device.is_cpu()) memory_ = std::make_shared<StepMemory>();
-  variants_[std::vector<bool>(program_.y_outputs.size(), true)] = program_.full_backward;
+  const OutputSet all(program_.y_outputs.size(), true);
+  variants_[all] = {program_.full_backward, remaining_after(all)};
   if (program_.full_backward)
     segments_ = gradient_segments(program_.full_backward->executor->ready_after(), program_.x_bytes);
   std::vector<char> saved(program_.slot_count, false);
@@ -130,25 +137,56 @@ std::shared_ptr<const StepObserver> TrainingAgent::observer() {
   return observer_;
 }
 
-std::shared_ptr<BackwardProgram> TrainingAgent::program_for(const std::vector<at::Tensor>& dys) {
-  std::vector<bool> mask;
-  for (const at::Tensor& dy : dys) mask.push_back(dy.defined());
+const TrainingAgent::Variant& TrainingAgent::variant_for(const OutputSet& mask) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto [it, fresh] = variants_.try_emplace(mask, nullptr);
-  if (fresh) {
-    it->second = program_.compile_backward ? program_.compile_backward(mask) : nullptr;
-    if (!it->second) it->second = program_.full_backward;
+  const auto known = variants_.find(mask);
+  if (known != variants_.end()) return known->second;
+  std::shared_ptr<BackwardProgram> program = program_.compile_backward ? program_.compile_backward(mask) : nullptr;
+  if (!program) program = program_.full_backward;
+  return variants_.emplace(mask, Variant{std::move(program), remaining_after(mask)}).first->second;
+}
+
+OutputSet TrainingAgent::remaining_after(const OutputSet& spent) const {
+  OutputSet remaining(spent.size(), false);
+  bool any = false;
+  for (size_t k = 0; k < program_.meets.size(); ++k) {
+    remaining[k] = !meet(program_.meets[k], spent);
+    any = any || remaining[k];
   }
-  return it->second;
+  return any ? remaining : OutputSet();
+}
+
+bool TrainingAgent::is_kept(const BackwardProgram& program, const RunState& state) const {
+  const OutputSet remaining = remaining_after(state.spent);
+  for (size_t i = 0; i < program_.saved_slots.size(); ++i)
+    if ((program.reads.empty() || program.reads[program_.saved_slots[i]]) && !meet(program_.needed_by[i], remaining))
+      return false;
+  return true;
+}
+
+Frame TrainingAgent::take_frame(RunState& state, const OutputSet& remaining) const {
+  Frame frame = std::move(state.frame);
+  state.frame = {};
+  if (remaining.empty()) {
+    state.versions.clear();
+    state.freed = true;
+    return frame;
+  }
+  state.frame.symbols = frame.symbols;
+  state.frame.slots.resize(program_.slot_count);
+  for (size_t i = 0; i < program_.saved_slots.size(); ++i)
+    if (meet(program_.needed_by[i], remaining))
+      state.frame.slots[program_.saved_slots[i]] = frame.slots[program_.saved_slots[i]];
+  return frame;
 }
 
 std::vector<StepTime> TrainingAgent::take_times() {
   std::vector<StepTime> out = program_.forward->take_times();
   const std::lock_guard<std::mutex> lock(mutex_);
   std::set<const BackwardProgram*> seen;  // several kinds of calls may share a program
-  for (const auto& [dys, program] : variants_) {
-    if (!program || !seen.insert(program.get()).second) continue;
-    for (const StepTime& time : program->executor->take_times()) out.push_back(time);
+  for (const auto& [dys, variant] : variants_) {
+    if (!variant.program || !seen.insert(variant.program.get()).second) continue;
+    for (const StepTime& time : variant.program->executor->take_times()) out.push_back(time);
   }
   return out;
 }
@@ -162,12 +200,27 @@ void TrainingAgent::backward(RunState& state, const std::vector<at::Tensor>& dys
 std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunState& state,
                                                                           const std::vector<at::Tensor>& dys,
                                                                           bool keep_graph) {
-  ORTMODULE_CHECK(!state.freed, kRuntime,
+  OutputSet mask(dys.size());
+  bool any = false, may_run = !state.freed;
+  for (size_t k = 0; k < dys.size(); ++k) {
+    mask[k] = dys[k].defined();
+    any = any || mask[k];
+    if (mask[k] && !state.spent.empty()) may_run = may_run && !meet(program_.meets[k], state.spent);
+  }
+  ORTMODULE_CHECK(may_run, kRuntime,
                   "Trying to backward through the graph a second time (or directly access saved tensors after they "
                   "have already been freed). Saved intermediate values of the graph are freed when you call "
                   ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
                   "graph a second time or if you need to access saved tensors after calling backward.");
+  // Autograd may pass no gradient at all; then none flows on, as in eager.
+  auto run = std::make_unique<BackwardRun>();
+  const Variant* variant = any ? &variant_for(mask) : nullptr;
+  if (any) run->program = variant->program;
+  ORTMODULE_CHECK(!any || state.spent.empty() || is_kept(*run->program, state), kUnsupported,
+                  "the backward through some outputs of the call needs values that the backward through others has "
+                  "freed; pass retain_graph=True to the first");
   for (const auto& [slot, version] : state.versions) {
+    if (any && !run->program->reads.empty() && !run->program->reads[slot]) continue;
     const at::Tensor& tensor = state.frame.slots[slot];
     ORTMODULE_CHECK(tensor._version() == version, kRuntime,
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -175,17 +228,17 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
                     tensor.toString(), " ", tensor.sizes(), "] is at version ", tensor._version(),
                     "; expected version ", version, " instead.");
   }
-  // Autograd may pass no gradient at all; then none flows on, as in eager.
-  auto run = std::make_unique<BackwardRun>();
-  const bool any = std::any_of(dys.begin(), dys.end(), [](const at::Tensor& dy) { return dy.defined(); });
-  if (any) run->program = program_for(dys);
   Frame& frame = run->frame;
   if (keep_graph) {
     frame = state.frame;
+  } else if (!any) {
+    frame = take_frame(state, {});
+  } else if (state.spent.empty() && variant->remaining.empty()) {
+    frame = take_frame(state, {});
   } else {
-    frame = std::move(state.frame);
-    state.versions.clear();
-    state.freed = true;
+    state.spent.resize(mask.size(), false);
+    for (size_t k = 0; k < mask.size(); ++k) state.spent[k] = state.spent[k] || mask[k];
+    frame = take_frame(state, remaining_after(state.spent));
   }
   if (!any) return run;
   const BackwardProgram& program = *run->program;

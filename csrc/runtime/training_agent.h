@@ -9,6 +9,10 @@
 // keeps what the gradient of all outputs needs; a backward for a subset is compiled on first use, from a copy of
 // the graph in which the other outputs have no gradient. If that copy should need a value that forward did not
 // keep, the full backward runs instead, with zeros for the missing gradients.
+//
+// A backward that does not keep the graph frees what the gradients of its outputs, and of those that they meet
+// (plan/separate_backwards.h, Note [Separate backwards]), read. What is needed by outputs beside these stays until
+// their own backward, which runs then as in eager: with torch's allocator, since the run's memory is given back.
 #pragma once
 
 #include <functional>
@@ -19,6 +23,7 @@
 #include <vector>
 
 #include "ops/matmul_provider.h"
+#include "plan/separate_backwards.h"
 #include "runtime/executor.h"
 #include "runtime/input_binding.h"
 #include "runtime/memory_meter.h"
@@ -31,6 +36,7 @@ struct BackwardProgram {
   std::unique_ptr<Executor> executor;
   std::vector<int> dy_slots;
   size_t slot_count = 0;
+  std::vector<char> reads;  // per slot of forward; empty: it may read any of them
 };
 
 // Compiles the backward for a mask over the differentiable outputs; null when the mask cannot be served by what
@@ -48,7 +54,9 @@ struct TrainingProgram {
   std::vector<bool> x_reachable;  // false: the gradient is identically zero
   std::vector<int64_t> x_bytes;   // size of each gradient, 0 where it is not known before the run
   std::vector<int> saved_slots;
-  std::vector<int> watched_slots;  // saved inputs and outputs: the caller could change them between the halves
+  std::vector<int> watched_slots;    // saved inputs and outputs: the caller could change them between the halves
+  std::vector<OutputSet> meets;      // per y (SeparateBackwards); empty: every y meets every other
+  std::vector<OutputSet> needed_by;  // per saved slot: the ys whose gradient reads it; parallel to saved_slots
   size_t slot_count = 0;
   MatmulProvider matmul = MatmulProvider::kAuto;
   std::shared_ptr<BackwardProgram> full_backward;
@@ -62,7 +70,8 @@ class TrainingAgent {
     std::vector<std::pair<int, int64_t>> versions;  // watched slot -> version counter after forward
     // Sizes and type of each y where there are several: what zeros for an unused one are made of.
     std::vector<std::pair<std::vector<int64_t>, at::TensorOptions>> y_types;
-    bool freed = false;
+    OutputSet spent;     // ys whose backward has freed what it read; empty: none
+    bool freed = false;  // nothing is left for any y
   };
 
   // A backward that runs in parts: `next` is the first step that has not run.
@@ -109,7 +118,17 @@ class TrainingAgent {
   std::vector<StepTime> take_times();
 
  private:
-  std::shared_ptr<BackwardProgram> program_for(const std::vector<at::Tensor>& dys);
+  struct Variant {
+    std::shared_ptr<BackwardProgram> program;
+    OutputSet remaining;  // ys that may follow this backward, if it is a run's first; empty: none
+  };
+  const Variant& variant_for(const OutputSet& mask);
+  // Those that may have a backward of their own when those of `spent` have freed what they read; empty: none.
+  OutputSet remaining_after(const OutputSet& spent) const;
+  // Whether what `program` reads is there in a run where only what `state.spent` leaves was kept.
+  bool is_kept(const BackwardProgram& program, const RunState& state) const;
+  // Takes from `state` what a backward runs on, and leaves what `remaining` needs.
+  Frame take_frame(RunState& state, const OutputSet& remaining) const;
   std::shared_ptr<const StepObserver> observer();
   // An empty frame of the forward's size; and a frame that is done with, which is emptied and kept for the next run:
   // allocating some kilobytes per step makes malloc tidy up all small blocks that the step before freed.
@@ -120,7 +139,7 @@ class TrainingAgent {
   c10::Device device_;
   std::shared_ptr<StepMemory> memory_;
   std::mutex mutex_;
-  std::map<std::vector<bool>, std::shared_ptr<BackwardProgram>> variants_;
+  std::map<OutputSet, Variant> variants_;
   std::vector<size_t> segments_;
   std::vector<size_t> overwritten_;
   std::vector<int> passing_slots_;       // not saved for backward
