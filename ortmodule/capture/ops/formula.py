@@ -39,9 +39,9 @@ class Formula:
         values = self._values(operands)
         return self.c.helper(op, values, torch.bool, _broadcast(values))
 
-    def result(self, op: str, *operands: Any) -> Value:
+    def result(self, op: str, *operands: Any, **attributes: Any) -> Value:
         """The node's result."""
-        return self.c.emit(op, *self._values(operands), compute=self.dtype)
+        return self.c.emit(op, *self._values(operands), compute=self.dtype, **attributes)
 
     def _values(self, operands: tuple[Any, ...]) -> list[Value]:
         return [x if isinstance(x, Value) and x.dtype == torch.bool else self.c.tensor(x, self.dtype) for x in operands]
