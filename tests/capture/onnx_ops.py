@@ -37,7 +37,10 @@ ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
     "BitwiseOr": torch.bitwise_or,
     "BitwiseXor": torch.bitwise_xor,
     "FloorDiv": torch.floor_divide,
-    "Mod": torch.remainder,
+    "Atan2": torch.atan2,
+    "Hypot": torch.hypot,
+    "LogAddExp": torch.logaddexp,
+    "XLogY": torch.xlogy,
     "Linear": F.linear,
     "Relu": torch.relu,
     "Silu": F.silu,
@@ -66,6 +69,8 @@ ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
     "Rsqrt": torch.rsqrt,
     "Sign": torch.sign,
     "HardSwish": F.hardswish,
+    "Selu": F.selu,
+    "Mish": F.mish,
     "Not": torch.logical_not,
     "BitwiseNot": torch.bitwise_not,
     "Where": torch.where,
@@ -179,12 +184,19 @@ def GatherElements(x, i, axis=0):
 
 
 @operator
+def Mod(a, b, fmod=0):
+    return torch.fmod(a, b) if fmod else torch.remainder(a, b)
+
+
+@operator
 def ScatterElements(x, i, src, axis=0, reduction=None):
     return torch.scatter_add(x, axis, i, src) if reduction == "add" else torch.scatter(x, axis, i, src)
 
 
 @operator
-def Split(x, sizes, axis=0):
+def Split(x, sizes=None, axis=0, num_outputs=0):
+    if sizes is None:
+        return torch.tensor_split(x, num_outputs, axis)
     return torch.split(x, ints(sizes), axis)
 
 
@@ -212,6 +224,16 @@ def Gelu(x, approximate):
 @operator
 def LeakyRelu(x, alpha):
     return F.leaky_relu(x, alpha)
+
+
+@operator
+def PRelu(x, slope):
+    return torch.where(x > 0, x, x * slope)
+
+
+@operator
+def Celu(x, alpha):
+    return F.celu(x, alpha)
 
 
 @operator

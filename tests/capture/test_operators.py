@@ -56,6 +56,26 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "scalar divided": (lambda x: 1 / (x * x + 1), (r(3),)),
     "divide ints": (lambda x, y: x / y, (i(3), i(3) + 1)),
     "floor divide": (lambda x, y: (x // 2, y.detach() // 0.7), (i(5, high=9) - 4, r(5))),
+    "remainders of floats": (
+        lambda x, y: (x % 0.7, x % -0.7, x.remainder(y), torch.fmod(x, y), x.fmod(0.3), 1.0 % y.detach()),
+        (r(9), r(9)),
+    ),
+    "mathematics of two operands": (
+        lambda x, y: (torch.atan2(x, y), torch.hypot(x, y), torch.logaddexp(x, y), torch.xlogy(x, y * y)),
+        (r(3, 4), r(4)),
+    ),
+    "product with the logarithm of a number": (
+        lambda x: (torch.xlogy(x, 3.0), torch.special.xlogy(2, x * x + 1)),
+        (r(4),),
+    ),
+    "interpolation of tensors": (
+        lambda x, y, w: (x.lerp(y, 0.3), torch.lerp(x, y[0], 0.7), torch.lerp(x, y, w)),
+        (r(3, 4), r(3, 4), r(4)),
+    ),
+    "scaled product and quotient added": (
+        lambda x, y, z: (torch.addcmul(x, y, z, value=0.3), x.addcdiv(y, z * z + 1), x.int().addcmul(y.int(), z.int())),
+        (r(3, 4), r(4), r(3, 1)),
+    ),
     "remainder of ints": (lambda x: x % 3, (i(5, high=9) - 4,)),
     "powers": (lambda x: x**2 + x**3 + (x * x + 1) ** 0.5 + 2.0**x, (r(5),)),
     "power of tensors": (lambda x, y: (x * x + 1) ** y, (r(5), r(5))),
@@ -100,6 +120,25 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             F.hardtanh(x, -0.5, 0.5),
         ),
         (r(9),),
+    ),
+    "further activations": (
+        lambda x: (
+            F.celu(x, 0.7),
+            F.selu(x),
+            F.mish(x),
+            F.hardsigmoid(3 * x),
+            F.softshrink(x, 0.4),
+            F.hardshrink(x),
+            F.threshold(x, 0.1, 2.0),
+            F.softplus(x, beta=2.0),
+            F.softplus(x, beta=0.5, threshold=0.3),
+        ),
+        (r(9),),
+    ),
+    "gated": (lambda x: (F.glu(x), F.glu(x, 0)), (r(4, 6),)),
+    "leak per channel": (
+        lambda x, w, v: (F.prelu(x, w), F.prelu(x, v), F.prelu(x[:, :, 0], w), F.prelu(x[0, 0, 0], v)),
+        (r(2, 3, 4), r(3), r(1)),
     ),
     "clamp": (lambda x: (x.clamp(-1, 1), x.clamp(min=0.1), x.clamp(max=0), x.clamp_min(0.2), x.clip(0, 1)), (r(9),)),
     "minimum and maximum": (
@@ -393,7 +432,6 @@ LEFT_TO_ATEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "linspace": (lambda x: x + torch.linspace(0, 1, 4), (r(4),)),
     "half range": (lambda x: x + torch.arange(4, dtype=HALF), (r(4, dtype=HALF),)),
     "scalar first": (lambda x: torch.heaviside(x.detach(), torch.tensor(0.5)), (r(4),)),
-    "softplus with beta": (lambda x: F.softplus(x, beta=2.0), (r(4),)),
 }
 
 

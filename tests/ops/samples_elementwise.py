@@ -11,6 +11,7 @@ from .table import Case, Row, rand
 
 OWN = "ai.ortmodule"
 SHAPES = [(3, 4), (), (1,), (0, 3), (2, 1, 5)]
+SIGNS = ([1, -1, 1, -1], [1, 1, -1, -1])
 PAIRS = [
     ((3, 4), (3, 4)),
     ((3, 4), (4,)),
@@ -51,6 +52,18 @@ def binary(
         return out
 
     return cases
+
+
+def signed_pairs(floating: torch.dtype) -> list[Case]:
+    """Pairs of one size are far from 0 and of all four signs; others broadcast."""
+    far = rand(4, 4, low=0.5, high=2), rand(4, 4, low=0.5, high=2)
+    a, b = (x.to(floating) * torch.tensor(s, dtype=floating) for x, s in zip(far, SIGNS, strict=True))
+    return [Case((a, b)), *binary(0.5, 2)(floating)]
+
+
+def products_with_logarithms(floating: torch.dtype) -> list[Case]:
+    zeros = torch.tensor([0.0, 1.5, 0.0], dtype=floating), torch.tensor([2.0, 0.5, 0.5], dtype=floating)
+    return [Case(zeros), *binary(0.5, 2)(floating)]
 
 
 def with_ties(floating: torch.dtype) -> list[Case]:
@@ -236,6 +249,10 @@ BINARY = [
     Row("Mod", torch.remainder, binary(1, 5, torch.int64), differentiable=False),
     Row("FloorDiv", lambda a, b: torch.div(a, b, rounding_mode="floor"), binary(0.5, 3), OWN),
     Row("FloorDiv", lambda a, b: a // b, binary(1, 4, torch.int64), OWN, differentiable=False),
+    Row("Atan2", torch.atan2, signed_pairs, OWN),
+    Row("Hypot", torch.hypot, signed_pairs, OWN),
+    Row("LogAddExp", torch.logaddexp, signed_pairs, OWN),
+    Row("XLogY", torch.xlogy, products_with_logarithms, OWN),
     Row("Max", chain(torch.maximum), with_ties),
     Row("Min", chain(torch.minimum), with_ties),
     Row("Sum", chain(torch.add), sum_cases),

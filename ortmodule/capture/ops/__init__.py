@@ -4,17 +4,33 @@ Importing this package fills `registry.TRANSLATORS`. An operator without a trans
 NotImplemented for the arguments at hand, becomes an ATen node.
 """
 
-from . import create, diagonal, elementwise, image, indexing, nn, order, recurrent, reduction, shape, strided
+from . import (
+    activation,
+    create,
+    diagonal,
+    elementwise,
+    image,
+    indexing,
+    loss,
+    nn,
+    order,
+    recurrent,
+    reduction,
+    shape,
+    strided,
+)
 from .registry import TRANSLATORS, Translator
 
 __all__ = [
     "TRANSLATORS",
     "Translator",
+    "activation",
     "create",
     "diagonal",
     "elementwise",
     "image",
     "indexing",
+    "loss",
     "nn",
     "order",
     "recurrent",

@@ -1,4 +1,4 @@
-"""Elementwise operators: arithmetic, comparison, logic, activations and dtype conversion.
+"""Elementwise operators: arithmetic, comparison, logic, functions and dtype conversion. Not here: activation.py.
 
 ONNX operators take operands of one type, so torch's promotion becomes Casts. Python scalars become 0-d constants.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..graph import ORTMODULE, Value
+from .formula import Formula
 from .registry import translates
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ _UNARY = {
     "arccosh": "Acosh", "arctanh": "Atanh", "special_expit": "Sigmoid", "special_erf": "Erf", "special_exp2": "Exp2",
     "special_expm1": "Expm1", "special_log1p": "Log1p",
 }  # fmt: skip
+_XLOGY = {
+    "xlogy": (".Tensor", ".Scalar_Self", ".Scalar_Other"),
+    "special_xlogy": ("", ".self_scalar", ".other_scalar"),
+}
 _OWN_UNARY = {"Silu", "Rsqrt", "Expm1", "Log1p", "Log2", "Log10", "Exp2"}
 
 
@@ -147,11 +152,69 @@ def floor_divide(c: Converter, self: Any, other: Any) -> Value:
     return _arithmetic(c, "FloorDiv", self, other, ORTMODULE)
 
 
-@translates("remainder.Tensor", "remainder.Scalar")
+@translates("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(c: Converter, self: Any, other: Any) -> Any:
-    if c.dtype.is_floating_point or c.dtype == torch.bool:
+    if c.dtype == torch.bool:
         return NotImplemented
-    return _arithmetic(c, "Mod", self, other)
+    if not c.dtype.is_floating_point:
+        return _arithmetic(c, "Mod", self, other)
+    # Of floats ONNX has only the remainder with the dividend's sign. One of the other sign is a divisor away.
+    f = Formula(c)
+    divisor = c.tensor(other, c.dtype)
+    rest = f("Mod", self, divisor, fmod=1)
+    if isinstance(other, (int, float)):
+        wrong = f.compare("Less" if other > 0 else "Greater", rest, 0)
+    else:
+        signs = f.compare("Xor", f.compare("Less", rest, 0), f.compare("Less", divisor, 0))
+        wrong = f.compare("And", signs, f.compare("Not", f.compare("Equal", rest, 0)))
+    return f.result("Where", wrong, f("Add", rest, divisor), rest)
+
+
+@translates("fmod.Tensor", "fmod.Scalar")
+def fmod(c: Converter, self: Value, other: Any) -> Any:
+    if c.dtype == torch.bool:
+        return NotImplemented
+    return c.emit("Mod", c.cast(self, c.dtype), c.tensor(other, c.dtype), fmod=1)
+
+
+def _own_binary(op: str, *names: str) -> None:
+    def translate(c: Converter, self: Any, other: Any) -> Value:
+        return c.emit(op, c.tensor(self, c.dtype), c.tensor(other, c.dtype), domain=ORTMODULE)
+
+    translates(*names)(translate)
+
+
+_own_binary("Atan2", "atan2", "arctan2")
+_own_binary("Hypot", "hypot")
+_own_binary("LogAddExp", "logaddexp")
+_own_binary("XLogY", *(f"{n}{o}" for n in ("xlogy", "special_xlogy") for o in _XLOGY[n]))
+
+
+@translates("lerp.Scalar", "lerp.Tensor")
+def lerp(c: Converter, self: Value, end: Value, weight: Any) -> Value:
+    # From the nearer end, as torch computes it.
+    f = Formula(c, wide=True)
+    apart = f("Sub", end, self)
+    if isinstance(weight, (int, float)):
+        if abs(weight) < 0.5:
+            return f.result("Add", self, f("Mul", apart, weight))
+        return f.result("Sub", end, f("Mul", apart, 1 - weight))
+    near = f.compare("Less", f("Abs", weight), 0.5)
+    share = f("Where", near, weight, f("Sub", weight, 1))
+    return f.result("Add", f("Where", near, self, end), f("Mul", apart, share))
+
+
+def _add_scaled(name: str, op: str) -> None:
+    def translate(c: Converter, self: Value, tensor1: Value, tensor2: Value, value: Any = 1) -> Value:
+        f = Formula(c, wide=True)
+        scaled = tensor1 if value == 1 else f("Mul", tensor1, value)
+        return f.result("Add", self, f(op, scaled, tensor2))
+
+    translates(name)(translate)
+
+
+_add_scaled("addcmul", "Mul")
+_add_scaled("addcdiv", "Div")
 
 
 @translates("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
@@ -220,12 +283,6 @@ def clamp(c: Converter, self: Value, min: Any = None, max: Any = None) -> Value:
     return c.emit("Clip", c.cast(self, c.dtype), *bounds)
 
 
-@translates("hardtanh")
-def hardtanh(c: Converter, self: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
-    # Not Clip: at the bounds hardtanh has no gradient and clamp has one.
-    return c.emit("HardTanh", self, domain=ORTMODULE, min_val=float(min_val), max_val=float(max_val))
-
-
 @translates("clamp_min")
 def clamp_min(c: Converter, self: Value, min: Any) -> Value:
     return clamp(c, self, min)
@@ -234,37 +291,6 @@ def clamp_min(c: Converter, self: Value, min: Any) -> Value:
 @translates("clamp_max")
 def clamp_max(c: Converter, self: Value, max: Any) -> Value:
     return clamp(c, self, None, max)
-
-
-@translates("relu6")
-def relu6(c: Converter, self: Value) -> Value:
-    return hardtanh(c, self, 0, 6)
-
-
-@translates("gelu")
-def gelu(c: Converter, self: Value, approximate: str = "none") -> Value:
-    return c.emit("Gelu", self, approximate=approximate)
-
-
-@translates("softplus")
-def softplus(c: Converter, self: Value, beta: Any = 1, threshold: Any = 20) -> Any:
-    return c.emit("Softplus", self) if (beta, threshold) == (1, 20) else NotImplemented
-
-
-@translates("log_sigmoid")
-def log_sigmoid(c: Converter, self: Value) -> Value:
-    negative = c.helper("Neg", [self], c.dtype, c.shape)
-    return c.emit("Neg", c.helper("Softplus", [negative], c.dtype, c.shape))
-
-
-@translates("leaky_relu")
-def leaky_relu(c: Converter, self: Value, negative_slope: Any = 0.01) -> Value:
-    return c.emit("LeakyRelu", self, alpha=float(negative_slope))
-
-
-@translates("elu")
-def elu(c: Converter, self: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
-    return c.emit("Elu", self, alpha=float(alpha)) if (scale, input_scale) == (1, 1) else NotImplemented
 
 
 @translates("detach")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..graph import ORTMODULE, Value
+from .formula import Formula
 from .registry import translates
 from .shape import axis_of
 
@@ -59,10 +60,54 @@ def scatter_add(c: Converter, self: Value, dim: int, index: Value, src: Value) -
     return _scatter(c, self, dim, index, src, "add")
 
 
+def _at_positions(c: Converter, src: Value, index: Value) -> Value:
+    """The elements of `src` that have a position: ONNX wants as many of both."""
+    axes = [a for a, (have, want) in enumerate(zip(src.shape, index.shape, strict=True)) if have != want]
+    if not axes:
+        return src
+    ends = c.sizes([index.shape[a] for a in axes])
+    return c.helper("Slice", [src, c.sizes([0] * len(axes)), ends, c.sizes(axes)], src.dtype, index.shape)
+
+
 def _scatter(c: Converter, x: Value, dim: int, index: Value, src: Value, reduction: str | None) -> Any:
-    if x.rank == 0 or x.rank != index.rank or index.shape != src.shape or x.dtype != src.dtype:
+    if x.rank == 0 or not x.rank == index.rank == src.rank or x.dtype != src.dtype:
         return NotImplemented
+    src = _at_positions(c, src, index)
     return c.emit("ScatterElements", x, index, src, axis=axis_of(dim, x.rank), reduction=reduction)
+
+
+_EXTREMES = {"amax": "max", "amin": "min"}
+
+
+@translates("scatter_reduce.two")
+def scatter_reduce(
+    c: Converter, self: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True
+) -> Any:
+    if self.rank == 0 or not self.rank == index.rank == src.rank or self.dtype != src.dtype:
+        return NotImplemented
+    if reduce == "prod" or not self.dtype.is_floating_point:
+        return NotImplemented
+    if reduce in _EXTREMES and not include_self:  # torch counts `self` among the ties all the same
+        return NotImplemented
+    how = _EXTREMES.get(reduce, "add")
+    src = _at_positions(c, src, index)
+    axis = axis_of(dim, self.rank)
+
+    def write(into: Value, values: Value, reduction: str | None) -> Value:
+        operands = [into, index, values]
+        return c.helper("ScatterElements", operands, self.dtype, self.shape, axis=axis, reduction=reduction)
+
+    def filled(value: float, like: Value) -> Value:
+        return c.helper("Expand", [c.const(value, self.dtype), c.sizes(like.shape)], self.dtype, like.shape)
+
+    # Where it is written to and not counted, `self` becomes zero.
+    base = self if include_self else write(self, filled(0.0, index), None)
+    if reduce != "mean":
+        return c.emit("ScatterElements", base, index, src, axis=axis, reduction=how)
+    ones = filled(1.0, self)
+    counted = ones if include_self else write(ones, filled(0.0, index), None)
+    f = Formula(c)
+    return f.result("Div", write(base, src, how), f("Max", write(counted, filled(1.0, index), how), 1))
 
 
 @translates("index.Tensor")

@@ -1,4 +1,4 @@
-"""Layers: linear algebra, normalization, convolution, pooling, attention, dropout and losses."""
+"""Layers: linear algebra, normalization, convolution, pooling, attention and dropout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from .registry import translates
 
 if TYPE_CHECKING:
     from ..converter import Converter
-
-_REDUCTIONS = ("none", "mean", "sum")
 
 
 @translates("linear")
@@ -214,6 +212,31 @@ def weight_norm(c: Converter, v: Value, g: Value, dim: int = 0) -> Any:
     return c.emit("Mul", v, c.helper("Div", [g, norm], c.dtype, shape))
 
 
+@translates("instance_norm")
+def instance_norm(
+    c: Converter,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    if not use_input_stats:
+        results = _batch_norm(c, input, weight, bias, running_mean, running_var, False, momentum, eps)
+        return results if results is NotImplemented else results[0]
+    if running_mean is not None or running_var is not None or input.rank < 3:
+        return NotImplemented
+    scale = weight or filled_vector(c, 1.0, [input.shape[1]], input.dtype)
+    shift = bias or filled_vector(c, 0.0, [input.shape[1]], input.dtype)
+    if scale.dtype != input.dtype or shift.dtype != input.dtype:
+        return NotImplemented
+    return c.emit("InstanceNormalization", input, scale, shift, epsilon=eps)
+
+
 # -- convolution and pooling ------------------------------------------------------------------------------------------
 
 
@@ -378,45 +401,3 @@ def attention(
 
 def _with_head(c: Converter, x: Value) -> Value:
     return c.helper("Unsqueeze", [x, c.sizes([1])], x.dtype, (x.shape[0], 1, *x.shape[1:]))
-
-
-# -- losses -----------------------------------------------------------------------------------------------------------
-
-
-@translates("cross_entropy_loss")
-def cross_entropy(
-    c: Converter,
-    self: Value,
-    target: Value,
-    weight: Value | None = None,
-    reduction: int = 1,
-    ignore_index: Any = -100,
-    label_smoothing: float = 0.0,
-) -> Any:
-    if target.dtype.is_floating_point or label_smoothing != 0 or self.rank < 2 or not isinstance(ignore_index, int):
-        return NotImplemented
-    return c.emit(
-        "SoftmaxCrossEntropyLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction]
-    )
-
-
-@translates("nll_loss_nd", "nll_loss", "nll_loss2d")
-def nll_loss(
-    c: Converter, self: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: Any = -100
-) -> Any:
-    if self.rank < 2 or not isinstance(ignore_index, int):
-        return NotImplemented
-    return c.emit(
-        "NegativeLogLikelihoodLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction]
-    )
-
-
-@translates("mse_loss")
-def mse_loss(c: Converter, self: Value, target: Value, reduction: int = 1) -> Any:
-    if self.shape != target.shape:
-        return NotImplemented
-    difference = c.helper("Sub", [c.cast(self, c.dtype), c.cast(target, c.dtype)], c.dtype, self.shape)
-    if reduction == 0:
-        return c.emit("Mul", difference, difference)
-    squares = c.helper("Mul", [difference, difference], c.dtype, self.shape)
-    return c.emit("ReduceMean" if reduction == 1 else "ReduceSum", squares, keepdims=0)

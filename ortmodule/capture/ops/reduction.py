@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..graph import ORTMODULE, Value
+from .formula import Formula
 from .registry import translates
 from .shape import axis_of
 
@@ -32,30 +33,69 @@ def mean(c: Converter, self: Value, dim: Any = None, keepdim: bool = False, dtyp
     return _reduce(c, "ReduceMean", self, dim, keepdim)
 
 
-@translates("var.correction")
-def var(c: Converter, self: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    dims = [axis_of(d, self.rank) for d in ([dim] if isinstance(dim, int) else dim or range(self.rank))]
-    sizes = [self.shape[d] for d in dims]
-    count = math.prod(d for d in sizes if isinstance(d, int)) - (1 if correction is None else correction)
-    if not dims or self.dtype in (torch.float16, torch.bfloat16) or count <= 0:
+def _moments(c: Converter, fake: torch.Tensor, x: Value, dim: Any, correction: Any, keepdim: bool) -> Any:
+    """The composition, the mean and the variance over `dim`, or NotImplemented."""
+    dims = sorted(axis_of(d, x.rank) for d in ([dim] if isinstance(dim, int) else dim or range(x.rank)))
+    if not dims or not x.dtype.is_floating_point:
         return NotImplemented
-    if any(isinstance(d, str) for d in sizes) or self.dtype.is_complex:
+    f = Formula(c, wide=True, dtype=x.dtype)
+    less = 1 if correction is None else correction
+    sizes = [x.shape[d] for d in dims]
+    known = math.prod(d for d in sizes if isinstance(d, int))
+    symbolic = [c.builder.size(d) for d in sizes if isinstance(d, str)]
+    if not symbolic and known <= less:  # torch gives infinity or no number
         return NotImplemented
-    axes = c.sizes(sorted(dims))
-    kept = tuple(1 if i in dims else d for i, d in enumerate(self.shape))
-    mean = c.helper("ReduceMean", [self, axes], c.dtype, kept, keepdims=1)
-    centered = c.helper("Sub", [self, mean], c.dtype, self.shape)
-    squares = c.helper("Mul", [centered, centered], c.dtype, self.shape)
-    total = c.helper("ReduceSum", [squares, axes], c.dtype, c.shape, keepdims=int(keepdim))
-    return c.emit("Div", total, c.const(float(count), c.dtype))
+    count: Any = known
+    for size in symbolic:
+        count = size if count == 1 else f("Mul", size, count)
+    degrees = f("Max", f("Sub", count, less), 0) if symbolic else float(known - less)
+    axes = c.sizes(dims)
+    shape = c.printer.shape(fake)
+    kept = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
+    x = c.cast(x, f.dtype)
+    mean = c.helper("ReduceMean", [x, axes], f.dtype, kept, keepdims=1)
+    # The mean is the minimum of the squares: no gradient reaches it from them.
+    centered = f("Sub", x, f("StopGradient", mean, domain=ORTMODULE))
+    squares = f("Mul", centered, centered)
+    total = c.helper("ReduceSum", [squares, axes], f.dtype, shape, keepdims=int(keepdim))
+    flat = mean if keepdim else c.helper("Squeeze", [mean, axes], f.dtype, shape)
+    return f, flat, f("Div", total, degrees)
 
 
-@translates("var", "var.dim")
-def unbiased_var(c: Converter, self: Value, *args: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-    dim = args[0] if args and not isinstance(args[0], bool) else None
-    flags = [a for a in args if isinstance(a, bool)]
-    unbiased, keepdim = (*flags, *(unbiased, keepdim)[len(flags) :])
-    return var(c, self, dim, correction=int(unbiased), keepdim=keepdim)
+def _root(f: Formula, variance: Value) -> Value:
+    """The square root with the gradient zero at zero, which torch gives a deviation."""
+    zero = f.compare("Equal", variance, 0)
+    return f("Where", zero, 0, f("Sqrt", f("Where", zero, 1, variance)))
+
+
+def _spread(name: str, root: bool, with_mean: bool) -> None:
+    @translates(f"{name}.correction")
+    def corrected(c: Converter, self: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        found = _moments(c, c.out[0] if with_mean else c.out, self, dim, correction, keepdim)
+        if found is NotImplemented:
+            return found
+        f, mean, variance = found
+        results = [_root(f, variance) if root else variance, mean][: 1 + with_mean]
+        results = [c.cast(r, self.dtype) for r in results]
+        return tuple(results) if with_mean else results[0]
+
+    @translates(name, f"{name}.dim")
+    def unbiased(c: Converter, self: Value, *args: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+        dim = args[0] if args and not isinstance(args[0], bool) else None
+        flags = [a for a in args if isinstance(a, bool)]
+        unbiased, keepdim = (*flags, *(unbiased, keepdim)[len(flags) :])
+        return corrected(c, self, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+_spread("var", root=False, with_mean=False)
+_spread("std", root=True, with_mean=False)
+_spread("var_mean", root=False, with_mean=True)
+_spread("std_mean", root=True, with_mean=True)
+
+
+@translates("prod", "prod.dim_int")
+def prod(c: Converter, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return _reduce(c, "ReduceProd", self, dim, keepdim)
 
 
 @translates("amax", "max")

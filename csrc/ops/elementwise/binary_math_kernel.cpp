@@ -1,0 +1,24 @@
+// ATen kernels of the mathematics of two operands.
+#include <ATen/ops/atan2.h>
+#include <ATen/ops/hypot.h>
+#include <ATen/ops/logaddexp.h>
+#include <ATen/ops/xlogy.h>
+
+#include "ops/kernel_context.h"
+#include "ops/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+template <at::Tensor (*compute)(const at::Tensor&, const at::Tensor&)>
+Kernel binary_kernel(const Node&) {
+  return [](KernelContext& c) { c.out(0, compute(c.in(0), c.in(1))); };
+}
+
+ORTMODULE_KERNEL("ai.ortmodule", Atan2, "aten", binary_kernel<at::atan2>);
+ORTMODULE_KERNEL("ai.ortmodule", Hypot, "aten", binary_kernel<at::hypot>);
+ORTMODULE_KERNEL("ai.ortmodule", LogAddExp, "aten", binary_kernel<at::logaddexp>);
+ORTMODULE_KERNEL("ai.ortmodule", XLogY, "aten", binary_kernel<at::xlogy>);
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,133 @@
+"""Losses, and the similarities that losses are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..graph import ORTMODULE, Value
+from .formula import Formula
+from .registry import translates
+from .shape import axis_of
+
+if TYPE_CHECKING:
+    from ..converter import Converter
+
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+@translates("cross_entropy_loss")
+def cross_entropy(
+    c: Converter,
+    self: Value,
+    target: Value,
+    weight: Value | None = None,
+    reduction: int = 1,
+    ignore_index: Any = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    if target.dtype.is_floating_point or label_smoothing != 0 or self.rank < 2 or not isinstance(ignore_index, int):
+        return NotImplemented
+    return c.emit(
+        "SoftmaxCrossEntropyLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction]
+    )
+
+
+@translates("nll_loss_nd", "nll_loss", "nll_loss2d")
+def nll_loss(
+    c: Converter, self: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: Any = -100
+) -> Any:
+    if self.rank < 2 or not isinstance(ignore_index, int):
+        return NotImplemented
+    return c.emit(
+        "NegativeLogLikelihoodLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction]
+    )
+
+
+def _reduced(f: Formula, losses: Value, reduction: int) -> Value:
+    """The node's result from the loss of each element."""
+    if reduction == 0:
+        return f.c.cast(losses, f.c.dtype, f.c.name)
+    return f.result("ReduceMean" if reduction == 1 else "ReduceSum", losses, keepdims=0)
+
+
+@translates("mse_loss")
+def mse_loss(c: Converter, self: Value, target: Value, reduction: int = 1) -> Any:
+    f = Formula(c)
+    difference = f("Sub", self, target)
+    return _reduced(f, f("Mul", difference, difference), reduction)
+
+
+@translates("l1_loss")
+def l1_loss(c: Converter, self: Value, target: Value, reduction: int = 1) -> Any:
+    f = Formula(c)
+    return _reduced(f, f("Abs", f("Sub", self, target)), reduction)
+
+
+@translates("smooth_l1_loss")
+def smooth_l1_loss(c: Converter, self: Value, target: Value, reduction: int = 1, beta: float = 1.0) -> Any:
+    if beta == 0:
+        return l1_loss(c, self, target, reduction)
+    f = Formula(c, wide=True)
+    return _reduced(f, f("Div", _huber(f, self, target, beta), beta), reduction)
+
+
+@translates("huber_loss")
+def huber_loss(c: Converter, self: Value, target: Value, reduction: int = 1, delta: float = 1.0) -> Any:
+    f = Formula(c, wide=True)
+    return _reduced(f, _huber(f, self, target, delta), reduction)
+
+
+def _huber(f: Formula, x: Value, target: Value, delta: float) -> Value:
+    """With m = min(|d|, delta), a constant to the gradient: m (|d| - m / 2), a parabola that goes on as a line."""
+    size = f("Abs", f("Sub", x, target))
+    slope = f("StopGradient", f("Min", size, delta), domain=ORTMODULE)
+    return f("Mul", slope, f("Sub", size, f("Mul", slope, 0.5)))
+
+
+@translates("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    c: Converter,
+    self: Value,
+    target: Value,
+    weight: Value | None = None,
+    pos_weight: Value | None = None,
+    reduction: int = 1,
+) -> Any:
+    # log(1 + exp(x)) - t x, with log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)): exact on both sides, and its
+    # gradient at 0, where max passes one half, is that of the sigmoid.
+    f = Formula(c, wide=True)
+    above, beyond = f("Max", self, 0), f("Softplus", f("Neg", f("Abs", self)))
+    hits = f("Mul", target, self)
+    if pos_weight is not None:
+        scale = f("Add", f("Mul", f("Sub", pos_weight, 1), target), 1)
+        above, beyond, hits = f("Mul", above, scale), f("Mul", beyond, scale), f("Mul", hits, pos_weight)
+    losses = f("Add", f("Sub", above, hits), beyond)
+    return _reduced(f, losses if weight is None else f("Mul", losses, weight), reduction)
+
+
+@translates("kl_div")
+def kl_div(c: Converter, self: Value, target: Value, reduction: int = 1, *, log_target: bool = False) -> Any:
+    f = Formula(c)
+    if log_target:
+        return _reduced(f, f("Mul", f("Exp", target), f("Sub", target, self)), reduction)
+    entropy = f("XLogY", target, target, domain=ORTMODULE)
+    return _reduced(f, f("Sub", entropy, f("Mul", target, self)), reduction)
+
+
+@translates("cosine_similarity")
+def cosine_similarity(c: Converter, x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8) -> Any:
+    if not (x1.dtype.is_floating_point and x2.dtype.is_floating_point) or x1.rank != x2.rank or x1.rank == 0:
+        return NotImplemented
+    f = Formula(c)
+    axis = axis_of(dim, x1.rank)
+    if x1.shape[axis] != x2.shape[axis]:
+        return NotImplemented
+    axes = c.sizes([axis])
+    directions = []
+    for x in (x1, x2):
+        x = c.cast(x, c.dtype)
+        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        length = c.helper("ReduceL2", [x, axes], c.dtype, shape, keepdims=1)
+        # The least length replaces the value alone: the gradient is that of the length itself, as in torch.
+        directions.append(f("Div", x, f("WithValue", f("Max", length, eps), length, domain=ORTMODULE)))
+    return c.emit("ReduceSum", f("Mul", *directions), axes, keepdims=0)

@@ -1,0 +1,98 @@
+"""Operators at the points where a formula has to be chosen: kinks, ties, zeros, infinities, NaN; in all floating types.
+
+Through the engine beside eager: results and gradients, then at another size on a symbolic graph, and at size 0. Nothing
+is left to an ATen node. Not here: ordinary samples of each operator (tests/ops, tests/capture/test_operators.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ortmodule import ORTModule
+
+Function = Callable[..., torch.Tensor]
+INF, NAN = float("inf"), float("nan")
+KINKS = [-INF, -3.0, -1.0, -0.5, -0.25, -0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 25.0, INF, NAN]
+
+
+class Call(torch.nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def train(module: torch.nn.Module, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The result and the inputs' gradients of a weighted sum of it."""
+    given = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
+    result = module(*given)
+    weights = torch.linspace(0.5, 1.5, result.numel(), dtype=result.dtype).reshape(result.shape)
+    (result * weights).sum().backward()
+    return [result.detach(), *(t.grad for t in given)]
+
+
+def check(function: Function, *sets: list[torch.Tensor]) -> None:
+    """Each set of arguments in turn through one ORTModule."""
+    model, eager = ORTModule(Call(function)), Call(function)
+    for tensors in sets:
+        half = any(t.dtype in (torch.bfloat16, torch.float16) for t in tensors)
+        tolerance = dict(rtol=2e-2, atol=2e-2) if half else dict(rtol=1e-5, atol=1e-6)
+        for got, expected in zip(train(model, tensors), train(eager, tensors), strict=True):
+            torch.testing.assert_close(got, expected, equal_nan=True, **tolerance)
+    report = model.report()
+    assert report.fallback == "none" and not report.aten_nodes, report.aten_nodes
+
+
+UNARY: dict[str, Function] = {
+    "celu": lambda x: F.celu(x, 0.7),
+    "selu": F.selu,
+    "mish": F.mish,
+    "hardsigmoid": F.hardsigmoid,
+    "softshrink": F.softshrink,
+    "softshrink by a quarter": lambda x: F.softshrink(x, 0.25),
+    "hardshrink": F.hardshrink,
+    "threshold": lambda x: F.threshold(x, 0.5, -2.0),
+    "softplus": lambda x: F.softplus(x, 0.5, 1.5),
+    "remainder": lambda x: x % 0.5,
+    "remainder by a negative number": lambda x: x.remainder(-0.75),
+    "fmod": lambda x: x.fmod(0.75),
+    "lerp": lambda x: torch.lerp(x, x * x, 0.75),
+    "prelu": lambda x: F.prelu(x, x.new_full((1,), 0.25)),
+}
+BINARY: dict[str, Function] = {
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "logaddexp": torch.logaddexp,
+    "xlogy": torch.xlogy,
+    "lerp": lambda x, y: torch.lerp(x, y, y),
+    "addcmul": lambda x, y: torch.addcmul(x, y, x, value=0.5),
+    "addcdiv": lambda x, y: torch.addcdiv(x, y, x, value=0.5),
+}
+
+
+def row(points: list[float], dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(points, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str, dtype: torch.dtype) -> None:
+    points = row(KINKS, dtype)
+    check(UNARY[name], [points], [points[2:7]], [points[:0]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name: str, dtype: torch.dtype) -> None:
+    """Every pair of points: the operands broadcast."""
+    points = row(KINKS, dtype)
+    check(BINARY[name], [points[:, None], points], [points[2:7, None], points[:9]], [points[:4, None], points[:0]])
