@@ -190,7 +190,8 @@ def Mod(a, b, fmod=0):
 
 @operator
 def ScatterElements(x, i, src, axis=0, reduction=None):
-    return torch.scatter_add(x, axis, i, src) if reduction == "add" else torch.scatter(x, axis, i, src)
+    how = {"add": "sum", "max": "amax", "min": "amin"}.get(reduction or "")
+    return torch.scatter_reduce(x, axis, i, src, how) if how else torch.scatter(x, axis, i, src)
 
 
 @operator
@@ -258,11 +259,18 @@ def reduce(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return apply
 
 
+def product(x, axes, keepdims):
+    for axis in sorted(axes, reverse=True):
+        x = torch.prod(x, axis, keepdims, dtype=x.dtype)
+    return x
+
+
 for _name, _function in (
     ("Sum", lambda x, d, k: torch.sum(x, d, k, dtype=x.dtype)),
     ("Mean", torch.mean),
     ("Max", torch.amax),
     ("Min", torch.amin),
+    ("Prod", product),
     ("LogSumExp", torch.logsumexp),
     ("L1", lambda x, d, k: torch.linalg.vector_norm(x, 1, d, k)),
     ("L2", lambda x, d, k: torch.linalg.vector_norm(x, 2, d, k)),
@@ -361,6 +369,11 @@ def RMSNormalization(x, w, axis=-1, epsilon=1e-5):
 @operator
 def GroupNormalization(x, w, b, num_groups, epsilon):
     return F.group_norm(x, num_groups, w, b, epsilon)
+
+
+@operator
+def InstanceNormalization(x, w, b, epsilon):
+    return F.instance_norm(x, weight=w, bias=b, eps=epsilon)
 
 
 @operator

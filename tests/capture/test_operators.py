@@ -331,6 +331,50 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x, y: (F.mse_loss(x, y), F.mse_loss(x, y, reduction="sum"), F.mse_loss(x, y, reduction="none")),
         (r(6), r(6)),
     ),
+    "absolute error": (
+        lambda x, y: (
+            F.l1_loss(x, y),
+            F.smooth_l1_loss(x, y, beta=0.3),
+            F.smooth_l1_loss(x, y, reduction="sum", beta=0),
+            F.huber_loss(x, y, delta=0.7, reduction="none"),
+        ),
+        (r(6), r(6)),
+    ),
+    "binary cross entropy of logits": (
+        lambda x, y, w: (
+            F.binary_cross_entropy_with_logits(x, y),
+            F.binary_cross_entropy_with_logits(x, y, w.detach().exp(), reduction="sum"),
+            F.binary_cross_entropy_with_logits(x, y, pos_weight=w.detach().exp(), reduction="none"),
+        ),
+        (20 * r(3, 4), r(3, 4).sigmoid(), r(4)),
+    ),
+    "divergence": (
+        lambda x, y: (
+            F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"),
+            F.kl_div(x.log_softmax(-1), y.log_softmax(-1), reduction="sum", log_target=True),
+        ),
+        (r(3, 4), r(3, 4)),
+    ),
+    "cosine similarity": (
+        lambda x, y: (F.cosine_similarity(x, y), F.cosine_similarity(x, y[:1], -1), F.cosine_similarity(x, y, 0)),
+        (r(3, 4), r(3, 4)),
+    ),
+    "instance norm": (
+        lambda x, w, b: (F.instance_norm(x), F.instance_norm(x[..., 0], weight=w, bias=b)),
+        (r(2, 3, 4, 5), r(3), r(3)),
+    ),
+    "instance norm with statistics": (
+        lambda x, m, v: F.instance_norm(x, m.detach(), v.detach().exp(), use_input_stats=False),
+        (r(2, 3, 4), r(3), r(3)),
+    ),
+    "scatter with a reduction": (
+        lambda x, j, v: (
+            *(x.scatter_reduce(1, j, v, how) for how in ("sum", "mean", "amax", "amin")),
+            *(x.scatter_reduce(1, j, v, how, include_self=False) for how in ("sum", "mean")),
+            x.scatter_add(1, j[:2, :3], v.detach()),
+        ),
+        (r(3, 4), i(3, 4), r(3, 4)),
+    ),
     "copies": (
         lambda x, y: (
             torch.ops.aten.copy(x.detach(), y.detach()),
@@ -405,6 +449,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "normalized weight": (lambda v, g: torch._weight_norm(v, g, 2), (r(3, 4, 5), r(1, 1, 5))),
     "variance": (lambda x: (x.var(0, correction=0), x.var(dim=(0, 1), keepdim=True)), (r(3, 4),)),
+    "deviation": (
+        lambda x: (x.std(), x.std(1), x.std((0, 2), correction=0, keepdim=True), x.std(-1, False, True)),
+        (r(2, 3, 4),),
+    ),
+    "moments": (lambda x: (*torch.var_mean(x, 1), *torch.std_mean(x), *torch.std_mean(x, 0, keepdim=True)), (r(3, 4),)),
+    "deviation of halves": (lambda x: (x.std(0), *torch.var_mean(x, 1)), (r(3, 4, dtype=HALF),)),
+    "products": (lambda x, y: (x.prod(), x.prod(1), x.prod(0, keepdim=True), y.prod(1)), (r(3, 4), i(3, 4))),
     "log of sigmoid": (lambda x: F.logsigmoid(x), (r(9),)),
     "division towards zero": (lambda x, y: torch.div(x - 4, y + 1, rounding_mode="trunc"), (i(9, high=9), i(9))),
     "index add": (lambda x, j, v: (x.index_add(1, j, v), x[0].index_add(0, j, v[0])), (r(2, 4), i(3), r(2, 3))),
@@ -422,7 +473,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 LEFT_TO_ATEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "boolean mask": (lambda x: torch.where(x > 0, x, 0)[torch.tensor([True, False, True])], (r(3, 4),)),
-    "deviation": (lambda x: x.std(), (r(3, 4),)),
+    "product scattered": (lambda x, j: x.scatter_reduce(0, j, x, "prod"), (r(4), i(4))),
     "smoothed cross entropy": (lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), (r(6, 3), i(6))),
     "reflected pad": (lambda x: F.pad(x, (1, 1), mode="reflect"), (r(2, 4),)),
     "fourier": (lambda x: torch.view_as_real(torch.fft.rfft(x)).sum(), (r(8),)),

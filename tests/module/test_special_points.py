@@ -64,6 +64,9 @@ UNARY: dict[str, Function] = {
     "remainder by a negative number": lambda x: x.remainder(-0.75),
     "fmod": lambda x: x.fmod(0.75),
     "lerp": lambda x: torch.lerp(x, x * x, 0.75),
+    "deviation": lambda x: x.reshape(-1, 1).expand(-1, 3).std(1),
+    "deviation without correction": lambda x: torch.std_mean(x.unsqueeze(0), 0, correction=0)[0],
+    "product": lambda x: torch.stack([x, x + 1]).prod(0),
     "prelu": lambda x: F.prelu(x, x.new_full((1,), 0.25)),
 }
 BINARY: dict[str, Function] = {
@@ -74,6 +77,10 @@ BINARY: dict[str, Function] = {
     "logaddexp": torch.logaddexp,
     "xlogy": torch.xlogy,
     "lerp": lambda x, y: torch.lerp(x, y, y),
+    "absolute error": lambda x, y: F.l1_loss(x, y, reduction="none"),
+    "smooth absolute error": lambda x, y: F.smooth_l1_loss(x, y, reduction="none", beta=0.5),
+    "huber": lambda x, y: F.huber_loss(x, y, reduction="none", delta=2.0),
+    "divergence": lambda x, y: F.kl_div(x, y, reduction="none"),
     "addcmul": lambda x, y: torch.addcmul(x, y, x, value=0.5),
     "addcdiv": lambda x, y: torch.addcdiv(x, y, x, value=0.5),
 }
@@ -96,3 +103,44 @@ def test_binary(name: str, dtype: torch.dtype) -> None:
     """Every pair of points: the operands broadcast."""
     points = row(KINKS, dtype)
     check(BINARY[name], [points[:, None], points], [points[2:7, None], points[:9]], [points[:4, None], points[:0]])
+
+
+def test_binary_cross_entropy_of_zero_and_large_logits() -> None:
+    logits, targets = (
+        row([-90.0, -10.0, -0.0, 0.0, 1e-6, 10.0, 90.0], torch.float32),
+        row([0.0, 0.25, 1.0], torch.float32),
+    )
+    pairs = [t.flatten() for t in torch.meshgrid(logits, targets, indexing="ij")]
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy_with_logits(x, y, pos_weight=torch.tensor(3.0), reduction="none") + (
+            F.binary_cross_entropy_with_logits(x, y)
+        )
+
+    check(loss, pairs, [p[:5] for p in pairs])
+
+
+def test_a_confident_prediction_keeps_its_small_loss_and_gradient() -> None:
+    x, y = torch.tensor([-15.0, 15.0]), torch.tensor([0.0, 1.0])
+    loss = lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none")  # noqa: E731
+    got = train(ORTModule(Call(loss)), [x, y])
+    exact = torch.log1p(torch.exp(torch.tensor(-15.0, dtype=torch.float64))).float()
+    torch.testing.assert_close(got[0], exact.expand(2), rtol=1e-5, atol=0)
+
+
+def test_cosine_similarity_of_zero_vectors() -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1e-9, 0.0], [1.0, 2.0]])
+    y = torch.tensor([[1.0, 2.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    check(F.cosine_similarity, [x, y], [x[:3], y[:3]], [x[:0], y[:0]])
+
+
+@pytest.mark.parametrize(
+    "how, own",
+    [("sum", True), ("sum", False), ("mean", True), ("mean", False), ("amax", True), ("amin", True)],
+)
+def test_scatter_with_ties(how: str, own: bool) -> None:
+    x = torch.tensor([[1.0, 2.0, 3.0, 0.0], [0.0, -1.0, 2.0, 2.0]])
+    index = torch.tensor([[0, 0, 1, 1], [3, 3, 3, 0]])
+    values = torch.tensor([[1.0, 1.0, 5.0, 5.0], [2.0, 2.0, 1.0, 0.0]])
+    scatter = lambda x, i, v: x.scatter_reduce(1, i, v, how, include_self=own)  # noqa: E731
+    check(scatter, [x, index, values], [x[:1], index[:1], values[:1]], [x[:0], index[:0], values[:0]])

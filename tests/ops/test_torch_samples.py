@@ -8,7 +8,10 @@ pytest.importorskip("expecttest", reason="torch.testing's list of operators need
 
 from tests.conformance.torch_operators import operators, run
 
-NAMES = ("add", "arange", "cat", "cumsum", "einsum", "index_put", "nn.functional.conv2d", "squeeze", "take_along_dim")
+NAMES = (
+    "add", "arange", "cat", "cumsum", "einsum", "index_put", "nn.functional.conv2d", "nn.functional.cosine_similarity",
+    "scatter_reduce", "squeeze", "std", "take_along_dim",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

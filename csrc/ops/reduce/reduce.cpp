@@ -134,7 +134,23 @@ ORTMODULE_OP("ai.ortmodule", ReduceProdGrad, 1)
     .output("dX")
     .attr("noop_with_empty_axes", AttrKind::kInt)
     .infer(infer_like_second)
-    .not_differentiable();
+    .not_differentiable()
+    .body([](BodyContext& c) {
+      BodyFormula f(c);
+      NodeArg* x = c.in(1);
+      const auto over_axes = [&](const char* op, NodeArg* value) {
+        return c.emit(
+            op, {value, c.in(2)},
+            {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", c.node().get_int("noop_with_empty_axes", 0)}});
+      };
+      // The product of the others is that of all but zeros, over x where x is none, and zero beside another zero.
+      NodeArg* zero = c.emit("Equal", {x, c.scalar(0, x)});
+      NodeArg* zeros = over_axes("ReduceSum", f.cast(zero, x->type().dtype));
+      NodeArg* factors = f.where(zero, c.scalar(1, x), x);
+      NodeArg* others = f.div(over_axes("ReduceProd", factors), factors);
+      NodeArg* more = f.sub(zeros, f.cast(zero, x->type().dtype));
+      c.out(0, f.mul(c.in(0), f.where(f.greater(more, 0), c.scalar(0, x), others)));
+    });
 
 ORTMODULE_OP("", ReduceL1, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
   c.GI(0, c.emit("Mul", {c.emit("Sign", {c.I(0)}), restore_axes(c, c.GO(0))}));
