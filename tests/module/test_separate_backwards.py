@@ -170,3 +170,28 @@ def test_an_output_whose_backward_reads_nothing_may_have_any_number() -> None:
         ends = backwards(module, torch.ones(5, 4), (1, 1, 0, 0, 1))
         assert ["" if not end else AGAIN for end in ends] == ["", "", "", AGAIN, ""]
     assert_same_gradients(model, eager)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_backward_in_segments_is_one_as_well(hooked: bool) -> None:
+    """Hooks on leaves divide a large backward into a chain of nodes."""
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.towers = nn.ModuleList(
+                nn.Sequential(nn.Linear(8, 600), nn.Tanh(), nn.Linear(600, 600), nn.Linear(600, 2)) for _ in range(2)
+            )
+
+        def forward(self, x: torch.Tensor) -> Tensors:
+            return tuple(tower(x) for tower in self.towers)
+
+    model, eager = pair(Wide())
+    if hooked:
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: None)
+    for _ in range(2):
+        x = torch.randn(3, 8)
+        for module in (model, eager):
+            assert ["" if not end else AGAIN for end in backwards(module, x, (1, 1, 0, 0))] == ["", AGAIN, "", AGAIN]
+        assert_same_gradients(model, eager)
