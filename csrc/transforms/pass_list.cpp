@@ -24,6 +24,7 @@ constexpr Item kPasses[] = {
     {make_fuse_vocabulary_loss, PassLevel::kExtended, kForwardOnly},
     {make_fuse_stack, PassLevel::kBasic, kForwardOnly},
     {make_accumulate_gradients, PassLevel::kExtended, kJointOnly},
+    {make_transpose_before_concat, PassLevel::kBasic, kJointOnly},
     {make_decompose_attention, PassLevel::kRequired, kForwardOnly},
     {make_dead_node_elimination, PassLevel::kBasic, kBothStages},
 };

@@ -18,5 +18,6 @@ std::unique_ptr<GraphTransformer> make_padding_removal();
 std::unique_ptr<GraphTransformer> make_fuse_vocabulary_loss();
 std::unique_ptr<GraphTransformer> make_fuse_stack();
 std::unique_ptr<GraphTransformer> make_accumulate_gradients();
+std::unique_ptr<GraphTransformer> make_transpose_before_concat();
 
 }  // namespace ortmodule

@@ -50,6 +50,12 @@ bool repeatable(const Node& node) {
   return true;
 }
 
+// The narrow copy that autocast makes of a weight, or of a batch: one per step, as PyTorch makes it. A second one would
+// read the wide original again, in which a write through `.data` since forward cannot be seen.
+bool is_autocast_copy(const Node& node) {
+  return node.metadata().contains("autocast") && node.input(0)->is_graph_input();
+}
+
 std::optional<RecomputeForm> form_of(const NodeArg& value) {
   const Node& node = *value.producer();
   const RecomputeFormFn form = RecomputeFacts::instance().form(node);
@@ -171,8 +177,9 @@ class Cut {
     ValueSet kept;
     double time = 0;  // of what is computed again
   };
-  // The values to keep when a byte moved costs `weight` bytes kept; contractions are repeated only where asked for.
-  Solution solve(double weight, bool contractions) {
+  // The values to keep when a byte moved costs `weight` bytes kept; contractions and copies of weights are repeated
+  // only where asked for.
+  Solution solve(double weight, bool everything) {
     MaxFlow flow(2);
     std::vector<size_t> vertex(graph_.value_id_bound(), 0);  // on the sink's side: available in backward
     const auto vertex_of = [&](const NodeArg* value) {
@@ -197,7 +204,8 @@ class Cut {
       if (node.phase() != Phase::kForward) return;
       const double dearer = weight * costs_.dearer(position++);
       const size_t again = flow.add_vertex();
-      const bool may = repeatable(node) && (contractions || !RecomputeFacts::instance().flops(node));
+      const bool dear = RecomputeFacts::instance().flops(node) || is_autocast_copy(node);
+      const bool may = repeatable(node) && (everything || !dear);
       const double time = costs_.time(node);
       flow.add_edge(kSource, again, may ? time * dearer : MaxFlow::kUnbounded);
       times.emplace_back(again, time);

@@ -11,8 +11,8 @@
 // Time is counted in bytes moved: a streaming kernel costs what it reads and writes, four times that where it is not
 // cheap (exponentials) and its operator says no other number, a contraction its operations over the operations per byte
 // of common machines. Without a budget contractions are never repeated (their rates differ too much to call any of them
-// nearly free), and the weight is as low as a small share of the step's time allows.
-// Not here: the order and memory of steps (plan/).
+// nearly free), nor are autocast's copies of graph inputs, and the weight is as low as a small share of the step's time
+// allows. Not here: the order and memory of steps (plan/).
 #pragma once
 
 #include <optional>

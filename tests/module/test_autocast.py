@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn as nn
 
+import ortmodule
 from tests import zoo
 from tests.support import Lambda, assert_same_gradients, exports, mlp, pair
 
@@ -55,6 +56,26 @@ def test_backward_outside_the_block_is_the_usual_way() -> None:
             loss = module(torch.ones(5, 4)).float().square().mean()
         loss.backward()
     assert_same_gradients(model, eager, rtol=2e-2, atol=1e-3)
+
+
+def test_backward_multiplies_by_the_copies_that_forward_made() -> None:
+    model, eager = pair(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)))
+    x = torch.randn(8, 64)
+    for module in (model, eager):
+        with autocast():
+            loss = module(x).float().square().mean()
+        module[2].weight.data.mul_(3)
+        loss.backward()
+    assert_same_gradients(model, eager, rtol=2e-2, atol=1e-3)
+
+
+def test_a_step_makes_one_copy_of_each_weight() -> None:
+    model, _ = pair(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)))
+    x = torch.randn(8, 64, requires_grad=True)
+    with ortmodule.profile(model) as times, autocast():
+        model(x).float().square().mean().backward()
+    copies = [n for n in times.nodes if n.op == "Cast" and n.phase == "backward" and "again" in n.name]
+    assert not copies
 
 
 def test_a_disabled_block_inside_stays_in_float32() -> None:
