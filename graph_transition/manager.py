@@ -28,7 +28,7 @@ from ..capture.compat import is_undecided
 from ..capture.graph import run_device
 from ..capture.reads import holder_of, holds
 from ..capture.settings import answers
-from ..errors import CaptureError, ORTModuleError
+from ..errors import CaptureError, ChangedValueError, ORTModuleError
 from ..node_dump import NodeDump
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
@@ -302,16 +302,16 @@ class GraphTransitionManager:
                 for read in changed:
                     read.restore()
             if changed:
-                names_changed = ", ".join(read.text for read in changed)
-                raise CaptureError(f"the forward changes Python values, which a graph cannot repeat: {names_changed}")
+                names = ", ".join(read.text for read in changed)
+                raise ChangedValueError(f"the forward changes Python values, which a graph cannot repeat: {names}")
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
-            names_changed = ", ".join(captured.changed_attributes)
-            raise CaptureError(f"the forward changes Python attributes, which a graph cannot repeat: {names_changed}")
+            names = ", ".join(captured.changed_attributes)
+            raise ChangedValueError(f"the forward changes Python attributes, which a graph cannot repeat: {names}")
         if self._disk and key and found is None:
             self._disk.store(key, captured, dynamic)
-        names = dict(captured.user_inputs)
-        axes = tuple(f"{names.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
+        inputs = dict(captured.user_inputs)
+        axes = tuple(f"{inputs.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
         self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized), found is not None))
         _LOGGER.info("export %d of %s: %s (%.2f s)", len(self.exports), type(self._module).__name__, reason, seconds)
         graph = _Graph(captured, self._module, leaves, frozenset(dynamic), key if found else None, scope)

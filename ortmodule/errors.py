@@ -37,6 +37,10 @@ class CaptureError(ORTModuleError):
         self.differentiates = differentiates
 
 
+class ChangedValueError(CaptureError):
+    """The forward changes a Python value that a graph would bake in. A later call may find that it stays now."""
+
+
 class InvalidGraphError(ORTModuleError):
     """A graph or an ONNX file breaks a rule of the format: a cycle, a missing value, a wrong type, truncated bytes."""
 

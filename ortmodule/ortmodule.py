@@ -20,7 +20,7 @@ from . import _C
 from .capture.compat import LOCK as CAPTURE_LOCK
 from .capture.compat import captured_elsewhere
 from .eager_calls import stays_eager
-from .errors import InvalidArgumentError, ORTModuleError
+from .errors import ChangedValueError, InvalidArgumentError, ORTModuleError
 from .extending import load_libraries
 from .graph_transition import GraphTransitionManager, NoLossError, is_unexpected
 from .graph_transition.higher_order import REASON
@@ -33,7 +33,9 @@ __all__ = ["ORTModule", "release_memory"]
 
 _LOGGER = logging.getLogger("ortmodule")
 # Everything else of the public surface is looked up on the wrapped module.
-_OWN = frozenset({"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_partial", "_whole"})
+_OWN = frozenset(
+    {"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_unsettled", "_partial", "_whole"}
+)
 # Set on the wrapper itself: `forward` may be replaced by a function that calls the one before (Accelerate does, and
 # keeps that one as `_original_forward`); on the wrapped module it would call itself.
 _OWN_FORWARD = frozenset({"forward", "_original_forward"})
@@ -128,6 +130,8 @@ def _found_forward(self: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any
         raise
     except (ORTModuleError, TypeError) as error:
         return self._fall_back(error, args, kwargs)
+    if self._unsettled:
+        self._fallback_reasons.pop(self._call_kind(args, kwargs), None)
     return transition.run(leaves)
 
 
@@ -166,6 +170,8 @@ class ORTModule(nn.Module):
         self._debug_options = debug_options or DebugOptions()
         load_libraries(self._options.custom_op_libraries)
         self._fallback_reasons: dict[Any, str] = {}
+        # Kinds of calls whose forward changed a Python value, as on a first call it may; whether to try once more.
+        self._unsettled: dict[Any, bool] = {}
         self._partial: PartialFallback | None = None
         self._whole = False  # whether a fallback leaves no part to the engine
         _LOGGER.setLevel(self._debug_options.log_level.logging_level)
@@ -182,7 +188,10 @@ class ORTModule(nn.Module):
             self._whole, self._partial = True, None
         result = self._run_parts(args, kwargs)  # a call that is wrong in itself raises here, and changes nothing
         said = bool(self._fallback_reasons)
-        self._fallback_reasons[self._call_kind(args, kwargs)] = str(error)
+        kind = self._call_kind(args, kwargs)
+        self._fallback_reasons[kind] = str(error)
+        if isinstance(error, ChangedValueError):
+            self._unsettled[kind] = kind not in self._unsettled
         if said:
             return result
         name, parts = type(self._original).__name__, len(list(self._parts.session_reports()))
@@ -197,8 +206,10 @@ class ORTModule(nn.Module):
 
     def _failed_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         # Kinds of calls (sizes do not count) are tried once each, up to a limit: an attempt costs a second.
-        reasons = self._fallback_reasons
-        return len(reasons) >= _CAPTURE_ATTEMPTS or self._call_kind(args, kwargs) in reasons
+        kind, reasons = self._call_kind(args, kwargs), self._fallback_reasons
+        if self._unsettled.get(kind):
+            return False
+        return len(reasons) >= _CAPTURE_ATTEMPTS or kind in reasons
 
     def _call_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

@@ -108,3 +108,36 @@ def test_a_forward_that_collects_python_values_runs_in_pytorch_and_collects_real
             model(torch.ones(2, 4)).sum().backward()
     assert len(module.history) == 3
     assert all(type(h) is torch.Tensor and torch.equal(h, module.history[0]) for h in module.history)
+
+
+class Switching(torch.nn.Module):
+    """A forward that changes one of its settings, or counts; `changes`: at how many calls."""
+
+    def __init__(self, changes: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.changes, self.kind = torch.nn.Linear(4, 4), changes, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind < self.changes:
+            self.kind += 1
+        return self.linear(x) * (self.kind + 1)
+
+
+@pytest.mark.parametrize(("changes", "attempts", "fallback"), [(1, 2, "none"), (9, 2, "whole")])
+def test_a_value_that_settles_after_the_first_call_is_tried_once_more(
+    changes: int, attempts: int, fallback: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortmodule.graph_transition import manager
+
+    calls = []
+    capture = manager.capture
+    monkeypatch.setattr(manager, "capture", lambda *args, **kwargs: (calls.append(1), capture(*args, **kwargs))[1])
+    model, eager = ORTModule(Switching(changes)), Switching(changes)
+    with pytest.warns(UserWarning, match="changes Python attributes") as caught:
+        for rows in (2, 2, 3, 2):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(model(x), eager(x))
+    assert len([w for w in caught if "ORTModule" in str(w.message)]) == 1
+    assert len(calls) == (attempts + 1 if fallback == "none" else attempts), "the third size makes a graph of any size"
+    assert model.report().fallback == fallback
