@@ -115,12 +115,21 @@ void conv(KernelContext& c, const ConvAttributes& declared) {
   run(at::constant_pad_nd(x, aten_pads(a, false)), zeros(rank), a);
 }
 
+// The same of a transposed convolution's.
+c10::DimVector transposed_sizes(const at::Tensor& x, const at::Tensor& w, c10::IntArrayRef padding,
+                                const ConvAttributes& a) {
+  c10::DimVector out{x.size(0), w.size(1) * a.group};
+  for (size_t i = 0; i < spatial_rank(x); ++i) {
+    const auto axis = static_cast<int64_t>(i) + 2;
+    out.push_back((x.size(axis) - 1) * a.strides[i] + a.output_padding[i] + a.extent(i, w.size(axis)) - 2 * padding[i]);
+  }
+  return out;
+}
+
 // oneDNN answers a gradient of other sizes than the result's with an error of its own.
-void check_gradient(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, const std::vector<int64_t>& padding,
-                    const ConvAttributes& a) {
-  ORTMODULE_CHECK(dy.dim() == x.dim() && dy.sizes() == result_sizes(x, w, padding, a), kRuntime,
-                  "[Conv] the gradient of shape ", dy.sizes(), " does not fit X of shape ", x.sizes(),
-                  " (padded) and W of shape ", w.sizes());
+void check_gradient(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, c10::IntArrayRef result) {
+  ORTMODULE_CHECK(dy.sizes() == result, kRuntime, "[Conv] the gradient of shape ", dy.sizes(),
+                  " does not fit X of shape ", x.sizes(), " (padded) and W of shape ", w.sizes());
 }
 
 void conv_grad(KernelContext& c, const ConvAttributes& declared) {
@@ -131,7 +140,7 @@ void conv_grad(KernelContext& c, const ConvAttributes& declared) {
   const bool symmetric = a.symmetric();
   const at::Tensor input = symmetric ? x : at::constant_pad_nd(x, aten_pads(a, false));
   const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(rank);
-  check_gradient(dy, input, w, padding, a);
+  check_gradient(dy, input, w, result_sizes(input, w, padding, a));
   const int64_t bias_sizes[] = {dy.size(1)};
   const std::array<bool, 3> wants{c.wants(0), c.wants(1), c.wants(2)};
   const auto direct = [&] {
@@ -166,10 +175,12 @@ void conv_transpose_grad(KernelContext& c, const ConvAttributes& declared) {
   const ConvAttributes a = transpose_attributes(declared, x, w);
   const bool symmetric = a.symmetric();
   const at::Tensor dy = symmetric ? c.in(0) : at::constant_pad_nd(c.in(0), aten_pads(a, false));
+  const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(spatial_rank(x));
+  check_gradient(dy, x, w, transposed_sizes(x, w, padding, a));
   const int64_t bias_sizes[] = {dy.size(1)};
-  auto [dx, dw, db] = at::convolution_backward(dy, x, w, at::OptionalIntArrayRef(bias_sizes), a.strides,
-                                               symmetric ? begins(a).vec() : zeros(spatial_rank(x)), a.dilations, true,
-                                               a.output_padding, a.group, {c.wants(0), c.wants(1), c.wants(2)});
+  auto [dx, dw, db] =
+      at::convolution_backward(dy, x, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding, a.dilations, true,
+                               a.output_padding, a.group, {c.wants(0), c.wants(1), c.wants(2)});
   c.out(0, std::move(dx));
   c.out(1, std::move(dw));
   c.out(2, std::move(db));
