@@ -10,6 +10,16 @@
 #include "ops/registry_lock.h"
 
 namespace ortmodule {
+namespace {
+
+bool is_empty_list(const AttributeValue& value) {
+  const auto* ints = std::get_if<std::vector<int64_t>>(&value);
+  const auto* floats = std::get_if<std::vector<double>>(&value);
+  const auto* strings = std::get_if<std::vector<std::string>>(&value);
+  return (ints && ints->empty()) || (floats && floats->empty()) || (strings && strings->empty());
+}
+
+}  // namespace
 
 OpRecord& OpRecord::input(const std::string& name, Presence presence) {
   inputs_.push_back({name, presence, false, FormalInput::Gradient::kUndeclared});
@@ -141,9 +151,8 @@ void OpRecord::check_node(const Node& node) const {
     ORTMODULE_CHECK_GRAPH(value || !f.required, "[", name_, "] the attribute '", f.name, "' is missing (",
                           node.describe(), ")");
     if (!value) continue;
-    const bool empty_list =
-        (f.kind == AttrKind::kInts || f.kind == AttrKind::kFloats || f.kind == AttrKind::kStrings) &&
-        value->index() >= 3 && value->index() <= 5;
+    const bool list = f.kind == AttrKind::kInts || f.kind == AttrKind::kFloats || f.kind == AttrKind::kStrings;
+    const bool empty_list = list && is_empty_list(*value);  // which may come without its kind
     ORTMODULE_CHECK_GRAPH(static_cast<size_t>(f.kind) == value->index() || empty_list, "[", name_, "] the attribute '",
                           f.name, "' is of kind ", attribute_kind(*value), " (", node.describe(), ")");
   }

@@ -71,9 +71,10 @@ ORTMODULE_OP("", Constant, 1)
         c.out(0, value->dtype, Shape(value->dims.begin(), value->dims.end()));
       else if (node.find_attribute("value_float"))
         c.out(0, DType::kFloat, Shape{});
-      else if (const AttributeValue* floats = node.find_attribute("value_floats"))
-        c.out(0, DType::kFloat, length(std::get<std::vector<double>>(*floats).size()));
-      else if (node.find_attribute("value_int"))
+      else if (const AttributeValue* given = node.find_attribute("value_floats")) {
+        const auto* floats = std::get_if<std::vector<double>>(given);
+        c.out(0, DType::kFloat, length(floats ? floats->size() : 0));
+      } else if (node.find_attribute("value_int"))
         c.out(0, DType::kInt64, Shape{});
       else if (node.find_attribute("value_ints"))
         c.out(0, DType::kInt64, length(node.get_ints("value_ints").size()));

@@ -69,8 +69,10 @@ ORTMODULE_KERNEL("", Range, "aten", [](const Node& node) -> Kernel {
 at::Tensor constant_tensor(const Node& node) {
   if (const AttributeValue* value = node.find_attribute("value")) return tensor_from(std::get<TensorData>(*value));
   if (node.find_attribute("value_float")) return at::full({}, node.get_float("value_float", 0), at::kFloat);
-  if (const AttributeValue* floats = node.find_attribute("value_floats"))
-    return at::tensor(std::get<std::vector<double>>(*floats), at::TensorOptions(at::kFloat));
+  if (const AttributeValue* value = node.find_attribute("value_floats")) {
+    const auto* floats = std::get_if<std::vector<double>>(value);
+    return floats ? at::tensor(*floats, at::TensorOptions(at::kFloat)) : at::empty({0}, at::kFloat);
+  }
   if (node.find_attribute("value_int")) return at::full({}, node.get_int("value_int", 0), at::kLong);
   return at::tensor(node.get_ints("value_ints"), at::TensorOptions(at::kLong));
 }

@@ -58,7 +58,8 @@ struct TfIdf {
                           " to ", longest, " items with ", skips, " skips (", where, ")");
     truncates = mode == "IDF";
     weighs = mode != "TF";
-    if (const AttributeValue* value = node.find_attribute("weights")) weights = std::get<std::vector<double>>(*value);
+    const AttributeValue* value = node.find_attribute("weights");
+    if (const auto* list = value ? std::get_if<std::vector<double>>(value) : nullptr) weights = *list;
     for (int64_t i : indexes) {
       ORTMODULE_CHECK_GRAPH(i >= 0 && i < (int64_t{1} << 31), "[TfIdfVectorizer] an n-gram index of ", i, " (", where,
                             ")");
