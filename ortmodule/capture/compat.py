@@ -348,10 +348,12 @@ def _questions(branches: Branches | None) -> list[tuple[Any, str, Callable[[Any]
                 if known is None:
                     raise
                 answer = sympy.sympify(known)
-                # What else is decided about these numbers must agree with it.
-                truth = expression if known else sympy.Not(expression)
-                fact = truth if isinstance(known, bool) else sympy.Eq(expression, answer)
-                self.guard_or_defer_runtime_assert(fact, "a branch on data")
+                # What else is decided about these numbers must agree with it. Torch 2.11 keeps no fact about floating
+                # numbers alone: each further question about them is answered from the same data.
+                if any(symbol.is_integer for symbol in expression.free_symbols):
+                    truth = expression if known else sympy.Not(expression)
+                    fact = truth if isinstance(known, bool) else sympy.Eq(expression, answer)
+                    self.guard_or_defer_runtime_assert(fact, "a branch on data")
                 return answer
 
         return evaluate

@@ -40,7 +40,11 @@ __all__ = ["conditions", "free_sizes", "refuse_written_copies"]
 _ATEN = torch.ops.aten
 # Operators whose C++ asks whether a size is 1 only to choose between ways to the same values.
 _SAME_VALUES = frozenset(
-    getattr(_ATEN, name).default for name in ("cosine_similarity", "einsum", "matmul", "outer", "reshape", "tensordot")
+    getattr(_ATEN, name).default
+    for name in (
+        *("cosine_similarity", "einsum", "matmul", "outer", "reshape", "tensordot"),
+        "scaled_dot_product_attention",  # torch 2.11
+    )
 )
 _SQUEEZES = (_ATEN.squeeze, _ATEN.squeeze_copy)
 _MARK = "copied_for_any_size"
