@@ -164,14 +164,18 @@ def registered(m: Lambda, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:Lambda runs in PyTorch")
-@pytest.mark.parametrize("forward", [longer, registered])
-def test_a_buffer_that_gets_another_shape_or_is_new_is_left_to_pytorch(forward: Any) -> None:
+@pytest.mark.parametrize(("forward", "fallback"), [(longer, "whole"), (registered, "none")])
+def test_a_buffer_that_gets_another_shape_is_left_to_pytorch_and_a_new_one_its_first_call(
+    forward: Any, fallback: str
+) -> None:
     model, eager = pair(Lambda(forward), fallback="eager")
-    for _ in range(3):
+    for call in range(3):
         x = torch.randn(2, 4)
         torch.testing.assert_close(model(x), eager(x))
         assert_same_buffers(model, eager)
-    assert "cannot repeat" in str(model.report().fallback_reason)
+        report = model.report()
+        assert report.fallback == (fallback if call else "whole")
+        assert report.fallback == "none" or "cannot repeat" in str(report.fallback_reason)
 
 
 def test_a_replaced_buffer_is_used_and_written() -> None:
