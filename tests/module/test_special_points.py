@@ -120,6 +120,17 @@ def test_binary_cross_entropy_of_zero_and_large_logits() -> None:
     check(loss, pairs, [p[:5] for p in pairs])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_binary_cross_entropy_where_it_is_no_number(weighted: bool, dtype: torch.dtype) -> None:
+    """Which infinities and NaN the loss and both gradients have."""
+    logits = row([INF, -INF, NAN, 1e37, -1e37, 0.0, 100.0, -100.0], dtype)
+    pairs = [t.flatten() for t in torch.meshgrid(logits, row([0.0, 1.0, 0.25], dtype), indexing="ij")]
+    weight = row([0.5], dtype) if weighted else None
+    loss = lambda x, y: F.binary_cross_entropy_with_logits(x, y, pos_weight=weight, reduction="none")  # noqa: E731
+    check(loss, pairs, [p[:5] for p in pairs], [p[:0] for p in pairs])
+
+
 def test_a_confident_prediction_keeps_its_small_loss_and_gradient() -> None:
     x, y = torch.tensor([-15.0, 15.0]), torch.tensor([0.0, 1.0])
     loss = lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none")  # noqa: E731

@@ -93,16 +93,28 @@ def binary_cross_entropy_with_logits(
     pos_weight: Value | None = None,
     reduction: int = 1,
 ) -> Any:
-    # log(1 + exp(x)) - t x, with log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)): exact on both sides, and its
-    # gradient at 0, where max passes one half, is that of the sigmoid.
+    # (1 - t) x - log sigmoid(x), as torch has it to the last infinity, with log sigmoid(x) = min(x, 0) - log(1 +
+    # exp(-|x|)) from left to right, which keeps a small loss exact. The gradients of that would cancel themselves out
+    # and are written down: sigmoid(x) - t and -x.
     f = Formula(c, wide=True)
-    above, beyond = f("Max", self, 0), f("Softplus", f("Neg", f("Abs", self)))
-    hits = f("Mul", target, self)
+    x, t = c.cast(self, f.dtype), c.cast(target, f.dtype)
+    below, beyond = f("Min", x, 0), f("Softplus", f("Neg", f("Abs", x)))
+    slope, hits, by_target = f("Sigmoid", x), t, f("Neg", x)
     if pos_weight is not None:
-        scale = f("Add", f("Mul", f("Sub", pos_weight, 1), target), 1)
-        above, beyond, hits = f("Mul", above, scale), f("Mul", beyond, scale), f("Mul", hits, pos_weight)
-    losses = f("Add", f("Sub", above, hits), beyond)
+        hits = f("Mul", pos_weight, t)
+        slope = f("Mul", f("Sub", f("Add", hits, 1), t), slope)
+        by_target = f("Sub", f("Sub", f("Min", by_target, 0), beyond), f("Mul", pos_weight, f("Sub", below, beyond)))
+        scale = f("Add", f("Mul", f("Sub", pos_weight, 1), t), 1)
+        below, beyond = f("Mul", scale, below), f("Mul", scale, beyond)
+    value = f("Add", f("Sub", f("Mul", f("Sub", 1, t), x), below), beyond)
+    tangent = f("Add", _times(f, x, f("Sub", slope, hits)), _times(f, t, by_target))
+    losses = f("WithValue", value, tangent, domain=ORTMODULE)
     return _reduced(f, losses if weight is None else f("Mul", losses, weight), reduction)
+
+
+def _times(f: Formula, x: Value, slope: Value) -> Value:
+    """What has the gradient `slope` at x; its value is of no use."""
+    return f("Mul", x, f("StopGradient", slope, domain=ORTMODULE))
 
 
 @translates("kl_div")
