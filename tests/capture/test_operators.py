@@ -376,6 +376,18 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         ),
         (r(3, 8), r(8), r(3, 1)),
     ),
+    "linspace": (
+        lambda x: (x + torch.linspace(0.1, 1, 4), x.double() * torch.linspace(-1, 1, 1, dtype=torch.float64)),
+        (r(4),),
+    ),
+    "scaled product and sum": (
+        lambda x, a, y: (torch.addmm(x, a, y, beta=0.3, alpha=2), torch.addmm(x[0], a, y, alpha=-0.7)),
+        (r(3, 5), r(3, 4), r(4, 5)),
+    ),
+    "scaled product and sum in half": (
+        lambda x, a, y: torch.addmm(x, a, y, beta=0.3, alpha=0.7),
+        (r(3, 5, dtype=HALF), r(3, 4, dtype=HALF), r(4, 5, dtype=HALF)),
+    ),
     "divergence": (
         lambda x, y: (
             F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"),
@@ -506,7 +518,7 @@ LEFT_TO_ATEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "fourier": (lambda x: torch.view_as_real(torch.fft.rfft(x)).sum(), (r(8),)),
     "complex numbers": (lambda x: torch.view_as_real(torch.exp(1j * x) * (2 - 1j) + 0.5j), (r(8),)),
     "interpolate by a third": (lambda x: F.interpolate(x, scale_factor=3.0, mode="nearest"), (r(1, 2, 3, 3),)),
-    "linspace": (lambda x: x + torch.linspace(0, 1, 4), (r(4),)),
+    "linspace of half": (lambda x: x + torch.linspace(0, 1, 4, dtype=HALF), (r(4),)),
     "half range": (lambda x: x + torch.arange(4, dtype=HALF), (r(4, dtype=HALF),)),
     "scalar first": (lambda x: torch.heaviside(x.detach(), torch.tensor(0.5)), (r(4),)),
 }
