@@ -64,7 +64,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..errors import CaptureError
-from . import equivalents, library, sequences  # noqa: F401  library defines the operators that the patches emit
+from . import composites, equivalents, library, sequences  # noqa: F401  library defines the operators that the patches emit
 from .function_call import FunctionCall, call_function_class, tracing
 from .raises import truth_that_goes_on
 from .reads import AttributeReads, recorded_reads
@@ -263,6 +263,7 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     table.append((torch_vmap_items, "mod_index", lambda original: torch.ops.aten.index))
     table.append((torch, "cond", lambda original: _cond))
     table += equivalents.patches()
+    table.append((proxy_tensor, "maybe_handle_decomp", _taken_apart))
     table += [
         (torch._VF, name, functools.partial(_recurrent, name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     ]
@@ -274,6 +275,16 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (torch.autograd, "backward"),
     ]  # fmt: skip
     return table + [(owner, name, functools.partial(_refused, name)) for owner, name in refused]
+
+
+def _taken_apart(original: Any) -> Any:
+    def handle(mode: Any, operator: Any, args: Any, kwargs: Any) -> Any:
+        if not composites.is_taken_apart(operator):
+            return original(mode, operator, args, kwargs)
+        with mode:
+            return operator.decompose(*args, **kwargs)
+
+    return handle
 
 
 def _but_torch_lines(original: Any) -> Any:
