@@ -4,7 +4,7 @@ A trace keeps what torch composes of other operators whole, so that a translator
 listed here have no translator: their parts have one, and the parts are what eager runs and differentiates. Listed are
 those whose composition keeps sizes symbolic and looks at no element.
 
-Not here: when a trace asks (compat.py).
+Not here: when a trace asks (patches.py).
 """
 
 from __future__ import annotations
