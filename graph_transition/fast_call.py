@@ -14,8 +14,8 @@ from .signature import global_hook_tables, hook_tables
 
 if TYPE_CHECKING:
     from ..capture import OutputRef
-    from .manager import Transition
     from .scope import ScopeRead
+    from .transition import Transition
 
 __all__ = ["make_fast_call"]
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UnsupportedError
 from .info import PostExportProcessedModelInfo
-from .signature import CallSignature, module_state
+from .signature import Call, module_state
 
 __all__ = ["REASON", "HigherOrder"]
 
@@ -34,9 +34,7 @@ class HigherOrder:
     Args:
         module: the wrapped module.
         info: the session's.
-        signature: of the calls that the session is for.
-        spec: pytree spec of (args, kwargs).
-        leaves: a call's flat leaves; of those only the Python values are kept.
+        call: one that the session is for; of its leaves only the Python values are kept.
         asked: called when a second derivative is asked for.
     """
 
@@ -44,13 +42,11 @@ class HigherOrder:
         self,
         module: torch.nn.Module,
         info: PostExportProcessedModelInfo,
-        signature: CallSignature,
-        spec: pytree.TreeSpec,
-        leaves: Sequence[Any],
+        call: Call,
         asked: Callable[[], None],
     ) -> None:
-        self._module, self._signature, self._spec, self._asked = module, signature, spec, asked
-        self._values = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._module, self._signature, self._spec, self._asked = module, call.signature, call.spec, asked
+        self._values = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
         self._places = [info.data_accessor[name] for name in info.onnx_graph_input_names_user_defined]
         self._wanted = [info.data_accessor.get(name, name) for name in info.onnx_graph_input_names_require_grad]
         self._outputs = [ref.name if ref.kind == "tensor" else None for ref in info.captured.outputs]

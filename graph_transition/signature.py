@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from ..capture import flatten_call
 from ..errors import CaptureError
 
-__all__ = ["CallSignature", "flatten_call", "global_hook_tables", "hook_tables", "signature_of"]
+__all__ = ["Call", "CallSignature", "flatten_call", "global_hook_tables", "hook_tables", "signature_of"]
 
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout,
@@ -83,6 +83,40 @@ class CallSignature:
         if self.default_dtype != other.default_dtype:
             out.append(f"the default dtype changed from {other.default_dtype} to {self.default_dtype}")
         return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a module, as it was written and taken apart.
+
+    Attributes:
+        args, kwargs: what the caller wrote.
+        leaves: the flat leaves of (args, kwargs).
+        spec: their pytree spec.
+        signature: the call's.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+    signature: CallSignature
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any], module: torch.nn.Module) -> Call:
+        """Takes a call of `module` apart. Raises CaptureError for an argument that has no signature."""
+        leaves, spec = flatten_call(args, kwargs)
+        return cls(args, kwargs, leaves, spec, signature_of(leaves, spec, module))
+
+    def with_leaves(self, leaves: list[Any]) -> Call:
+        """The same call with other leaves."""
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return dataclasses.replace(self, args=args, kwargs=kwargs, leaves=leaves)
+
+    @property
+    def wanting(self) -> tuple[bool, ...]:
+        """Per leaf whether it is a tensor that wants a gradient."""
+        return tuple(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in self.leaves)
 
 
 def _is_number(leaf: tuple[Any, ...]) -> bool:

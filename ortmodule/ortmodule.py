@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from . import _C
-from .capture.compat import LOCK as CAPTURE_LOCK
-from .capture.compat import captured_elsewhere
+from .capture.patches import LOCK as CAPTURE_LOCK
+from .capture.patches import captured_elsewhere
 from .eager_calls import stays_eager
 from .errors import ChangedValueError, InvalidArgumentError, ORTModuleError
 from .extending import load_libraries

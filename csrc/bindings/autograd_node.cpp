@@ -35,12 +35,17 @@ auto make_node(Args&&... args) {
 
 using ModulePtr = decltype(make_node<NodePtr>(std::shared_ptr<StepBackward>(), std::vector<size_t>(), size_t{}, true));
 
-// Whether anybody but the engine waits for this leaf's gradient. Another holder of the accumulator is another path to
-// the leaf, which waits for our edge, or somebody who may hook it; `holders`: how many it has of us.
+// Another holder of the accumulator is another path to the leaf, which waits for our edge, or somebody who may hook it;
+// `holders`: how many it has of us.
+bool has_other_holder(const Edge& edge, size_t holders) {
+  return static_cast<size_t>(edge.function.use_count()) > holders;
+}
+
+// Whether anybody but the engine waits for this leaf's gradient.
 bool is_watched(const Edge& edge, const AutogradMeta& leaf, size_t holders) {
   auto& accumulator = *edge.function;
-  return static_cast<size_t>(edge.function.use_count()) > holders || !accumulator.pre_hooks().empty() ||
-         !accumulator.post_hooks().empty() || !leaf.hooks_.empty() || leaf.post_acc_grad_hooks_;
+  return has_other_holder(edge, holders) || !accumulator.pre_hooks().empty() || !accumulator.post_hooks().empty() ||
+         !leaf.hooks_.empty() || leaf.post_acc_grad_hooks_;
 }
 
 // Whether the leaf's gradient is to be of another type than the leaf.
@@ -51,11 +56,12 @@ bool wants_other_type(const at::Tensor& leaf, const Meta& meta) {
   return leaf.grad_dtype() != leaf.scalar_type();
 }
 
-struct RestoreEdges : torch::autograd::FunctionPostHook {
-  explicit RestoreEdges(ModuleBackward* node) : node(node) {}
+struct CutEdges : torch::autograd::FunctionPostHook {
+  explicit CutEdges(ModuleBackward* node) : node(node) {}
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
     node->restore_edges();
-    return outputs;
+    if (outputs.size() <= node->shown()) return outputs;
+    return {outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(node->shown())};
   }
   ModuleBackward* node;  // owns this hook
 };
@@ -72,6 +78,35 @@ void ModuleBackward::restore_edges() {
   hidden_edges_.clear();
 }
 
+variable_list ModuleBackward::without_empty(variable_list results) {
+  std::vector<size_t> order, cut;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const bool empty = i < count_ && !results[i].defined() && leaves_[i] && next_edge(i).is_valid();
+    (empty && !has_other_holder(next_edge(i), holders(i)) ? cut : order).push_back(i);
+  }
+  if (cut.empty()) return results;
+  shown_ = order.size();
+  order.insert(order.end(), cut.begin(), cut.end());
+  edge_list edges;
+  variable_list ordered;
+  for (size_t i : order) {
+    edges.push_back(std::move(next_edges()[i]));
+    ordered.push_back(std::move(results[i]));
+  }
+  next_edges() = std::move(edges);
+  order_ = std::move(order);
+  return ordered;
+}
+
+void ModuleBackward::put_in_order() {
+  shown_ = SIZE_MAX;
+  if (order_.empty()) return;
+  edge_list edges(order_.size());
+  for (size_t i = 0; i < order_.size(); ++i) edges[order_[i]] = std::move(next_edges()[i]);
+  next_edges() = std::move(edges);
+  order_.clear();
+}
+
 void ModuleBackward::release_variables() {
   if (!first_) return;
   const std::lock_guard<std::mutex> lock(step_->mutex);
@@ -84,8 +119,7 @@ at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
   if (!leaves_[edge]) return nullptr;
   const at::Tensor& leaf = *leaves_[edge];
   AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
-  if (!meta || is_watched(next_edge(edge), *meta, (*kept_)[gradient_of(edge)] ? 2 : 1) || wants_other_type(leaf, *meta))
-    return nullptr;
+  if (!meta || is_watched(next_edge(edge), *meta, holders(edge)) || wants_other_type(leaf, *meta)) return nullptr;
   at::Tensor& existing = meta->grad_;
   const bool fits =
       !existing.defined() || (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
@@ -126,6 +160,7 @@ void ModuleBackward::leave_progress(StepBackward::Progress progress) {
 
 variable_list ModuleBackward::apply(variable_list&& grads) {
   const KernelClock::NodeScope clock;
+  put_in_order();
   if (at::GradMode::is_enabled()) return apply_with_history(grads);
   StepBackward::Progress progress = take_progress(grads);
   TrainingAgent& agent = *step_->agent;
@@ -164,8 +199,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   leave_progress(std::move(progress));
   progress = {};
   writer.finish();
-  // Note [Direct gradient writes]; an undefined result is a gradient of zero, which AccumulateGrad passes over.
-  if (!all_direct) return results;
+  if (!all_direct) return without_empty(std::move(results));
   hidden_edges_ = std::move(next_edges());
   next_edges().clear();
   return {};
@@ -192,7 +226,7 @@ variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
   for (size_t i = 0; i < count_; ++i) results[i] = std::move(progress.early[gradient_of(i)]);
   if (has_next()) results.back() = signal();
   leave_progress(std::move(progress));
-  return results;
+  return without_empty(std::move(results));
 }
 
 at::Tensor ModuleBackward::signal() const {
@@ -259,7 +293,7 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
     if (s > 0) node->add_input_metadata(at::empty({0}, outputs[program.y_outputs[0]].options()));
     node->set_next_edges(std::move(own_edges));
     node->set_leaves(std::move(own_leaves), kept);
-    node->add_post_hook(std::make_unique<RestoreEdges>(&*node));
+    node->add_post_hook(std::make_unique<CutEdges>(&*node));
   }
   for (size_t i : program.y_outputs) torch::autograd::set_history(outputs[i], node);
   return outputs;

@@ -22,10 +22,9 @@ namespace ortmodule {
 // AccumulateGrad costs about 2.3 us per parameter. In a plain backward() nothing can tell whether the AccumulateGrad
 // of a leaf ran when it has no hook and no holder but this node and the sessions: then each gradient is added to
 // `.grad` here, as soon as it is computed. Where that holds for every edge, the edges are hidden from the engine for
-// the rest of that evaluation (a post hook puts them back, for retain_graph); else the engine gets undefined gradients
-// for the leaves that are done. In every other case (autograd.grad, inputs=, hooks on the tensor or on its
-// AccumulateGrad as DDP has them, a leaf that the loss reaches on another path as well, an existing sparse or
-// differently typed .grad) gradients go through the edges.
+// the rest of that evaluation (a post hook puts them back, for retain_graph). In every other case (autograd.grad,
+// inputs=, hooks on the tensor or on its AccumulateGrad as DDP has them, a leaf that the loss reaches on another path
+// as well, an existing sparse or differently typed .grad) gradients go through the edges.
 //
 // Note [Gradient segments]
 // Autograd hands on a node's gradients when the node is done. Where somebody waits for them (DDP's buckets, an
@@ -63,6 +62,8 @@ class ModuleBackward : public torch::autograd::Node {
   // `kept` holds what the session keeps of all gradients of the step.
   void set_leaves(std::vector<const at::Tensor*> leaves, std::shared_ptr<const KeptAccumulators> kept);
   void restore_edges();
+  // How many of the gradients that apply() has returned the engine shall see.
+  size_t shown() const { return shown_; }
 
  private:
   // The leaf's `.grad` where this node may write it (Note [Direct gradient writes]), else null.
@@ -70,6 +71,12 @@ class ModuleBackward : public torch::autograd::Node {
   // The same with create_graph=True.
   torch::autograd::variable_list apply_with_history(const torch::autograd::variable_list& grads);
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }
+  // How many hold a leaf's accumulator for us.
+  size_t holders(size_t edge) const { return (*kept_)[gradient_of(edge)] ? 2 : 1; }
+  // Note [Leaves that get nothing]: `results`, one per edge, in the order of the edges as it leaves them.
+  torch::autograd::variable_list without_empty(torch::autograd::variable_list results);
+  // Undoes what that did for the evaluation before.
+  void put_in_order();
   size_t gradient_of(size_t edge) const { return returns_all() ? edge : gradients_[edge]; }
   bool has_next() const { return num_outputs() > count_; }
   // The backward of this evaluation: begun here, or by the node before.
@@ -85,6 +92,8 @@ class ModuleBackward : public torch::autograd::Node {
   std::vector<const at::Tensor*> leaves_;
   std::shared_ptr<const KeptAccumulators> kept_;
   torch::autograd::edge_list hidden_edges_;
+  std::vector<size_t> order_;  // where the edges belong that lie in another order; empty: none does
+  size_t shown_ = SIZE_MAX;
 };
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in

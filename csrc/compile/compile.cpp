@@ -45,7 +45,7 @@ void transform(Graph& graph, PassStage stage, const CompileOptions& options) {
   TransformerManager::Options level{.level = PassLevel::kExtended};
   level.verify = options.verify;
   TransformContext context;
-  context.training = options.training;
+  context.training = options.training && stage == PassStage::kForward;
   context.options.dropout = options.dropout == "fast" ? "fast" : "exact";
   context.evaluate = evaluate_constant_node;
   for (const std::string& name : options.trainable)

@@ -30,7 +30,7 @@ NodeArg* named(const std::vector<NodeArg*>& values, const std::string& name, con
 
 void transform(Graph& graph, PassStage stage, const std::vector<std::string>& xs) {
   TransformContext context;
-  context.training = true;
+  context.training = stage == PassStage::kForward;
   context.options.dropout = "exact";  // the standard's operator, whose mask backward reads
   context.evaluate = evaluate_constant_node;
   for (const std::string& name : xs)

@@ -1,6 +1,6 @@
-// Removes nodes whose output equals their input: Identity, Cast to the same type and back from a wider one, Transpose
-// by the identity and pairs of Transposes, Reshape and Expand to the same shape, Reshape of a Reshape, Slice of
-// everything, Dropout that drops nothing.
+// Removes nodes whose output equals their input: Identity, what is one once the gradient is built (StopGradient,
+// WithValue), Cast to the same type and back from a wider one, Transpose by the identity and pairs of Transposes,
+// Reshape and Expand to the same shape, Reshape of a Reshape, Slice of everything, Dropout that drops nothing.
 //
 // Why: each is a kernel call and a row in the plan; capture emits many (clone, contiguous, expand). A node whose output
 // is a graph output stays: names of outputs are part of the interface, and the caller's tensors must not come back as
@@ -45,7 +45,9 @@ class BypassRule : public RewriteRule {
 class IdentityRule : public BypassRule {
  public:
   const char* name() const override { return "identity"; }
-  std::vector<std::string> ops() const override { return {"Identity", "ai.ortmodule::StopGradient"}; }
+  std::vector<std::string> ops() const override {
+    return {"Identity", "ai.ortmodule::StopGradient", "ai.ortmodule::WithValue"};
+  }
   bool is_identity(const Node& node, const TransformContext& context) const override {
     return node.op() == "Identity" || !context.training;
   }

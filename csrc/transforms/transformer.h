@@ -22,7 +22,7 @@ struct TransformOptions {
 };
 
 struct TransformContext {
-  bool training = false;
+  bool training = false;  // a gradient is still to be built
   // The graph inputs (and initializers) whose gradient is wanted.
   std::unordered_set<const NodeArg*> grad_inputs{};
   TransformOptions options{};

@@ -2,9 +2,9 @@
 
 `capture` traces the module for one call with `torch.export`, and converts the trace. The product, `Captured`, holds no
 weight: parameters and buffers are graph inputs under the module's own names. What happens on the way is in the files
-beside this one: export.py and regions.py (the trace), compat.py, library.py, function_call.py, assigned.py and
-writes.py (what torch would lose), trials.py (shapes that torch has no rule for), converter.py, ops/ and graph.py (the
-conversion), guards.py (when the graph holds).
+beside this one: export.py and regions.py (the trace), patches.py, library.py, function_call.py, assigned.py, writes.py
+and data_writes.py (what torch would lose), compat.py (what of torch is private), trials.py (shapes that torch has no
+rule for), converter.py, ops/ and graph.py (the conversion), guards.py (when the graph holds).
 
 Not here: when to capture again (graph_transition) and running the graph (the C++ core).
 """

@@ -18,11 +18,12 @@ from torch.fx import Node
 
 from ..errors import CaptureError
 from . import aten_node, custom_node
-from .compat import recompute_region, user_line_of
+from .compat import recompute_region
 from .graph import GraphBuilder, Value, run_device
 from .ops import TRANSLATORS
 from .regions import PART_VIEWS, functional_form, is_write
 from .sizes import Dim, SizePrinter
+from .source_lines import user_line_of
 
 __all__ = ["Converter"]
 

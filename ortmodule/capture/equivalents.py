@@ -4,7 +4,7 @@
 - `fill_diagonal_` writes through `as_strided`, for which all has to be functionalised; becomes a masked fill.
 - `cov` looks at a number that it makes from the size; becomes a product.
 
-Not here: when they are put in torch's place (compat.py).
+Not here: when they are put in torch's place (patches.py).
 """
 
 from __future__ import annotations

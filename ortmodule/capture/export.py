@@ -5,7 +5,7 @@ result's leaves; everything else (Python values, structure) is kept beside the p
 argument or output types applies, and values that are baked are known. The wrapper also re-enters the caller's autocast
 inside the trace, where its casts become nodes.
 
-What is patched in torch is in `compat.py`; how regions and mutations in the graph are resolved is in `regions.py`.
+What is patched in torch is in `patches.py`; how regions and mutations in the graph are resolved is in `regions.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch.nn.modules.module as torch_module
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
-from . import compat, regions, sizes_of_one, writes
+from . import compat, data_writes, patches, regions, sizes_of_one, source_lines, writes
 from .assigned import AssignedTensors
 from .branches import Branch, Branches
 from .function_call import FunctionCall
@@ -129,7 +129,7 @@ class _Wrapper(torch.nn.Module):
             result = self.module(*args, **kwargs)
         self._reads.changed += self._assigned.finish()
         values = self._collect(result, self._reads.finish())
-        compat.check_data_writes(values)
+        data_writes.check_data_writes(values)
         return values
 
     @staticmethod
@@ -266,8 +266,8 @@ def export_module(
     wrapper = _Wrapper(module, leaves, spec, reads, flags, branches)
     autocast_off = [torch.autocast(device, enabled=False) for device, _ in wrapper._autocast]
     with (
-        compat.LOCK,
-        compat.deferred_interrupt(),
+        patches.LOCK,
+        patches.deferred_interrupt(),
         same_random_states(module),
         warnings.catch_warnings(),
         contextlib.ExitStack() as stack,
@@ -275,7 +275,7 @@ def export_module(
         warnings.simplefilter("ignore")
         for context in autocast_off:
             stack.enter_context(context)
-        calls = stack.enter_context(compat.traced_module_calls(reads, branches))
+        calls = stack.enter_context(patches.traced_module_calls(reads, branches))
         stack.enter_context(recorded_settings(asked, threading.get_ident()))
         if from_one:
             stack.enter_context(sizes_of_one.free_sizes())
@@ -297,7 +297,7 @@ def export_module(
             raise
         except Exception as error:
             text = " ".join(str(error).split())
-            raise CaptureError(f"{type(error).__name__}: {text[:500]}", compat.user_source_line(error)) from error
+            raise CaptureError(f"{type(error).__name__}: {text[:500]}", source_lines.user_source_line(error)) from error
     compat.release_example_inputs(program)
     result = wrapper.result
     assert result.spec is not None

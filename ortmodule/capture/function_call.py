@@ -7,7 +7,7 @@ of the traced program, where they are resolved as every other write (regions.py)
 
 A forward that needs real numbers (numpy, `.item()`) is run on made-up ones (trials.py).
 
-Not here: the operator itself (library.py), and how calls are intercepted (compat.py).
+Not here: the operator itself (library.py), and how calls are intercepted (patches.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ tensor takes the value, and its gradient passes as if nothing had happened, as i
 sequence; these do not. The recurrent ones exist only while tracing: the converter writes the `aten` operators they
 stand for.
 
-Who puts these operators into a trace is in `compat.py` and `regions.py`; this file knows no patch.
+Who puts these operators into a trace is in `patches.py` and `regions.py`; this file knows no patch.
 """
 
 from __future__ import annotations

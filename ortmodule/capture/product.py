@@ -20,7 +20,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
-from . import compat, guards, sizes_of_one
+from . import compat, guards, patches, sizes_of_one
 from .branches import Branch
 from .converter import Converter
 from .export import Exported, export_module, flatten_call
@@ -161,7 +161,7 @@ def capture(
     """
     kwargs, dynamic = kwargs or {}, set(dynamic_dims or ())
     optional = set(optional_dims) - dynamic
-    with compat.LOCK:
+    with patches.LOCK:
         leaves, in_spec = flatten_call(args, kwargs)
         names = leaf_names(module, args, kwargs)
 

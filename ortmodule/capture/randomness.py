@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
-from .compat import current_source_line
 from .random_states import random_sources
 from .settings import replaced
+from .source_lines import current_source_line
 
 __all__ = ["refused_randomness"]
 

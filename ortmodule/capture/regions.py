@@ -18,7 +18,8 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
 from .autocast import AutocastRegion
-from .compat import is_batched, storage_of, user_line_of
+from .compat import is_batched, storage_of
+from .source_lines import user_line_of
 
 __all__ = [
     "MADE_WITHOUT_GRADIENT",

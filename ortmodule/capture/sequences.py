@@ -4,8 +4,8 @@ torch's own shape rules for these read the data (how long the sequences are), wh
 operators that stand for torch's in a trace, with shape rules that give what is not known a symbol of its own, and the
 calls that are led to them. The converter writes the `aten` operators that they stand for (aten_node.py).
 
-Not here: recurrent layers on sequences of one length (library.py, compat.py), and when the calls are replaced
-(compat.py).
+Not here: recurrent layers on sequences of one length (library.py, patches.py), and when the calls are replaced
+(patches.py).
 """
 
 from __future__ import annotations

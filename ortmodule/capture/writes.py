@@ -15,8 +15,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
-from .compat import user_line_of
 from .regions import MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY, detached, functional_form, is_write, mutated_argument
+from .source_lines import user_line_of
 
 __all__ = ["keep_histories", "refuse_kept_histories"]
 

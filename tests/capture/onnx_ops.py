@@ -213,8 +213,8 @@ def Pad(x, pads, value, mode):
 
 
 @operator
-def Gemm(a, b, c):
-    return torch.addmm(c, a, b)
+def Gemm(a, b, c, alpha=1, beta=1):
+    return torch.addmm(c, a, b, beta=beta, alpha=alpha)
 
 
 @operator

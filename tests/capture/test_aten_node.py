@@ -18,18 +18,17 @@ def arguments_of(captured) -> list[str]:
 
 
 CASES = {
-    "nansum": (lambda m, x: m.linear(x).nansum([0, -1]), ["t", "I:0,-1", "-", "-"]),
-    "nanmean": (lambda m, x: m.linear(x).nanmean(0, keepdim=True), ["t", "I:0", "b:1", "-"]),
+    "rot90": (lambda m, x: m.linear(x).rot90(2, [0, -1]), ["t", "i:2", "I:0,-1"]),
+    "quantile": (lambda m, x: m.linear(x).quantile(0.5, 0, keepdim=True), ["t", "f:0.5", "i:0", "b:1", "-"]),
     "pad": (
         lambda m, x: torch.nn.functional.pad(m.linear(x), (1, 1), mode="reflect"),
         ["t", "I:1,1", "s:reflect", "-"],
     ),
     "renorm": (lambda m, x: m.linear(x).renorm(2, 0, 1.5), ["t", "c:i:2", "i:0", "c:f:1.5"]),
     "index": (lambda m, x: m.linear(x)[:, torch.arange(8) > 3], ["t", "Tnt"]),
-    "trapezoid": (lambda m, x: torch.trapezoid(m.linear(x), dx=0.5), ["t", "c:f:0.5", "-"]),
     "logcumsumexp": (lambda m, x: m.linear(x).logcumsumexp(1), ["t", "i:1"]),
     "roll": (lambda m, x: m.linear(x).roll(x.shape[0]), ["t", "I:s", "-"]),
-    "var": (lambda m, x: m.linear(x).nansum(dtype=torch.float64), ["t", "-", "-", "d:11"]),
+    "nansum": (lambda m, x: m.linear(x).nansum(dtype=torch.float64), ["t", "-", "-", "d:11"]),
 }
 
 

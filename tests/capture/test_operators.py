@@ -325,6 +325,24 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         ),
         (r(6, 3), torch.tensor([0, 2, 1, 0, 2, 1]), r(3).abs()),
     ),
+    "cross entropy smoothed": (
+        lambda x, y, w: (
+            F.cross_entropy(x, y, label_smoothing=0.1),
+            F.cross_entropy(x, y, w.detach(), ignore_index=1, label_smoothing=0.3),
+            F.cross_entropy(x[..., None], y[:, None], w.detach(), reduction="sum", label_smoothing=1.0),
+            F.cross_entropy(x, y, reduction="none", label_smoothing=0.2),
+        ),
+        (r(6, 3), torch.tensor([0, 2, 1, 0, 2, 1]), r(3).abs()),
+    ),
+    "cross entropy of probabilities": (
+        lambda x, y, w: (
+            F.cross_entropy(x, y.softmax(1)),
+            F.cross_entropy(x, y, w.detach(), label_smoothing=0.3),
+            F.cross_entropy(x[..., None], y[..., None], w.detach(), reduction="sum"),
+            F.cross_entropy(x, y, reduction="none", label_smoothing=0.2),
+        ),
+        (r(6, 3), r(6, 3), r(3).abs()),
+    ),
     "cross entropy over positions": (lambda x, y: F.cross_entropy(x, y), (r(2, 3, 5), i(2, 5))),
     "negative log likelihood": (lambda x, y: F.nll_loss(x.log_softmax(-1), y), (r(6, 3), i(6))),
     "mean squared error": (
@@ -347,6 +365,28 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             F.binary_cross_entropy_with_logits(x, y, pos_weight=w.detach().exp(), reduction="none"),
         ),
         (20 * r(3, 4), r(3, 4).sigmoid(), r(4)),
+    ),
+    "clamp by tensors": (
+        lambda x, y, z: (
+            x.clamp(min=y),
+            x.clamp(max=z[0]),
+            torch.clamp(x, y, z),
+            x.clamp_max(z),
+            (x * 9).long().clamp(y.long()),
+        ),
+        (r(3, 8), r(8), r(3, 1)),
+    ),
+    "linspace": (
+        lambda x: (x + torch.linspace(0.1, 1, 4), x.double() * torch.linspace(-1, 1, 1, dtype=torch.float64)),
+        (r(4),),
+    ),
+    "scaled product and sum": (
+        lambda x, a, y: (torch.addmm(x, a, y, beta=0.3, alpha=2), torch.addmm(x[0], a, y, alpha=-0.7)),
+        (r(3, 5), r(3, 4), r(4, 5)),
+    ),
+    "scaled product and sum in half": (
+        lambda x, a, y: torch.addmm(x, a, y, beta=0.3, alpha=0.7),
+        (r(3, 5, dtype=HALF), r(3, 4, dtype=HALF), r(4, 5, dtype=HALF)),
     ),
     "divergence": (
         lambda x, y: (
@@ -474,13 +514,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 LEFT_TO_ATEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "boolean mask": (lambda x: torch.where(x > 0, x, 0)[torch.tensor([True, False, True])], (r(3, 4),)),
     "product scattered": (lambda x, j: x.scatter_reduce(0, j, x, "prod"), (r(4), i(4))),
-    "smoothed cross entropy": (lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), (r(6, 3), i(6))),
     "reflected pad": (lambda x: F.pad(x, (1, 1), mode="reflect"), (r(2, 4),)),
     "fourier": (lambda x: torch.view_as_real(torch.fft.rfft(x)).sum(), (r(8),)),
     "complex numbers": (lambda x: torch.view_as_real(torch.exp(1j * x) * (2 - 1j) + 0.5j), (r(8),)),
-    "clamp by a tensor": (lambda x, y: x.clamp(min=y), (r(8), r(8))),
     "interpolate by a third": (lambda x: F.interpolate(x, scale_factor=3.0, mode="nearest"), (r(1, 2, 3, 3),)),
-    "linspace": (lambda x: x + torch.linspace(0, 1, 4), (r(4),)),
+    "linspace of half": (lambda x: x + torch.linspace(0, 1, 4, dtype=HALF), (r(4),)),
     "half range": (lambda x: x + torch.arange(4, dtype=HALF), (r(4, dtype=HALF),)),
     "scalar first": (lambda x: torch.heaviside(x.detach(), torch.tensor(0.5)), (r(4),)),
 }

@@ -53,9 +53,11 @@ TEST(IdentityElimination, KeepsDropoutThatDropsAndMasksThatAreRead) {
   EXPECT_EQ(left("const %r: double[] = [0]\n %d, %m = Dropout(%x, %r)\n %f = Cast(%m) {to=1}\n %e = Add(%d, %f)"), 3u);
 }
 
-TEST(IdentityElimination, KeepsStopGradientInTraining) {
-  EXPECT_EQ(left("%e = ai.ortmodule::StopGradient(%x)", {.training = true}), 1u);
-  EXPECT_EQ(left("%e = ai.ortmodule::StopGradient(%x)"), 0u);
+TEST(IdentityElimination, KeepsWhatRoutesAGradientThatIsStillToBeBuilt) {
+  for (const char* node : {"ai.ortmodule::StopGradient(%x)", "ai.ortmodule::WithValue(%x, %x)"}) {
+    EXPECT_EQ(left(std::string("%e = ") + node, {.training = true}), 1u);
+    EXPECT_EQ(left(std::string("%e = ") + node), 0u);
+  }
 }
 
 TEST(IdentityElimination, KeepsGraphOutputs) {

@@ -128,11 +128,11 @@ class Switching(torch.nn.Module):
 def test_a_value_that_settles_after_the_first_call_is_tried_once_more(
     changes: int, attempts: int, fallback: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ortmodule.graph_transition import manager
+    from ortmodule.graph_transition import attempts as ways
 
     calls = []
-    capture = manager.capture
-    monkeypatch.setattr(manager, "capture", lambda *args, **kwargs: (calls.append(1), capture(*args, **kwargs))[1])
+    capture = ways.capture
+    monkeypatch.setattr(ways, "capture", lambda *args, **kwargs: (calls.append(1), capture(*args, **kwargs))[1])
     model, eager = ORTModule(Switching(changes)), Switching(changes)
     with pytest.warns(UserWarning, match="changes Python attributes") as caught:
         for rows in (2, 2, 3, 2):

@@ -104,6 +104,26 @@ def test_fused_and_separate_kernels_agree_with_eager(name: str) -> None:
     assert "fusion" in sessions[0].seconds
 
 
+def test_clusters_go_through_what_stops_or_routes_gradients() -> None:
+    """Once the gradient is built that is no operator any more; nor do signs and softplus stand between the kernels."""
+
+    def losses(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        huber = F.huber_loss(x, y, reduction="none") + F.smooth_l1_loss(x, y, reduction="none", beta=0.3)
+        return huber + F.binary_cross_entropy_with_logits(x, y, reduction="none") + (x.detach() - y).abs()
+
+    class Losses(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return losses(x, x.new_full((), 0.25).expand_as(x))
+
+    model = ORTModule(Losses())
+    x = torch.tensor([0.25, 0.0, -0.0, 1e-7, -1e-7, 3.0, -3.0, 17.0, -17.0, 100.0, -100.0, float("nan")]).reshape(3, 4)
+    for given in (x, x[1:], x[:0]):
+        for got, expected in zip(train(model, given), train(model.module, given), strict=True):
+            torch.testing.assert_close(got, expected, equal_nan=True, rtol=2e-6, atol=1e-7)
+    plan = model._manager.transitions()[0].session.plan_text()
+    assert not any(op in plan for op in ("Softplus", "Sign", "StopGradient", "WithValue", "Where")), plan
+
+
 @pytest.mark.parametrize("name", ["residual", "rms"])
 def test_autocast_stays_as_near_to_eager_as_without(name: str) -> None:
     make, shape = MODULES[name]

@@ -109,6 +109,82 @@ def test_an_optimizer_that_steps_inside_backward_works() -> None:
         torch.testing.assert_close(p, q)
 
 
+class Towers(nn.Module):
+    """Two outputs that share no parameter; wide ones have a backward in segments where hooks wait."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Linear(width, 2))
+        self.second = nn.Sequential(nn.Linear(4, width), nn.GELU(), nn.Linear(width, width), nn.Linear(width, 2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.first(x).sin(), self.second(x).square()
+
+
+def mark(p, name, log):
+    return p.register_hook(lambda g: log.append((name, g is None)))
+
+
+def mark_after(p, name, log):
+    return p.register_post_accumulate_grad_hook(lambda p: log.append((name, p.grad is None)))
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("register", [mark, mark_after])
+@pytest.mark.parametrize("width", [8, 600])
+def test_hooks_of_leaves_that_the_loss_does_not_reach_are_not_called(
+    width: int, register: Callable, retain: bool
+) -> None:
+    model, eager = pair(Towers(width))
+    logs: list[list[tuple[str, bool]]] = [[], []]
+    for module, log in zip((model, eager), logs, strict=True):
+        for name, p in module.named_parameters():
+            if not name.endswith("2.weight"):  # some without a hook
+                register(p, name, log)
+        for _ in range(2):
+            outputs = module(torch.linspace(-1, 1, 20).reshape(5, 4))
+            for output in outputs:
+                output.mean().backward(retain_graph=retain)
+                log.append(("done", False))
+            if retain:
+                (outputs[0].mean() + outputs[1].mean()).backward()
+    assert [e for e in logs[0] if e[1]] == []
+    between = [[sorted(part.split()) for part in " ".join(name for name, _ in log).split("done")] for log in logs]
+    assert between[0] == between[1]
+    assert_same_gradients(model, eager)
+
+
+def test_a_leaf_of_two_paths_gets_the_gradient_of_the_other_one() -> None:
+    """The loss reaches it outside of the module only: its hook is called once, with that."""
+    model, eager = pair(Towers(8))
+    logs: list[list[tuple[str, bool]]] = [[], []]
+    for module, log in zip((model, eager), logs, strict=True):
+        shared = module.get_parameter("second.0.weight")
+        mark_after(shared, "shared", log)
+        for _ in range(2):
+            (module(torch.ones(5, 4))[0].mean() + shared.square().sum()).backward()
+    assert logs[0] == logs[1] == [("shared", False)] * 2
+    assert_same_gradients(model, eager)
+
+
+def test_an_optimizer_inside_backward_meets_a_loss_over_some_outputs() -> None:
+    model, eager = pair(Towers(600))
+    for module in (model, eager):
+        steps = {p: torch.optim.SGD([p], lr=0.1) for p in module.parameters()}
+
+        def step(p: torch.Tensor, steps=steps) -> None:
+            assert p.grad is not None
+            steps[p].step()
+            p.grad = None
+
+        for p in module.parameters():
+            p.register_post_accumulate_grad_hook(step)
+        for k in (0, 1, 1, 0):
+            module(torch.ones(5, 4))[k].mean().backward()
+    for p, q in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
 def test_a_gradient_of_another_type_or_layout_is_added_by_autograd() -> None:
     model, eager = pair(mlp())
     for module in (model, eager):

@@ -35,7 +35,7 @@ def test_fifty_steps_leak_nothing() -> None:
     steps(10)
     tensors, memory = live_tensors(), resident_bytes()
     steps(50)
-    assert live_tensors() == tensors
+    assert live_tensors() <= tensors  # fewer: what tests before this one left has gone
     assert resident_bytes() - memory < 8 * 2**20
 
 

@@ -68,6 +68,14 @@ UNARY: dict[str, Function] = {
     "deviation without correction": lambda x: torch.std_mean(x.unsqueeze(0), 0, correction=0)[0],
     "product": lambda x: torch.stack([x, x + 1]).prod(0),
     "prelu": lambda x: F.prelu(x, x.new_full((1,), 0.25)),
+    "numbers for special ones": torch.nan_to_num,
+    "other numbers for special ones": lambda x: torch.nan_to_num(x, 1.0, 2.0, -3.0),
+    "tests": lambda x: x.isnan() + 2 * x.isinf() + 4 * x.isfinite() + 0 * torch.nan_to_num(x),
+    "sum of the numbers": lambda x: x.reshape(-1, 1).nansum(1) + x.nansum(),
+    "whole part": torch.trunc,
+    "fraction": torch.frac,
+    "sign": torch.sgn,
+    "degrees": torch.deg2rad,
 }
 BINARY: dict[str, Function] = {
     "remainder": torch.remainder,
@@ -82,6 +90,13 @@ BINARY: dict[str, Function] = {
     "huber": lambda x, y: F.huber_loss(x, y, reduction="none", delta=2.0),
     "divergence": lambda x, y: F.kl_div(x, y, reduction="none"),
     "addcmul": lambda x, y: torch.addcmul(x, y, x, value=0.5),
+    "greater number": torch.fmax,
+    "less number": torch.fmin,
+    "whole quotient": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "clamp from below": lambda x, y: x.clamp(min=y),
+    "clamp from above": lambda x, y: x.clamp(max=y),
+    "clamp": lambda x, y: torch.clamp(x, y, x.new_full((), 0.5)),
+    "clamp by bounds that cross": lambda x, y: torch.clamp(x, y, -y),
     "addcdiv": lambda x, y: torch.addcdiv(x, y, x, value=0.5),
 }
 
@@ -118,6 +133,17 @@ def test_binary_cross_entropy_of_zero_and_large_logits() -> None:
         )
 
     check(loss, pairs, [p[:5] for p in pairs])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_binary_cross_entropy_where_it_is_no_number(weighted: bool, dtype: torch.dtype) -> None:
+    """Which infinities and NaN the loss and both gradients have."""
+    logits = row([INF, -INF, NAN, 1e37, -1e37, 0.0, 100.0, -100.0], dtype)
+    pairs = [t.flatten() for t in torch.meshgrid(logits, row([0.0, 1.0, 0.25], dtype), indexing="ij")]
+    weight = row([0.5], dtype) if weighted else None
+    loss = lambda x, y: F.binary_cross_entropy_with_logits(x, y, pos_weight=weight, reduction="none")  # noqa: E731
+    check(loss, pairs, [p[:5] for p in pairs], [p[:0] for p in pairs])
 
 
 def test_a_confident_prediction_keeps_its_small_loss_and_gradient() -> None:

@@ -137,6 +137,19 @@ ORTMODULE_FUSES("ai.ortmodule", QuickGeluGrad, [](FusionContext& c) {
   c.out(0, c.emit(Opcode::kSiluGrad, c.in(0), scaled));
   return true;
 });
+// max(x, 0) + log(1 + e) with e = exp(-|x|). The rounding of u = 1 + e is undone by the factor e / (u - 1).
+ORTMODULE_FUSES("", Softplus, [](FusionContext& c) {
+  const int e = c.emit(Opcode::kExp, c.emit(Opcode::kNeg, c.emit(Opcode::kAbs, c.in(0))));
+  const int u = c.emit(Opcode::kAdd, e, c.number(1)), kept = c.emit(Opcode::kSub, u, c.number(1));
+  const int logarithm = c.emit(Opcode::kMul, c.emit(Opcode::kLog, u), c.emit(Opcode::kDiv, e, kept));
+  const int beyond = c.emit(Opcode::kWhere, c.emit(Opcode::kEqual, u, c.number(1)), e, logarithm);
+  c.out(0, c.emit(Opcode::kAdd, c.emit(Opcode::kMax, c.in(0), c.number(0)), beyond));
+  return true;
+});
+ORTMODULE_FUSES("ai.ortmodule", SoftplusGrad, [](FusionContext& c) {
+  c.out(0, c.emit(Opcode::kMul, c.in(0), c.emit(Opcode::kSigmoid, c.in(1))));
+  return true;
+});
 ORTMODULE_FUSES("", Tanh, instruction<Opcode::kTanh>);
 ORTMODULE_FUSES("ai.ortmodule", TanhGrad, instruction<Opcode::kTanhGrad>);
 ORTMODULE_FUSES("", Sigmoid, instruction<Opcode::kSigmoid>);

@@ -115,6 +115,12 @@ ORTMODULE_FUSES("", Reciprocal, instruction<Opcode::kReciprocal>);
 ORTMODULE_FUSES("", Neg, instruction<Opcode::kNeg>);
 ORTMODULE_FUSES("", Abs, instruction<Opcode::kAbs>);
 ORTMODULE_FUSES("", Erf, instruction<Opcode::kErf>);
+// Of NaN it is 0, as ATen's.
+ORTMODULE_FUSES("", Sign, [](FusionContext& c) {
+  const int below = c.emit(Opcode::kWhere, c.emit(Opcode::kLess, c.in(0), c.number(0)), c.number(-1), c.number(0));
+  c.out(0, c.emit(Opcode::kWhere, c.emit(Opcode::kGreater, c.in(0), c.number(0)), c.number(1), below));
+  return true;
+});
 
 }  // namespace
 }  // namespace ortmodule

@@ -17,6 +17,7 @@ from . import (
     recurrent,
     reduction,
     shape,
+    special,
     strided,
 )
 from .registry import TRANSLATORS, Translator
@@ -36,5 +37,6 @@ __all__ = [
     "recurrent",
     "reduction",
     "shape",
+    "special",
     "strided",
 ]

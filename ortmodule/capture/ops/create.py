@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..converter import Converter
 
 _HALVES = (torch.float16, torch.bfloat16)
+_MOST_POINTS = 4096
 
 
 def _filled(c: Converter, value: Any) -> Any:
@@ -86,6 +87,14 @@ def arange(c: Converter, *bounds: Any, start: Any = 0, end: Any = None, step: An
         doubles = [c.tensor(b, torch.float64) for b in bounds]
         return c.cast(c.helper("Range", doubles, torch.float64, c.shape), c.dtype)
     return c.emit("Range", *(c.tensor(b, c.dtype) for b in bounds))
+
+
+@translates("linspace")
+def linspace(c: Converter, start: Any, end: Any, steps: Any, **kwargs: Any) -> Any:
+    known = all(type(v) in (int, float) for v in (start, end)) and type(steps) is int and steps <= _MOST_POINTS
+    if not known or c.out.device.type != "cpu" or c.elsewhere() or c.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return c.const(torch.linspace(start, end, steps, dtype=c.dtype).tolist(), c.dtype)
 
 
 @translates("eye", "eye.m")

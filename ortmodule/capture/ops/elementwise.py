@@ -6,6 +6,7 @@ ONNX operators take operands of one type, so torch's promotion becomes Casts. Py
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +38,7 @@ _UNARY = {
     "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
     "acosh": "Acosh", "atanh": "Atanh", "arcsin": "Asin", "arccos": "Acos", "arctan": "Atan", "arcsinh": "Asinh",
     "arccosh": "Acosh", "arctanh": "Atanh", "special_expit": "Sigmoid", "special_erf": "Erf", "special_exp2": "Exp2",
-    "special_expm1": "Expm1", "special_log1p": "Log1p",
+    "sgn": "Sign", "special_expm1": "Expm1", "special_log1p": "Log1p",
 }  # fmt: skip
 _XLOGY = {
     "xlogy": (".Tensor", ".Scalar_Self", ".Scalar_Other"),
@@ -142,9 +143,42 @@ for _name, _op in _UNARY.items():
 def div_mode(c: Converter, self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "trunc":
         if c.dtype.is_floating_point:
-            return NotImplemented
+            f = Formula(c, wide=True)
+            whole = _towards_zero(f, f("Div", self, other))
+            # Its gradient is zero also where that of the quotient is no number.
+            flat = [f("Floor", x) for x in (self, other) if isinstance(x, Value)]
+            flat = flat if len(flat) == 1 else [f("Add", *flat)]
+            return f.result("WithValue", whole, *flat, domain=ORTMODULE)
         return _arithmetic(c, "Div", self, other)  # of integers, in ONNX, it rounds towards zero
     return floor_divide(c, self, other) if rounding_mode == "floor" else _arithmetic(c, "Div", self, other)
+
+
+def _towards_zero(f: Formula, x: Value) -> Value:
+    return f("Where", f.compare("Less", x, 0), f("Ceil", x), f("Floor", x))
+
+
+@translates("trunc", "fix")
+def trunc(c: Converter, self: Value) -> Any:
+    return _towards_zero(Formula(c), c.cast(self, c.dtype)) if self.dtype.is_floating_point else self
+
+
+@translates("frac")
+def frac(c: Converter, self: Value) -> Any:
+    if not self.dtype.is_floating_point:
+        return NotImplemented
+    f = Formula(c)
+    return f.result("Sub", self, _towards_zero(f, self))
+
+
+def _angle(name: str, factor: float) -> None:
+    def translate(c: Converter, self: Value) -> Any:
+        return Formula(c, wide=True).result("Mul", self, factor)
+
+    translates(name)(translate)
+
+
+_angle("deg2rad", math.pi / 180)
+_angle("rad2deg", 180 / math.pi)
 
 
 @translates("floor_divide", "floor_divide.Scalar")
@@ -275,22 +309,6 @@ def where(c: Converter, condition: Value, self: Any, other: Any) -> Value:
 @translates("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(c: Converter, self: Value, mask: Value, value: Any) -> Value:
     return c.emit("Where", c.cast(mask, torch.bool), c.tensor(value, c.dtype), c.cast(self, c.dtype))
-
-
-@translates("clamp", "clip")
-def clamp(c: Converter, self: Value, min: Any = None, max: Any = None) -> Value:
-    bounds = [None if bound is None else c.tensor(bound, c.dtype) for bound in (min, max)]
-    return c.emit("Clip", c.cast(self, c.dtype), *bounds)
-
-
-@translates("clamp_min")
-def clamp_min(c: Converter, self: Value, min: Any) -> Value:
-    return clamp(c, self, min)
-
-
-@translates("clamp_max")
-def clamp_max(c: Converter, self: Value, max: Any) -> Value:
-    return clamp(c, self, None, max)
 
 
 @translates("detach")

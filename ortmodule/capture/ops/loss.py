@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ..graph import ORTMODULE, Value
 from .formula import Formula
@@ -25,11 +28,80 @@ def cross_entropy(
     ignore_index: Any = -100,
     label_smoothing: float = 0.0,
 ) -> Any:
-    if target.dtype.is_floating_point or label_smoothing != 0 or self.rank < 2 or not isinstance(ignore_index, int):
+    if self.rank < 2 or not isinstance(ignore_index, int) or weight is not None and weight.dtype != self.dtype:
         return NotImplemented
+    if target.dtype.is_floating_point:
+        return _of_probabilities(c, self, target, weight, reduction, label_smoothing)
+    if label_smoothing != 0:
+        return _smoothed(c, self, target, weight, reduction, ignore_index, label_smoothing)
     return c.emit(
         "SoftmaxCrossEntropyLoss", self, target, weight, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction]
     )
+
+
+def _per_class(c: Converter, weight: Value, rank: int) -> Value:
+    """`weight` [classes] as [classes, 1, ..], to lie over [batch, classes, ..]."""
+    behind = list(range(1, rank - 1))
+    shape = (*weight.shape, *[1] * len(behind))
+    return c.helper("Unsqueeze", [weight, c.sizes(behind)], weight.dtype, shape) if behind else weight
+
+
+def _share(f: Formula, smoothing: float, x: Value) -> Any:
+    """What smoothing gives each class of `x` [batch, classes, ..]."""
+    classes = x.shape[1]
+    return smoothing / classes if isinstance(classes, int) else f("Div", smoothing, f.c.builder.size(classes))
+
+
+def _of_probabilities(
+    c: Converter, x: Value, target: Value, weight: Value | None, reduction: int, smoothing: float
+) -> Any:
+    if target.dtype != x.dtype or x.shape[1] == 0:
+        return NotImplemented
+    f = Formula(c)
+    logs = c.helper("LogSoftmax", [x], x.dtype, x.shape, axis=1)
+    if smoothing > 0:
+        target = f("Add", f("Mul", target, 1 - smoothing), _share(f, smoothing, x))
+    terms = f("Mul", logs, target)
+    if weight is not None:
+        terms = f("Mul", terms, _per_class(c, weight, x.rank))
+    if reduction == 2:
+        return c.emit("Neg", c.helper("ReduceSum", [terms], x.dtype, (), keepdims=0))
+    shape = (x.shape[0], *x.shape[2:])
+    rows = c.helper("ReduceSum", [terms, c.sizes([1])], x.dtype, shape, keepdims=0)
+    if reduction == 1:
+        rows = c.helper("ReduceMean", [rows], x.dtype, (), keepdims=0)
+    return c.emit("Neg", rows)
+
+
+def _smoothed(
+    c: Converter, x: Value, target: Value, weight: Value | None, reduction: int, ignored: int, smoothing: float
+) -> Any:
+    """(1 - s) of the loss and s of the mean over the classes, of the places that are not ignored."""
+    if x.shape[1] == 0:
+        return NotImplemented
+    f = Formula(c)
+    logs = c.helper("LogSoftmax", [x], x.dtype, x.shape, axis=1)
+    found: Sequence[Value | None] = [logs, target, weight]
+    shape = c.shape
+    loss = c.helper(
+        "NegativeLogLikelihoodLoss", found, x.dtype, shape, ignore_index=ignored, reduction=_REDUCTIONS[reduction]
+    )
+    labels = c.cast(target, torch.int64)
+    valid = c.helper("Not", [c.helper("Equal", [labels, c.const(ignored, torch.int64)], torch.bool, labels.shape)],
+                     torch.bool, labels.shape)  # fmt: skip
+    terms = logs if weight is None else f("Mul", logs, _per_class(c, weight, x.rank))
+    rows = c.helper("ReduceSum", [terms, c.sizes([1])], x.dtype, labels.shape, keepdims=0)
+    spread = f("Where", valid, rows, 0)
+    if reduction != 0:
+        spread = c.helper("ReduceSum", [spread], x.dtype, (), keepdims=0)
+    if reduction == 1:
+        counts = c.cast(valid, torch.int64)
+        if weight is not None:
+            known = c.helper("Where", [valid, labels, c.const(0, torch.int64)], torch.int64, labels.shape)
+            weights = c.helper("Gather", [weight, known], weight.dtype, labels.shape, axis=0)
+            counts = f("Where", valid, weights, 0)
+        spread = f("Div", spread, c.helper("ReduceSum", [counts], counts.dtype, (), keepdims=0))
+    return f.result("Sub", f("Mul", loss, 1 - smoothing), f("Mul", spread, _share(f, smoothing, x)))
 
 
 @translates("nll_loss_nd", "nll_loss", "nll_loss2d")
@@ -93,16 +165,28 @@ def binary_cross_entropy_with_logits(
     pos_weight: Value | None = None,
     reduction: int = 1,
 ) -> Any:
-    # log(1 + exp(x)) - t x, with log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)): exact on both sides, and its
-    # gradient at 0, where max passes one half, is that of the sigmoid.
+    # (1 - t) x - log sigmoid(x), as torch has it to the last infinity, with log sigmoid(x) = min(x, 0) - log(1 +
+    # exp(-|x|)) from left to right, which keeps a small loss exact. The gradients of that would cancel themselves out
+    # and are written down: sigmoid(x) - t and -x.
     f = Formula(c, wide=True)
-    above, beyond = f("Max", self, 0), f("Softplus", f("Neg", f("Abs", self)))
-    hits = f("Mul", target, self)
+    x, t = c.cast(self, f.dtype), c.cast(target, f.dtype)
+    below, beyond = f("Min", x, 0), f("Softplus", f("Neg", f("Abs", x)))
+    slope, hits, by_target = f("Sigmoid", x), t, f("Neg", x)
     if pos_weight is not None:
-        scale = f("Add", f("Mul", f("Sub", pos_weight, 1), target), 1)
-        above, beyond, hits = f("Mul", above, scale), f("Mul", beyond, scale), f("Mul", hits, pos_weight)
-    losses = f("Add", f("Sub", above, hits), beyond)
+        hits = f("Mul", pos_weight, t)
+        slope = f("Mul", f("Sub", f("Add", hits, 1), t), slope)
+        by_target = f("Sub", f("Sub", f("Min", by_target, 0), beyond), f("Mul", pos_weight, f("Sub", below, beyond)))
+        scale = f("Add", f("Mul", f("Sub", pos_weight, 1), t), 1)
+        below, beyond = f("Mul", scale, below), f("Mul", scale, beyond)
+    value = f("Add", f("Sub", f("Mul", f("Sub", 1, t), x), below), beyond)
+    tangent = f("Add", _times(f, x, f("Sub", slope, hits)), _times(f, t, by_target))
+    losses = f("WithValue", value, tangent, domain=ORTMODULE)
     return _reduced(f, losses if weight is None else f("Mul", losses, weight), reduction)
+
+
+def _times(f: Formula, x: Value, slope: Value) -> Value:
+    """What has the gradient `slope` at x; its value is of no use."""
+    return f("Mul", x, f("StopGradient", slope, domain=ORTMODULE))
 
 
 @translates("kl_div")

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ..converter import Converter
 
 
+# Those that hold a factor as an attribute does: in 32 bits.
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
 @translates("linear")
 def linear(c: Converter, input: Value, weight: Value, bias: Value | None = None) -> Any:
     return c.emit("Linear", input, weight, bias, domain=ORTMODULE) if weight.rank == 2 else NotImplemented
@@ -27,7 +31,11 @@ def matmul(c: Converter, self: Value, other: Value) -> Value:
 
 @translates("addmm")
 def addmm(c: Converter, self: Value, mat1: Value, mat2: Value, beta: Any = 1, alpha: Any = 1) -> Any:
-    return c.emit("Gemm", mat1, mat2, self) if (beta, alpha) == (1, 1) else NotImplemented
+    if (beta, alpha) == (1, 1):
+        return c.emit("Gemm", mat1, mat2, self)
+    if c.dtype not in _FLOATS or not all(isinstance(v, (int, float)) for v in (beta, alpha)) or beta == 0:
+        return NotImplemented  # with beta 0 the sum's NaN do not count
+    return c.emit("Gemm", mat1, mat2, self, alpha=float(alpha), beta=float(beta))
 
 
 @translates("baddbmm")

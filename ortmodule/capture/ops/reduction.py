@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ..converter import Converter
 
 
-def _reduce(c: Converter, op: str, x: Value, dim: Any, keepdim: bool) -> Value:
+def reduced(c: Converter, op: str, x: Value, dim: Any, keepdim: bool) -> Value:
+    """The node's result: a reduction over `dim`, an axis, several or, without any, all."""
     x = c.cast(x, c.dtype)
     dims = [dim] if isinstance(dim, int) else list(dim or ())
     axes = c.sizes(sorted(axis_of(d, x.rank) for d in dims)) if dims and x.rank else None
@@ -25,12 +26,12 @@ def _reduce(c: Converter, op: str, x: Value, dim: Any, keepdim: bool) -> Value:
 
 @translates("sum.dim_IntList", "sum")
 def sum_(c: Converter, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    return _reduce(c, "ReduceSum", self, dim, keepdim)
+    return reduced(c, "ReduceSum", self, dim, keepdim)
 
 
 @translates("mean.dim", "mean")
 def mean(c: Converter, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    return _reduce(c, "ReduceMean", self, dim, keepdim)
+    return reduced(c, "ReduceMean", self, dim, keepdim)
 
 
 def _moments(c: Converter, fake: torch.Tensor, x: Value, dim: Any, correction: Any, keepdim: bool) -> Any:
@@ -93,19 +94,50 @@ _spread("var_mean", root=False, with_mean=True)
 _spread("std_mean", root=True, with_mean=True)
 
 
+def _counted(c: Converter, x: Value, dim: Any, keepdim: bool, whether: bool = True) -> Value:
+    """How many elements are true, or are not, as an integer: of none it is zero."""
+    true = c.cast(x, torch.bool)
+    counted = true if whether else c.helper("Not", [true], torch.bool, x.shape)
+    ones = c.cast(counted, torch.int64)
+    dims = [dim] if isinstance(dim, int) else list(dim or ())
+    axes = sorted(axis_of(d, x.rank) for d in dims) if x.rank else []
+    shape = tuple(1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes) if axes else ()
+    shape = (1,) * x.rank if keepdim and not axes else shape
+    return c.helper("ReduceSum", [ones, c.sizes(axes) if axes else None], torch.int64, shape, keepdims=int(keepdim))
+
+
+@translates("any", "any.dim", "any.dims")
+def any_(c: Converter, self: Value, dim: Any = None, keepdim: bool = False) -> Any:
+    if dim == []:
+        return NotImplemented
+    return c.emit("Greater", _counted(c, self, dim, keepdim), c.const(0, torch.int64), compute=torch.bool)
+
+
+@translates("all", "all.dim", "all.dims")
+def all_(c: Converter, self: Value, dim: Any = None, keepdim: bool = False) -> Any:
+    if dim == []:
+        return NotImplemented
+    return c.emit("Equal", _counted(c, self, dim, keepdim, False), c.const(0, torch.int64), compute=torch.bool)
+
+
+@translates("count_nonzero", "count_nonzero.dim_IntList")
+def count_nonzero(c: Converter, self: Value, dim: Any = None) -> Any:
+    return _counted(c, self, dim, False)
+
+
 @translates("prod", "prod.dim_int")
 def prod(c: Converter, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    return _reduce(c, "ReduceProd", self, dim, keepdim)
+    return reduced(c, "ReduceProd", self, dim, keepdim)
 
 
 @translates("amax", "max")
 def amax(c: Converter, self: Value, dim: Any = (), keepdim: bool = False) -> Any:
-    return NotImplemented if c.dtype == torch.bool else _reduce(c, "ReduceMax", self, dim, keepdim)
+    return NotImplemented if c.dtype == torch.bool else reduced(c, "ReduceMax", self, dim, keepdim)
 
 
 @translates("amin", "min")
 def amin(c: Converter, self: Value, dim: Any = (), keepdim: bool = False) -> Any:
-    return NotImplemented if c.dtype == torch.bool else _reduce(c, "ReduceMin", self, dim, keepdim)
+    return NotImplemented if c.dtype == torch.bool else reduced(c, "ReduceMin", self, dim, keepdim)
 
 
 def _index_of(c: Converter, op: str, x: Value, dim: int | None, keepdim: bool) -> Any:
@@ -148,7 +180,7 @@ def histc(c: Converter, self: Value, bins: int = 100, min: float = 0, max: float
 
 @translates("logsumexp")
 def logsumexp(c: Converter, self: Value, dim: Any, keepdim: bool = False) -> Value:
-    return _reduce(c, "ReduceLogSumExp", self, dim, keepdim)
+    return reduced(c, "ReduceLogSumExp", self, dim, keepdim)
 
 
 @translates("linalg_vector_norm")
@@ -157,7 +189,17 @@ def vector_norm(
 ) -> Any:
     if ord not in (1, 2) or self.dtype.is_complex:
         return NotImplemented
-    return _reduce(c, f"ReduceL{int(ord)}", self, dim, keepdim)
+    return reduced(c, f"ReduceL{int(ord)}", self, dim, keepdim)
+
+
+@translates("norm.Scalar", "norm.ScalarOpt_dtype")
+def norm(c: Converter, self: Value, p: Any = 2, dtype: Any = None) -> Any:
+    return vector_norm(c, self, 2 if p is None else p)
+
+
+@translates("norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype")
+def norm_over(c: Converter, self: Value, p: Any, dim: Any, keepdim: bool = False, dtype: Any = None) -> Any:
+    return vector_norm(c, self, 2 if p is None else p, dim, keepdim)
 
 
 @translates("softmax.int", "_softmax")

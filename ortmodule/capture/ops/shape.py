@@ -235,7 +235,8 @@ def _split(c: Converter, x: Value, dim: int) -> Any:
     return c.emit_many("Split", [x, c.sizes([c.dim(part.shape[axis]) for part in c.out])], axis=axis)
 
 
-@translates("split.Tensor", "split_with_sizes", "chunk", "tensor_split.sections", "split.sizes")
+@translates("split.Tensor", "split_with_sizes", "chunk", "tensor_split.sections", "split.sizes", "unsafe_split.Tensor",
+            "unsafe_split_with_sizes", "unsafe_chunk")  # fmt: skip
 def split(c: Converter, self: Value, size: Any, dim: int = 0) -> Any:
     return _split(c, self, dim)
 

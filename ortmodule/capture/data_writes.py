@@ -1,0 +1,92 @@
+"""`.data` of a traced tensor: reading it detaches, and setting it writes its values.
+
+Not here: other writes of a forward (writes.py), when it is in force (patches.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..errors import CaptureError
+from .compat import running_tracer, storage_of, traced_node
+from .source_lines import current_source_line
+
+__all__ = ["check_data_writes", "replaced_data"]
+
+# Values that a traced forward has set `.data` to: their version then, readers of the old memory, and the line.
+_data_writes: list[tuple[torch.Tensor, int, dict[torch.fx.Node, int], str | None]] = []
+_SHARED_DATA = "`.data` of a tensor is set to another's memory inside forward; a captured graph cannot honour it"
+
+
+@contextlib.contextmanager
+def replaced_data(thread: int) -> Iterator[None]:
+    """Makes `.data` of a traced tensor a `detach`, and setting it to a tensor of the same kind a write of its values.
+
+    Setting it shares the new tensor's memory. That cannot be told from a copy of its values where nothing else is in
+    that memory and nothing is written there afterwards; elsewhere it is a CaptureError.
+    """
+    descriptor: Any = torch._C.TensorBase.data
+
+    def get(self: torch.Tensor) -> torch.Tensor:
+        traced = threading.get_ident() == thread and isinstance(self, FakeTensor)
+        return self.detach() if traced else descriptor.__get__(self)
+
+    def put(self: torch.Tensor, value: torch.Tensor) -> None:
+        if threading.get_ident() != thread or not isinstance(self, FakeTensor):
+            descriptor.__set__(self, value)
+            return
+        line = current_source_line()
+        alike = (self.shape, self.dtype, self.device) == (value.shape, value.dtype, value.device)
+        if not alike or not isinstance(value, FakeTensor) or not _has_own_memory(value):
+            raise CaptureError(_SHARED_DATA, line)
+        _data_writes.append((value, value._version, _readers_of_others(self), line))
+        with torch.no_grad():
+            self.copy_(value)
+
+    _data_writes.clear()
+    setattr(torch.Tensor, "data", property(get, put))  # noqa: B010
+    try:
+        yield
+    finally:
+        delattr(torch.Tensor, "data")
+        _data_writes.clear()
+
+
+def check_data_writes(results: Sequence[Any]) -> None:
+    """Called at the end of a traced forward: raises CaptureError where memory that a tensor's `.data` was, or has
+    become, is used under another name afterwards.
+
+    Args:
+        results: what the forward returns.
+    """
+    returned = {traced_node(one) for one in results if isinstance(one, FakeTensor)}
+    for value, version, readers, line in _data_writes:
+        used = any(len(node.users) != count or node in returned for node, count in readers.items())
+        if value._version != version or used:
+            raise CaptureError(_SHARED_DATA, line)
+
+
+def _readers_of_others(tensor: torch.Tensor) -> dict[torch.fx.Node, int]:
+    """The nodes that are other names of a traced tensor's memory, and how often each is read so far."""
+    own = traced_node(tensor)
+    found = {}
+    for node in running_tracer().graph.nodes:
+        value = node.meta.get("val")
+        if node is not own and isinstance(value, torch.Tensor) and storage_of(value) == storage_of(tensor):
+            found[node] = len(node.users)
+    return found
+
+
+def _has_own_memory(value: torch.Tensor) -> bool:
+    """Whether a traced tensor was computed into memory of its own: no view, no input, no conversion to itself."""
+    node = traced_node(value)
+    if node is None or node.op != "call_function":
+        return False
+    given = [one.meta.get("val") for one in node.all_input_nodes]
+    return storage_of(value) not in [storage_of(one) for one in given if isinstance(one, torch.Tensor)]
