@@ -1,6 +1,10 @@
-"""Our own kernels for pictures against PyTorch: maxima of windows to the bit, small planes convolved by products."""
+"""Our own kernels for pictures against PyTorch: maxima of windows to the bit, small planes convolved by products,
+batch normalisation of planes.
+"""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
@@ -74,3 +78,27 @@ def test_convolutions_of_small_planes_are_torchs(sizes, kernel, stride, padding,
         pairs = zip(torch.autograd.grad(got, leaves, dy), torch.autograd.grad(want, leaves, dy), strict=True)
         for ours, theirs in pairs:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("offset", [0.0, 300.0])
+@pytest.mark.parametrize("sizes", [(5, 7), (4, 130, 1), (3, 512, 2, 2), (2, 5, 8, 8), (3, 3, 33, 40), (2, 6, 2, 3, 4)])
+def test_batch_normalisation_of_planes_is_torchs(sizes, offset):
+    torch.manual_seed(0)
+    kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[len(sizes)]
+    module = kind(sizes[1])
+    nn.init.normal_(module.weight)
+    nn.init.normal_(module.bias)
+    eager = copy.deepcopy(module)
+    model = ORTModule(module)
+    for _ in range(2):
+        x = torch.randn(sizes) * 3 + offset
+        dy = torch.randn(sizes)
+        results = []
+        for m in (model, eager):
+            given = x.clone().requires_grad_()
+            y = m(given)
+            results.append([y, *torch.autograd.grad(y, [given, m.weight, m.bias], dy)])
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        for ours, theirs in zip(module.buffers(), eager.buffers(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -1,7 +1,8 @@
 // Kernels of BatchNormalization, BatchNormTraining and their gradients.
 //
-// The training form goes through ATen's _batch_norm_with_update, which picks cuDNN where eager does; it writes the
-// running statistics in place, so it is given copies (a few hundred numbers) and the copies are the outputs.
+// The training form has kernels of its own for float planes on the CPU (batch_planes.h). Else it goes through ATen's
+// _batch_norm_with_update, which picks cuDNN where eager does; it writes the running statistics in place, so it is
+// given copies (a few hundred numbers) and the copies are the outputs.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_batch_norm_with_update.h>
 #include <ATen/ops/addcmul.h>
@@ -19,6 +20,7 @@
 #include "base/status.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/norm/batch_planes.h"
 
 namespace ortmodule {
 namespace {
@@ -61,6 +63,13 @@ bool gradient_without_elements(KernelContext& c) {
   c.out(0, at::empty_like(c.in(1)));
   if (c.wants(1)) c.out(1, at::zeros_like(c.in(2)));
   if (c.wants(2)) c.out(2, at::zeros_like(c.in(2)));
+  return true;
+}
+
+// Whether X, which is input `x`, and the numbers per channel, inputs up to 4, are what our own kernels take.
+bool on_planes(KernelContext& c, size_t x) {
+  for (size_t i = x + 1; i < 5; ++i)
+    if (!has_batch_planes(c.in(x), c.in(i))) return false;
   return true;
 }
 
@@ -113,6 +122,20 @@ Kernel make_training(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5), momentum = node.get_float("momentum", 0.1);
   return [epsilon, momentum](KernelContext& c) {
     if (without_elements(c)) return;
+    if (on_planes(c, 0)) {
+      BatchStatistics now;
+      c.out(0, normalized_batch(c.in(0), c.in(1), c.in(2), epsilon, now));
+      const double count = static_cast<double>(c.in(0).numel() / c.in(0).size(1));
+      const auto blended = [&](const at::Tensor& old, at::Tensor fresh) {
+        return at::mul(old, 1 - momentum).add_(fresh, momentum);
+      };
+      c.out(1, blended(c.in(3), now.mean));
+      c.out(2, blended(c.in(4), now.var.mul(count / (count - 1))));
+      c.out(3, std::move(now.mean));
+      c.out(4, std::move(now.invstd));
+      c.out(5, at::empty({0}, c.in(0).options().dtype(at::kByte)));
+      return;
+    }
     at::Tensor mean = c.in(3).clone(), var = c.in(4).clone();
     auto [y, save_mean, save_invstd, reserve] =
         at::_batch_norm_with_update(c.in(0), c.in(1), c.in(2), mean, var, momentum, epsilon);
@@ -128,6 +151,10 @@ Kernel make_training(const Node& node) {
 // In float for 16-bit data, as the forward's kernel does it.
 void apply_statistics(KernelContext& c) {
   const at::Tensor& x = c.in(0);
+  if (on_planes(c, 0)) {
+    c.out(0, normalized_batch(x, c.in(1), c.in(2), c.in(3), c.in(4)));
+    return;
+  }
   c10::DimVector sizes(x.dim(), 1);
   sizes[1] = x.size(1);
   const at::Tensor alpha = c.in(1).mul(c.in(4)), beta = at::addcmul(c.in(2), c.in(3), alpha, -1);
@@ -139,6 +166,13 @@ Kernel make_training_grad(const Node& node) {
   return [epsilon](KernelContext& c) {
     if (gradient_without_elements(c)) return;
     const at::Tensor& x = c.in(1);
+    if (on_planes(c, 1) && c.in(0).scalar_type() == at::kFloat) {
+      BatchGradients out = normalized_batch_gradients(c.in(0), x, c.in(2), c.in(3), c.in(4), c.wants(0));
+      c.out(0, std::move(out.dx));
+      c.out(1, std::move(out.dscale));
+      c.out(2, std::move(out.dbias));
+      return;
+    }
     const at::Tensor reserve = c.has(5) ? c.in(5) : at::empty({0}, x.options().dtype(at::kByte));
     const auto type = c.in(2).scalar_type();
     auto [dx, dscale, dbias] =

@@ -15,32 +15,6 @@ namespace {
 
 constexpr int64_t kLeastWork = 32768;  // elements that a thread is worth
 
-// What one element of the windows of a row holds: `from` is its place for the first window, the next ones follow
-// `stride` apart. As in ATen a later value counts if it is larger or no number.
-template <int known_stride>
-ORTMODULE_INLINE void look(const float* from, int32_t position, int32_t stride, int32_t count, float* best,
-                           int32_t* where) {
-  const int32_t step = known_stride ? known_stride : stride;
-#pragma omp simd
-  for (int32_t i = 0; i < count; ++i) {
-    const float value = from[i * step], old = best[i];
-    const int32_t place = where[i];
-    const bool take = (value > old) | (value != value);
-    best[i] = take ? value : old;
-    where[i] = take ? position + i * step : place;
-  }
-}
-
-ORTMODULE_SIMD void look_at_all(const float* from, int32_t position, int32_t stride, int32_t count, float* best,
-                                int32_t* where) {
-  if (stride == 1)
-    look<1>(from, position, 1, count, best, where);
-  else if (stride == 2)
-    look<2>(from, position, 2, count, best, where);
-  else
-    look<0>(from, position, stride, count, best, where);
-}
-
 // One spatial axis.
 struct Axis {
   int64_t size, out, kernel, stride, pad, dilation;
@@ -56,16 +30,122 @@ struct Axis {
     const int64_t at = begin(window);
     return at >= 0 ? at : at + (-at + dilation - 1) / dilation * dilation;
   }
-  // Which windows' element k lies in the plane: [low, high).
-  int64_t low(int64_t k) const {
-    return std::min(out, std::max<int64_t>(0, (pad - k * dilation + stride - 1) / stride));
-  }
-  int64_t high(int64_t k) const {
-    const int64_t last = size - 1 + pad - k * dilation;
-    return last < 0 ? 0 : std::min(out, last / stride + 1);
-  }
   // ATen refuses wider pads; no window lies in the pad alone.
   bool is_plain() const { return out > 0 && pad >= 0 && 2 * pad <= kernel && dilation <= size; }
+};
+
+// A whole number of vectors of every level.
+constexpr int64_t kLanes = 16;
+int64_t in_lanes(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+// As in ATen a later value counts if it is larger or no number.
+ORTMODULE_INLINE void take_later(const float* values, const int32_t* places, int64_t count, float* best,
+                                 int32_t* where) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = values[i], old = best[i];
+    const int32_t place = places[i], known = where[i];
+    const bool take = (value > old) | (value != value);
+    best[i] = take ? value : old;
+    where[i] = take ? place : known;
+  }
+}
+
+// The same where the values' places are `place`, `place` + `step`, ...
+ORTMODULE_INLINE void take_later(const float* values, int32_t place, int32_t step, int64_t count, float* best,
+                                 int32_t* where) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = values[i], old = best[i];
+    const int32_t known = where[i];
+    const bool take = (value > old) | (value != value);
+    best[i] = take ? value : old;
+    where[i] = take ? place + static_cast<int32_t>(i) * step : known;
+  }
+}
+
+// Every `step`-th value.
+template <int known_step>
+ORTMODULE_INLINE void pick(const float* from, int64_t step, int64_t count, float* to) {
+  const int64_t stride = known_step ? known_step : step;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) to[i] = from[i * stride];
+}
+
+// Note [Maxima in two directions]
+// The first maximum of a window in the order of its elements lies in the first row that holds it, and is the first in
+// that row: so the maxima of each line of the plane are found along the line first, once for all windows that share
+// it, and then taken down the lines. A line is laid out as `stride` lists, padded with -inf at both ends: what element
+// j of all windows of a row looks at lies side by side, and is a whole number of vectors.
+class PlaneMaxima {
+ public:
+  PlaneMaxima(const Axis& rows, const Axis& columns)
+      : rows_(rows),
+        columns_(columns),
+        width_(in_lanes(columns.out)),
+        list_(in_lanes(std::max(width_ + (columns.kernel - 1) * columns.dilation / columns.stride + 1,
+                                (columns.size + columns.pad - 1) / columns.stride + 1))),
+        lists_(list_ * columns.stride, -std::numeric_limits<float>::infinity()),
+        values_(width_ * (rows.size + 1)),
+        places_(width_ * (rows.size + 1)),
+        first_(width_) {
+    for (int64_t ox = 0; ox < columns.out; ++ox) first_[ox] = static_cast<int32_t>(columns.first(ox));
+  }
+
+  ORTMODULE_SIMD void find(const float* plane, float* y, int64_t* indices) {
+    for (int64_t line = 0; line < rows_.size; ++line) along(plane + line * columns_.size, line);
+    float* best = values_.data() + rows_.size * width_;
+    int32_t* where = places_.data() + rows_.size * width_;
+    for (int64_t oy = 0; oy < rows_.out; ++oy) {
+      int64_t line = rows_.first(oy);
+      const int64_t end = std::min(rows_.size, rows_.begin(oy) + (rows_.kernel - 1) * rows_.dilation + 1);
+      std::copy_n(values_.data() + line * width_, width_, best);
+      std::copy_n(places_.data() + line * width_, width_, where);
+      while ((line += rows_.dilation) < end)
+        take_later(values_.data() + line * width_, places_.data() + line * width_, width_, best, where);
+      std::copy_n(best, columns_.out, y + oy * columns_.out);
+      int64_t* to = indices + oy * columns_.out;
+#pragma omp simd
+      for (int64_t ox = 0; ox < columns_.out; ++ox) to[ox] = where[ox];
+    }
+  }
+
+ private:
+  // Maxima of all windows in one line, and their places in the plane.
+  ORTMODULE_INLINE void along(const float* from, int64_t line) {
+    const int64_t stride = columns_.stride, pad = columns_.pad;
+    for (int64_t list = 0; list < stride; ++list) {
+      const int64_t skipped = std::max<int64_t>(0, (pad - list + stride - 1) / stride);  // of the list, in the pad
+      const int64_t start = list + skipped * stride - pad;
+      if (start >= columns_.size) continue;
+      const int64_t count = (columns_.size - 1 - start) / stride + 1;
+      float* to = lists_.data() + list * list_ + skipped;
+      if (stride == 1)
+        pick<1>(from + start, 1, count, to);
+      else if (stride == 2)
+        pick<2>(from + start, 2, count, to);
+      else
+        pick<0>(from + start, stride, count, to);
+    }
+    float* best = values_.data() + line * width_;
+    int32_t* where = places_.data() + line * width_;
+    const auto begin = static_cast<int32_t>(line * columns_.size);
+    std::fill_n(best, width_, -std::numeric_limits<float>::infinity());
+#pragma omp simd
+    for (int64_t ox = 0; ox < width_; ++ox) where[ox] = begin + first_[ox];
+    for (int64_t j = 0; j < columns_.kernel; ++j) {
+      const int64_t at = j * columns_.dilation;
+      take_later(lists_.data() + at % stride * list_ + at / stride, begin + static_cast<int32_t>(at - pad),
+                 static_cast<int32_t>(stride), width_, best, where);
+    }
+  }
+
+  const Axis rows_, columns_;
+  const int64_t width_, list_;  // lengths of a row of windows and of a list, in whole vectors
+  std::vector<float> lists_;
+  std::vector<float> values_;    // a row of windows per line; then the one that is being found
+  std::vector<int32_t> places_;  // parallel
+  std::vector<int32_t> first_;   // each window's first column that is not in the pad
 };
 
 }  // namespace
@@ -84,27 +164,10 @@ std::pair<at::Tensor, at::Tensor> max_of_planes(const at::Tensor& x, const PoolA
   int64_t* places = indices.mutable_data_ptr<int64_t>();
   const int64_t grain = std::max<int64_t>(1, kLeastWork / (x.size(2) * x.size(3)));
   at::parallel_for(0, x.size(0) * x.size(1), grain, [&](int64_t begin, int64_t end) {
-    std::vector<int32_t> where(columns.out);
-    for (int64_t row = begin * rows.out; row < end * rows.out; ++row) {
-      const float* plane = from + row / rows.out * rows.size * columns.size;
-      const int64_t oy = row % rows.out, top = rows.begin(oy), first = rows.first(oy);
-      float* best = to + row * columns.out;
-      std::fill_n(best, columns.out, -std::numeric_limits<float>::infinity());
-      for (int64_t ox = 0; ox < columns.out; ++ox)
-        where[ox] = static_cast<int32_t>(first * columns.size + columns.first(ox));
-      for (int64_t i = 0; i < rows.kernel; ++i) {
-        const int64_t line = top + i * rows.dilation;
-        if (line < 0 || line >= rows.size) continue;
-        for (int64_t j = 0; j < columns.kernel; ++j) {
-          const int64_t low = columns.low(j), count = columns.high(j) - low;
-          if (count <= 0) continue;
-          const int64_t place = line * columns.size + columns.begin(low) + j * columns.dilation;
-          look_at_all(plane + place, static_cast<int32_t>(place), static_cast<int32_t>(columns.stride),
-                      static_cast<int32_t>(count), best + low, where.data() + low);
-        }
-      }
-      std::copy_n(where.data(), columns.out, places + row * columns.out);
-    }
+    PlaneMaxima maxima(rows, columns);
+    for (int64_t plane = begin; plane < end; ++plane)
+      maxima.find(from + plane * rows.size * columns.size, to + plane * rows.out * columns.out,
+                  places + plane * rows.out * columns.out);
   });
   return {y, indices};
 }
