@@ -178,6 +178,16 @@ NodeArg* Graph::materialize_output(Node* node, size_t index, const std::string& 
   return node->outputs_[index];
 }
 
+void Graph::move_output(NodeArg* value, Node* to, size_t index) {
+  ORTMODULE_CHECK(value->producer_ && value->producer_ != to && !to->output(index), kInternal, "'", value->name(),
+                  "' cannot become output ", index, " of ", to->describe());
+  value->producer_->outputs_[value->output_index_] = nullptr;
+  if (to->outputs_.size() <= index) to->outputs_.resize(index + 1, nullptr);
+  to->outputs_[index] = value;
+  value->producer_ = to;
+  value->output_index_ = index;
+}
+
 void Graph::drop_output(Node* node, size_t index) {
   NodeArg* value = node->output(index);
   if (!value) return;

@@ -163,6 +163,10 @@ class Graph {
   // Makes output slot `index` absent; throws kInternal while the value is used or is a graph output.
   void drop_output(Node* node, size_t index);
 
+  // Lets `to`, whose output slot `index` is absent, make a value that another node has made: its name, its type and
+  // every use stay, and the other node's slot becomes absent.
+  void move_output(NodeArg* value, Node* to, size_t index);
+
   void add_output(NodeArg* value);
   void set_output(size_t index, NodeArg* value);
   void clear_outputs();

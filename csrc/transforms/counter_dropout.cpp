@@ -10,6 +10,16 @@
 namespace ortmodule {
 namespace {
 
+// The node's first output, whatever uses it, is made by `op` from `inputs`.
+void replace(Graph& graph, Node& node, const char* op, const std::vector<NodeArg*>& inputs, Attributes attributes) {
+  Node* fast = graph.add_node("ai.ortmodule", op, inputs, {}, std::move(attributes), &node, node.name());
+  fast->metadata() = node.metadata();
+  fast->set_phase(node.phase());
+  graph.move_output(node.output(0), fast, 0);
+  infer_node(*fast);
+  graph.remove(&node);
+}
+
 class CounterDropoutRule : public RewriteRule {
  public:
   const char* name() const override { return "counter_dropout"; }
@@ -20,18 +30,13 @@ class CounterDropoutRule : public RewriteRule {
     const NodeArg *mask = node.output(1), *mode = node.input(2);
     if (mask && (!mask->uses().empty() || mask->is_graph_output())) return false;
     // A seed asks for one fixed stream.
-    if (!node.output(0) || node.output(0)->is_graph_output() || node.find_attribute("seed")) return false;
+    if (!node.output(0) || node.find_attribute("seed")) return false;
     return mode && mode->constant() && mode->constant()->to_ints() == std::vector<int64_t>{1};
   }
 
   void rewrite(Graph& graph, Node& node, const TransformContext&) const override {
     NodeArg* ratio = node.input(1) ? node.input(1) : graph.constant(TensorData::scalar(DType::kDouble, 0.5));
-    Node* fast = graph.add_node("ai.ortmodule", "PhiloxDropout", {node.input(0), ratio}, {""}, {}, &node, node.name());
-    fast->metadata() = node.metadata();
-    fast->set_phase(node.phase());
-    infer_node(*fast);
-    graph.replace_all_uses(node.output(0), fast->output(0));
-    graph.remove(&node);
+    replace(graph, node, "PhiloxDropout", {node.input(0), ratio}, {});
   }
 };
 
@@ -40,19 +45,10 @@ class CounterAttentionRule : public RewriteRule {
   const char* name() const override { return "counter_attention"; }
   std::vector<std::string> ops() const override { return {"ai.ortmodule::AttentionDropout"}; }
 
-  // A graph output keeps its name and its node.
-  bool match(const Node& node, const TransformContext& context) const override {
-    return context.options.dropout == "fast" && !node.output(0)->is_graph_output();
-  }
+  bool match(const Node&, const TransformContext& context) const override { return context.options.dropout == "fast"; }
 
   void rewrite(Graph& graph, Node& node, const TransformContext&) const override {
-    Node* fast =
-        graph.add_node("ai.ortmodule", "PhiloxAttention", node.inputs(), {""}, node.attributes(), &node, node.name());
-    fast->metadata() = node.metadata();
-    fast->set_phase(node.phase());
-    infer_node(*fast);
-    graph.replace_all_uses(node.output(0), fast->output(0));
-    graph.remove(&node);
+    replace(graph, node, "PhiloxAttention", node.inputs(), node.attributes());
   }
 };
 

@@ -105,3 +105,14 @@ def test_roofline_gives_bounds_and_how_far_the_runners_are(tmp_path: Path) -> No
     (row,) = json.loads(out.read_text())["rows"]
     assert row["gflop"] > 0 and 0 < row["bound_ms"] <= row["products_ms"] * 1.01
     assert row["x_bound"] == pytest.approx(row["fb_ms"] / row["bound_ms"])
+
+
+def test_the_kernel_table_has_every_kernel_in_the_engine(tmp_path: Path) -> None:
+    out = tmp_path / "kernels.json"
+    done = run("kernel_table.py", *"--runners eager,ortmodule --small --rounds 1 --threads 1 --json".split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["kernel"]: row for row in json.loads(out.read_text())["rows"]}
+    assert len(rows) > 20
+    for row in rows.values():
+        assert row["ms"]["ortmodule"] > 0 and row["limit_ms"] > 0 and row["nodes"] and not row["failed"]
+    assert "PhiloxDropout" in rows["dropout"]["nodes"] and "PhiloxAttention" in rows["attention_dropout"]["nodes"]

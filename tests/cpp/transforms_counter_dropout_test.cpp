@@ -34,6 +34,20 @@ TEST(CounterDropout, ReplacesTrainingDropoutOfAnInferenceSession) {
   EXPECT_EQ(replaced("%d = Dropout(%x, %r)", inference), 0u);
 }
 
+TEST(CounterDropout, ReplacesWhatMakesAGraphOutput) {
+  TransformContext fast{.training = true};
+  fast.options.dropout = "fast";
+  auto g = resolved(
+      "graph g(x: float[2]) -> (y, z)\n const %r: double[] = [0.5]\n const %t: bool[] = [1]\n"
+      " %y = Dropout(%x, %r, %t)\n %z = Relu(%y)");
+  EXPECT_EQ(run_pass(make_counter_dropout(), *g, fast), 1u);
+  EXPECT_EQ(count(*g, "Dropout"), 0u);
+  EXPECT_EQ(g->outputs()[0]->name(), "y");
+  EXPECT_EQ(g->outputs()[0]->producer()->op(), "PhiloxDropout");
+  EXPECT_EQ(g->find("z")->producer()->input(0), g->outputs()[0]);
+  EXPECT_EQ(g->find("y")->type().text(), "float[2]");
+}
+
 TEST(CounterDropout, DoesNothingUnlessAskedFor) {
   EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", {.training = true}), 0u);
   EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", {}), 0u);
