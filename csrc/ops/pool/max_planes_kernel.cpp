@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -86,23 +87,28 @@ class PlaneMaxima {
         list_(in_lanes(std::max(width_ + (columns.kernel - 1) * columns.dilation / columns.stride + 1,
                                 (columns.size + columns.pad - 1) / columns.stride + 1))),
         lists_(list_ * columns.stride, -std::numeric_limits<float>::infinity()),
-        values_(width_ * (rows.size + 1)),
-        places_(width_ * (rows.size + 1)),
+        extent_((rows.kernel - 1) * rows.dilation + 1),
+        kept_(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(extent_)))),
+        values_(width_ * (kept_ + 1)),
+        places_(width_ * (kept_ + 1)),
         first_(width_) {
     for (int64_t ox = 0; ox < columns.out; ++ox) first_[ox] = static_cast<int32_t>(columns.first(ox));
   }
 
   ORTMODULE_SIMD void find(const float* plane, float* y, int64_t* indices) {
-    for (int64_t line = 0; line < rows_.size; ++line) along(plane + line * columns_.size, line);
-    float* best = values_.data() + rows_.size * width_;
-    int32_t* where = places_.data() + rows_.size * width_;
+    float* best = values_.data() + kept_ * width_;
+    int32_t* where = places_.data() + kept_ * width_;
+    int64_t found = 0;  // lines
     for (int64_t oy = 0; oy < rows_.out; ++oy) {
       int64_t line = rows_.first(oy);
-      const int64_t end = std::min(rows_.size, rows_.begin(oy) + (rows_.kernel - 1) * rows_.dilation + 1);
-      std::copy_n(values_.data() + line * width_, width_, best);
-      std::copy_n(places_.data() + line * width_, width_, where);
-      while ((line += rows_.dilation) < end)
-        take_later(values_.data() + line * width_, places_.data() + line * width_, width_, best, where);
+      const int64_t end = std::min(rows_.size, rows_.begin(oy) + extent_);
+      for (found = std::max(found, line); found < end; ++found) along(plane + found * columns_.size, found);
+      std::copy_n(values_.data() + (line & (kept_ - 1)) * width_, width_, best);
+      std::copy_n(places_.data() + (line & (kept_ - 1)) * width_, width_, where);
+      while ((line += rows_.dilation) < end) {
+        const int64_t at = (line & (kept_ - 1)) * width_;
+        take_later(values_.data() + at, places_.data() + at, width_, best, where);
+      }
       std::copy_n(best, columns_.out, y + oy * columns_.out);
       int64_t* to = indices + oy * columns_.out;
 #pragma omp simd
@@ -127,8 +133,8 @@ class PlaneMaxima {
       else
         pick<0>(from + start, stride, count, to);
     }
-    float* best = values_.data() + line * width_;
-    int32_t* where = places_.data() + line * width_;
+    float* best = values_.data() + (line & (kept_ - 1)) * width_;
+    int32_t* where = places_.data() + (line & (kept_ - 1)) * width_;
     const auto begin = static_cast<int32_t>(line * columns_.size);
     std::fill_n(best, width_, -std::numeric_limits<float>::infinity());
 #pragma omp simd
@@ -143,7 +149,8 @@ class PlaneMaxima {
   const Axis rows_, columns_;
   const int64_t width_, list_;  // lengths of a row of windows and of a list, in whole vectors
   std::vector<float> lists_;
-  std::vector<float> values_;    // a row of windows per line; then the one that is being found
+  const int64_t extent_, kept_;  // lines that a row of windows spans, and a power of two that is no less
+  std::vector<float> values_;    // a row of windows per kept line; then the one that is being found
   std::vector<int32_t> places_;  // parallel
   std::vector<int32_t> first_;   // each window's first column that is not in the pad
 };
