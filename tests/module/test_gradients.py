@@ -342,6 +342,29 @@ def test_an_unused_parameter_keeps_none() -> None:
     assert model.linear.bias.grad is None
 
 
+class TrainedTarget(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.target = nn.Parameter(torch.ones(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.cosine_embedding_loss(self.first(x), self.second(x), self.target.float())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_an_argument_that_an_operators_derivative_does_not_reach_keeps_none(autocast: bool) -> None:
+    model, eager = pair(TrainedTarget())
+    x = torch.randn(5, 4)
+    for module in (model, eager):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):  # an ATen node under autocast
+            loss = module(x)
+        loss.backward()
+    assert eager.get_parameter("target").grad is None
+    assert_same_gradients(model, eager, rtol=2e-2, atol=1e-3)
+
+
 def test_double_precision_passes_gradcheck() -> None:
     model, _ = pair(mlp().double())
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
