@@ -32,6 +32,7 @@ from .random_states import same_random_states
 from .randomness import refused_randomness
 from .reads import AttributeReads
 from .settings import recorded_settings
+from .thread_tables import own_tables
 
 __all__ = ["Exported", "export_module", "flatten_call"]
 
@@ -275,6 +276,7 @@ def export_module(
         warnings.simplefilter("ignore")
         for context in autocast_off:
             stack.enter_context(context)
+        stack.enter_context(own_tables(module, threading.get_ident()))
         calls = stack.enter_context(patches.traced_module_calls(reads, branches))
         stack.enter_context(recorded_settings(asked, threading.get_ident()))
         if from_one:
@@ -286,6 +288,7 @@ def export_module(
                 seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
             regions.inline_regions(program)
+            regions.join_ties(program)
             if from_one:
                 sizes_of_one.refuse_written_copies(program)
             writes.keep_histories(program)
