@@ -194,6 +194,27 @@ def test_autograd_grad_of_one_parameter() -> None:
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_many_directions_at_once_are_taken_one_after_another(kept: bool) -> None:
+    model, eager = pair(mlp())
+    x = torch.randn(5, 4)
+    found = []
+    for module in (model, eager):
+        y = module(x)
+        wanted = [module.get_parameter("0.weight"), module.get_parameter("2.bias")]
+        directions = torch.eye(15).view(15, 5, 3)
+        kind = {"retain_graph": kept}
+        found.append(list(torch.autograd.grad(y, wanted, directions, is_grads_batched=True, **kind)))
+        if kept:
+            found[-1] += torch.func.vmap(lambda v, y=y, w=wanted: torch.autograd.grad(y, w, v))(directions)
+        else:
+            with pytest.raises(RuntimeError, match="a second time"):
+                y.sum().backward()
+        jacobian = torch.autograd.functional.jacobian(lambda x, m=module: m(x).sum(0), x, vectorize=True)
+        found[-1].append(jacobian)
+    torch.testing.assert_close(*found)
+
+
 def test_backward_with_inputs_touches_only_these() -> None:
     model, eager = pair(mlp())
     for module in (model, eager):
