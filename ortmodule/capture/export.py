@@ -128,6 +128,7 @@ class _Wrapper(torch.nn.Module):
                 )
             stack.enter_context(refused_randomness(self.module))
             result = self.module(*args, **kwargs)
+        _refuse_changed_containers(leaves, self._spec, args, kwargs)
         self._reads.changed += self._assigned.finish()
         values = self._collect(result, self._reads.finish())
         data_writes.check_data_writes(values)
@@ -157,6 +158,19 @@ class _Wrapper(torch.nn.Module):
                 advice = "register the class with torch.utils._pytree.register_pytree_node"
                 raise CaptureError(f"the module returns an object of class {name} that holds tensors; {advice}")
         return values
+
+
+def _refuse_changed_containers(
+    leaves: list[Any], spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """A graph writes into tensors that it is given, not into the lists, dicts and objects around them."""
+    now, structure = pytree.tree_flatten((args, kwargs))
+    if structure != spec or any(a is not b and _differ(a, b) for a, b in zip(now, leaves, strict=True)):
+        raise CaptureError("the forward changes a list, a dict or an object that it is given, which a graph cannot do")
+
+
+def _differ(now: Any, before: Any) -> bool:
+    return isinstance(now, torch.Tensor) or isinstance(before, torch.Tensor) or bool(now != before)
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:

@@ -73,13 +73,18 @@ class _Table(MutableMapping, dict):  # type: ignore[type-arg, misc]
 def own_tables(root: torch.nn.Module, thread: int) -> Iterator[None]:
     """Within it, what `thread` puts into the tables of `root`'s modules is seen by `thread` alone."""
     tables: dict[int, _Table] = {}  # by the identity of what is replaced: a wrapper shares its module's tables
+    parameters: dict[int, torch.nn.Parameter] = {}  # by the identity of the tensor that each stands for
     replaced: list[tuple[dict[str, Any], str, _Table]] = []
     for holder in _holders(root):
         attributes = vars(holder)
         for name in _NAMES:
             held = attributes.get(name)
             if type(held) is dict:
-                table = tables.setdefault(id(held), _Table(held, thread))
+                if id(held) not in tables:
+                    tables[id(held)] = _Table(held, thread)
+                    if name == "_parameters":
+                        _make_parameters(tables[id(held)], parameters)
+                table = tables[id(held)]
                 attributes[name] = table
                 replaced.append((attributes, name, table))
     try:
@@ -89,6 +94,17 @@ def own_tables(root: torch.nn.Module, thread: int) -> Iterator[None]:
             if attributes.get(name) is table:
                 attributes[name] = table.held
             table.thread = None
+
+
+def _make_parameters(table: _Table, made: dict[int, torch.nn.Parameter]) -> None:
+    """Gives the tracing thread a parameter for each plain tensor, as `functional_call` puts there, which torch's export
+    refuses.
+    """
+    for name, value in table.held.items():
+        if value is not None and not isinstance(value, torch.nn.Parameter):
+            if id(value) not in made:
+                made[id(value)] = torch.nn.Parameter(value.detach(), requires_grad=value.requires_grad)
+            table[name] = made[id(value)]
 
 
 def _holders(root: torch.nn.Module) -> list[torch.nn.Module]:
