@@ -75,6 +75,10 @@ class _BoundForward:
         return _forward
 
     @property
+    def __code__(self) -> Any:
+        return self.__self__._original.forward.__code__
+
+    @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self.__self__._original.forward)
 

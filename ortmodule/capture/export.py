@@ -249,6 +249,16 @@ def _refuse_python_at_each_call(module: torch.nn.Module) -> None:
                 raise CaptureError(f"{where} has the forward hook {text}, which runs in Python at each call")
 
 
+def _refuse_tensor_classes(module: torch.nn.Module) -> None:
+    """Parameters and buffers of a class of their own may be anything: quantized, sharded, with units."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        kind: Any = type(tensor)
+        plain = kind.__torch_function__ is torch._C._disabled_torch_function_impl or kind is torch.Tensor
+        if not plain or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            text = f"{kind.__module__}.{kind.__qualname__}"
+            raise CaptureError(f"'{name}' is of the tensor class {text}, whose operations may be its own")
+
+
 def export_module(
     module: torch.nn.Module,
     leaves: list[Any],
@@ -272,6 +282,7 @@ def export_module(
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
     """
     _refuse_python_at_each_call(module)
+    _refuse_tensor_classes(module)
     tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and i not in flags]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     reads = AttributeReads(module)
@@ -301,6 +312,7 @@ def export_module(
             program = _timed(
                 seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
+            data_writes.restore_parameters(program.constants)
             regions.inline_regions(program)
             regions.join_ties(program)
             if from_one:
