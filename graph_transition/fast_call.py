@@ -59,6 +59,7 @@ def make_fast_call(
             sources,
             [
                 *_watches(module, captured.attributes),
+                *_absent_and_unread(module, set(info.onnx_graph_input_names)),
                 *((read.holder, read.key, read.value) for read in scope),
                 *_returned(module, [*outputs, *left]),
             ],
@@ -90,6 +91,19 @@ def _returned(module: torch.nn.Module, outputs: Iterable[OutputRef]) -> list[tup
     names = [ref.name for ref in outputs if ref.kind == "input" and ref.name is not None]
     entries = [_tensor_entry(module, name) for name in names]
     return [(holder, key, holder[key]) for holder, key in entries if key in holder]
+
+
+def _absent_and_unread(module: torch.nn.Module, read: set[str]) -> list[tuple[Any, Any, Any]]:
+    """Entries for parameters and buffers that are no inputs of the graph: the forward may have asked whether they are
+    None, or they are a further name of one that is.
+    """
+    return [
+        (table, key, value)
+        for name, m in module.named_modules()
+        for table in (m._parameters, m._buffers)
+        for key, value in table.items()
+        if f"{name}.{key}".lstrip(".") not in read
+    ]
 
 
 def _watches(module: torch.nn.Module, attributes: Iterable[tuple[str, str, Any]]) -> list[tuple[Any, Any, Any]]:

@@ -28,8 +28,8 @@ _GLOBAL_HOOKS = (
 )  # fmt: skip
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
-# What of a tensor of a module counts: its name, dtype and shape.
-TensorFacts = tuple[str, torch.dtype, tuple[int, ...]]
+# What of a tensor of a module counts: its name, class, dtype and shape, and which others are the same tensor.
+TensorFacts = tuple[str, type, torch.dtype, tuple[int, ...], int]
 ModuleFacts = tuple[int, bool, int, tuple[TensorFacts, ...]]
 
 
@@ -127,11 +127,16 @@ def _tensor_difference(new: Sequence[ModuleFacts], old: Sequence[ModuleFacts]) -
     for (*_, now), (*_, before) in zip(new, old, strict=True):
         if [t[0] for t in now] != [t[0] for t in before]:
             break
-        for (name, dtype, shape), (_, old_dtype, old_shape) in zip(now, before, strict=True):
+        for (name, kind, dtype, shape, number), old in zip(now, before, strict=True):
+            _, old_kind, old_dtype, old_shape, old_number = old
+            if kind != old_kind:
+                return f"the class of '{name}' changed from {old_kind.__name__} to {kind.__name__}"
             if dtype != old_dtype:
                 return f"the dtype of '{name}' changed from {old_dtype} to {dtype}"
             if shape != old_shape:
                 return f"the shape of '{name}' changed from {list(old_shape)} to {list(shape)}"
+            if number != old_number:
+                return f"'{name}' was tied to another tensor, or is no longer"
     return "a parameter or buffer was added or removed"
 
 
@@ -160,14 +165,25 @@ def global_hook_tables() -> list[dict[int, Any]]:
 def module_state(module: torch.nn.Module) -> tuple[ModuleFacts, ...]:
     """(identity, training flag, number of hooks, facts of the tensors it has) of every sub-module."""
     everywhere = sum(map(len, global_hook_tables()))
+    seen: dict[int, int] = {}
     return tuple(
-        (id(m), m.training, sum(map(len, hook_tables(m)), everywhere), _tensor_facts(m)) for m in module.modules()
+        (id(m), m.training, sum(map(len, hook_tables(m)), everywhere), _tensor_facts(m, seen)) for m in module.modules()
     )
 
 
-def _tensor_facts(module: torch.nn.Module) -> tuple[TensorFacts, ...]:
+def _tensor_facts(module: torch.nn.Module, seen: dict[int, int]) -> tuple[TensorFacts, ...]:
+    """Tied tensors have the same number."""
     tables = (module._parameters, module._buffers)
-    return tuple((name, t.dtype, tuple(t.shape)) for table in tables for name, t in table.items() if t is not None)
+    return tuple(
+        (name, _class_of(t), t.dtype, tuple(t.shape), seen.setdefault(id(t), len(seen)))
+        for table in tables
+        for name, t in table.items()
+        if t is not None
+    )
+
+
+def _class_of(tensor: torch.Tensor) -> type:
+    return torch.Tensor if type(tensor) in _PLAIN_TENSORS else type(tensor)
 
 
 def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Module) -> CallSignature:

@@ -66,7 +66,7 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
     constants: dict[str, Any] = {}
     for name, tensor in captured.constants.items():
         place = _attribute_of(module, tensor, captured.attributes)
-        if place is None and not name.startswith("lifted_tensor"):
+        if place is None and (tensor.requires_grad or not name.startswith("lifted_tensor")):
             raise NotStorable(f"the constant '{name}' is a tensor of the program, not of the module")
         if place is None:
             sections[f"constant {name}"] = _bytes_of(tensor)

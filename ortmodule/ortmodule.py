@@ -37,8 +37,9 @@ _OWN = frozenset(
     {"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_unsettled", "_partial", "_whole"}
 )
 # Set on the wrapper itself: `forward` may be replaced by a function that calls the one before (Accelerate does, and
-# keeps that one as `_original_forward`); on the wrapped module it would call itself.
-_OWN_FORWARD = frozenset({"forward", "_original_forward"})
+# keeps that one as `_original_forward`); on the wrapped module it would call itself. And what kind of hooks there is
+# around the backward of a call of the wrapper.
+_OWN_FORWARD = frozenset({"forward", "_original_forward", "_is_full_backward_hook"})
 # Tables of nn.Module that the two share, so that what walks them (an outer module's load_state_dict) finds the same.
 _TABLES = (
     "_parameters", "_buffers", "_non_persistent_buffers_set", "_modules", "_state_dict_hooks", "_state_dict_pre_hooks",
@@ -72,6 +73,10 @@ class _BoundForward:
     @property
     def __func__(self) -> Any:
         return _forward
+
+    @property
+    def __code__(self) -> Any:
+        return self.__self__._original.forward.__code__
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -300,6 +305,12 @@ class ORTModule(nn.Module):
 
     def __getitem__(self, index: Any) -> Any:
         return self._original[index]  # type: ignore[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._original[index] = value  # type: ignore[operator]
+
+    def __delitem__(self, index: Any) -> None:
+        del self._original[index]  # type: ignore[operator]
 
     def __len__(self) -> int:
         return len(self._original)  # type: ignore[arg-type]

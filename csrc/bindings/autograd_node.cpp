@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "bindings/batched_gradients.h"
 #include "bindings/gradient_writer.h"
 #include "runtime/kernel_clock.h"
 
@@ -21,6 +22,12 @@ using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
 namespace {
+
+constexpr const char* kSecondBackward =
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward.";
 
 // Edge::function is a std::shared_ptr up to torch 2.12 and an intrusive_ptr after it.
 using NodePtr = decltype(Edge::function);
@@ -130,11 +137,7 @@ at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
 StepBackward::Progress ModuleBackward::take_progress(const variable_list& grads) {
   const std::lock_guard<std::mutex> lock(step_->mutex);
   if (first_) {
-    ORTMODULE_CHECK(step_->state, kRuntime,
-                    "Trying to backward through the graph a second time (or directly access saved tensors after they "
-                    "have already been freed). Saved intermediate values of the graph are freed when you call "
-                    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
-                    "graph a second time or if you need to access saved tensors after calling backward.");
+    ORTMODULE_CHECK(step_->state, kRuntime, kSecondBackward);
     StepBackward::Progress progress;
     progress.run =
         step_->agent->begin_backward(*step_->state, grads, torch::autograd::get_current_graph_task_keep_graph());
@@ -161,6 +164,7 @@ void ModuleBackward::leave_progress(StepBackward::Progress progress) {
 variable_list ModuleBackward::apply(variable_list&& grads) {
   const KernelClock::NodeScope clock;
   put_in_order();
+  if (any_batched(grads)) return apply_batched(grads);
   if (at::GradMode::is_enabled()) return apply_with_history(grads);
   StepBackward::Progress progress = take_progress(grads);
   TrainingAgent& agent = *step_->agent;
@@ -226,6 +230,23 @@ variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
   for (size_t i = 0; i < count_; ++i) results[i] = std::move(progress.early[gradient_of(i)]);
   if (has_next()) results.back() = signal();
   leave_progress(std::move(progress));
+  return without_empty(std::move(results));
+}
+
+variable_list ModuleBackward::apply_batched(const variable_list& grads) {
+  ORTMODULE_CHECK(!at::GradMode::is_enabled() && returns_all(), kUnsupported,
+                  "ORTModule's backward of many directions at once (is_grads_batched=True, a vectorized Jacobian) can "
+                  "neither be differentiated again nor handed on in segments; call the wrapped module itself "
+                  "(model.module)");
+  const std::lock_guard<std::mutex> lock(step_->mutex);
+  ORTMODULE_CHECK(step_->state, kRuntime, kSecondBackward);
+  const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+  variable_list results = batched_gradients(grads, [&](const variable_list& one, bool more) {
+    variable_list dxs(num_outputs());
+    step_->agent->backward(*step_->state, one, keep || more,
+                           [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+    return dxs;
+  });
   return without_empty(std::move(results));
 }
 

@@ -70,6 +70,8 @@ class ModuleBackward : public torch::autograd::Node {
   at::Tensor* direct_slot(size_t edge) const;
   // The same with create_graph=True.
   torch::autograd::variable_list apply_with_history(const torch::autograd::variable_list& grads);
+  // The same for gradients that hold those of many directions.
+  torch::autograd::variable_list apply_batched(const torch::autograd::variable_list& grads);
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }
   // How many hold a leaf's accumulator for us.
   size_t holders(size_t edge) const { return (*kept_)[gradient_of(edge)] ? 2 : 1; }

@@ -106,8 +106,14 @@ struct Source {
   py::object holder, key;  // a module's _parameters or _buffers
   at::Tensor constant;
   std::optional<TensorPattern> expected;  // of the module's tensors
+  PyTypeObject* type = nullptr;           // theirs
   uint64_t version = kNoVersion;          // of `holder` when `found` was looked up
   py::object found;
+
+  // A class of tensors may have operations of its own; a plain tensor may stand in for a parameter.
+  bool fits(PyTypeObject* now) const {
+    return now == type || (THPVariable_CheckTypeExact(now) && THPVariable_CheckTypeExact(type));
+  }
 
   // The module's tensor, looked up again only when its dict changed; null when there is none. The Python object is
   // kept, not the tensor in it: torch.utils.swap_tensors exchanges that.
@@ -115,7 +121,7 @@ struct Source {
     const uint64_t now = version_of(holder.ptr());
     if (now == kNoVersion || now != version) {
       found = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(holder.ptr(), key.ptr()));
-      if (!found || !THPVariable_Check(found.ptr())) found = {};
+      if (!found || !fits(Py_TYPE(found.ptr()))) found = {};
       version = now;
     }
     return found ? &THPVariable_Unpack(found.ptr()) : nullptr;
@@ -249,7 +255,9 @@ class FastCall {
       const auto pair = py::reinterpret_borrow<py::tuple>(item);
       source.holder = pair[0];
       source.key = pair[1];
-      const auto t = py::cast<at::Tensor>(py::object(source.holder[source.key]));
+      const py::object held = source.holder[source.key];
+      const auto t = py::cast<at::Tensor>(held);
+      source.type = Py_TYPE(held.ptr());
       source.expected = TensorPattern{t.scalar_type(), t.device(), t.requires_grad(), c10::DimVector(t.sizes())};
     }
     return source;

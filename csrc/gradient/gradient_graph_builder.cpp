@@ -21,7 +21,15 @@ bool carries_gradient(const NodeArg* value) {
 // A formula that the user gave covers every floating input.
 bool differentiable_node(const Node& node) { return node.record()->differentiable() || user_gradient(*node.record()); }
 
+// A node may itself name inputs that its derivative does not reach.
+bool cut_off(const Node& node, size_t i) {
+  if (!node.find_attribute("no_grad_inputs")) return false;
+  const std::vector<int64_t> cut = node.get_ints("no_grad_inputs");
+  return std::find(cut.begin(), cut.end(), static_cast<int64_t>(i)) != cut.end();
+}
+
 bool differentiable_input(const Node& node, size_t i) {
+  if (cut_off(node, i)) return false;
   if (user_gradient(*node.record())) return carries_gradient(node.input(i));
   const FormalInput* formal = node.record()->formal_input(i);
   return formal && formal->gradient == FormalInput::Gradient::kDifferentiable && carries_gradient(node.input(i));

@@ -2,7 +2,8 @@
 
 A trace knows a buffer by the tensor that it began with, so it would forget the new one. Here the new values are written
 into that tensor at the end of the forward, which makes them a change of the buffer like any other. What no write can
-say (another shape or dtype, a buffer that was not there, a parameter) is named, and the forward runs in PyTorch.
+say (another shape or dtype, a buffer that was not there, a parameter, whether one is trained) is named, and the forward
+runs in PyTorch.
 
 Not here: plain attributes (reads.py), writes into a tensor (writes.py).
 """
@@ -29,17 +30,24 @@ class AssignedTensors:
         self._names = {module: name for name, module in modules if not isinstance(module, torch.jit.ScriptModule)}
         self._buffers: dict[torch.nn.Module, _Table] = {}
         self._parameters: dict[torch.nn.Module, _Table] = {}
+        self._trained: list[tuple[str, torch.Tensor, bool]] = []
 
     def begin(self) -> None:
         """Called by the traced forward before the module's own, with the trace's tensors in their places."""
         self._buffers = {module: dict(module._buffers) for module in self._names}
         self._parameters = {module: dict(module._parameters) for module in self._names}
+        self._trained = [
+            (f"{self._names[module]}.{name}".lstrip("."), tensor, tensor.requires_grad)
+            for module, table in self._parameters.items()
+            for name, tensor in table.items()
+            if tensor is not None
+        ]
 
     def finish(self) -> list[str]:
         """Called after it: writes what was assigned, gives the modules back what they held, and returns the names of
         what cannot be written.
         """
-        refused: list[str] = []
+        refused = [f"requires_grad of {name}" for name, tensor, was in self._trained if tensor.requires_grad != was]
         writes: list[tuple[torch.Tensor, torch.Tensor]] = []
         for module, owner in self._names.items():
             for held, now in (

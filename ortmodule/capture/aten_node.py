@@ -9,6 +9,7 @@
     d:1 dtype as ONNX data type             v:cpu device    l:... layout     m:... memory format
 
 EXPR may be a size text; its data-dependent symbols are named in `symbols` and their values are the last inputs.
+`no_grad_inputs` lists the inputs that its derivative does not reach.
 `decode` is the reader that tests use; the runtime has its own.
 """
 
@@ -21,6 +22,7 @@ import torch
 
 from ..errors import CaptureError
 from . import sequences
+from .gradient_reach import unreached_inputs
 from .graph import ATEN, ONNX_TYPES, Value, onnx_type
 from .sizes import Dim
 
@@ -64,6 +66,7 @@ def emit(c: Converter, target: torch._ops.OpOverload, args: Sequence[Any], kwarg
     symbols, bound = c.builder.bindings(sizes)
     name, overload = _STANDS_FOR.get(schema.name, (schema.name, schema.overload_name))
     attributes: dict[str, Any] = dict(operator=name, overload=overload, arguments=texts, symbols=symbols or None)
+    attributes["no_grad_inputs"] = unreached_inputs(target, *c.arguments, len(inputs)) or None
     if isinstance(c.out, torch.Tensor):
         return c.emit("ATen", *inputs, *bound, domain=ATEN, **attributes)
     if isinstance(c.out, (list, tuple)) and all(isinstance(o, torch.Tensor) for o in c.out):

@@ -89,6 +89,12 @@ class Converter:
         assert self._node is not None
         return str(self._node.target)
 
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The fx node's arguments as the trace has them."""
+        assert self._node is not None
+        return self._node.args, self._node.kwargs
+
     def changes_device(self) -> bool:
         """Whether the node's result lies on another device than its first argument."""
         assert self._node is not None

@@ -1,4 +1,5 @@
-"""`.data` of a traced tensor: reading it detaches, and setting it writes its values.
+"""`.data` during a trace: reading a traced tensor's detaches, and setting it writes its values. A real parameter that
+no traced module holds is a constant to torch's export, which takes its `.data`; here it is known whose that is.
 
 Not here: other writes of a forward (writes.py), when it is in force (patches.py).
 """
@@ -17,10 +18,12 @@ from ..errors import CaptureError
 from .compat import running_tracer, storage_of, traced_node
 from .source_lines import current_source_line
 
-__all__ = ["check_data_writes", "replaced_data"]
+__all__ = ["check_data_writes", "replaced_data", "restore_parameters"]
 
 # Values that a traced forward has set `.data` to: their version then, readers of the old memory, and the line.
 _data_writes: list[tuple[torch.Tensor, int, dict[torch.fx.Node, int], str | None]] = []
+# Parameters whose `.data` was taken, by the identity of that.
+_data_of: dict[int, tuple[torch.Tensor, torch.nn.Parameter]] = {}
 _SHARED_DATA = "`.data` of a tensor is set to another's memory inside forward; a captured graph cannot honour it"
 
 
@@ -34,8 +37,14 @@ def replaced_data(thread: int) -> Iterator[None]:
     descriptor: Any = torch._C.TensorBase.data
 
     def get(self: torch.Tensor) -> torch.Tensor:
-        traced = threading.get_ident() == thread and isinstance(self, FakeTensor)
-        return self.detach() if traced else descriptor.__get__(self)
+        if threading.get_ident() != thread:
+            return descriptor.__get__(self)
+        if isinstance(self, FakeTensor):
+            return self.detach()
+        data = descriptor.__get__(self)
+        if isinstance(self, torch.nn.Parameter):
+            _data_of[id(data)] = (data, self)
+        return data
 
     def put(self: torch.Tensor, value: torch.Tensor) -> None:
         if threading.get_ident() != thread or not isinstance(self, FakeTensor):
@@ -50,12 +59,22 @@ def replaced_data(thread: int) -> Iterator[None]:
             self.copy_(value)
 
     _data_writes.clear()
+    _data_of.clear()
     setattr(torch.Tensor, "data", property(get, put))  # noqa: B010
     try:
         yield
     finally:
         delattr(torch.Tensor, "data")
         _data_writes.clear()
+        _data_of.clear()
+
+
+def restore_parameters(constants: dict[str, Any]) -> None:
+    """Puts the parameters themselves in place of their `.data`: they are trained like any other."""
+    for name, value in constants.items():
+        known = _data_of.get(id(value))
+        if known is not None and known[0] is value:
+            constants[name] = known[1]
 
 
 def check_data_writes(results: Sequence[Any]) -> None:

@@ -32,6 +32,7 @@ from .random_states import same_random_states
 from .randomness import refused_randomness
 from .reads import AttributeReads
 from .settings import recorded_settings
+from .thread_tables import own_tables
 
 __all__ = ["Exported", "export_module", "flatten_call"]
 
@@ -127,6 +128,7 @@ class _Wrapper(torch.nn.Module):
                 )
             stack.enter_context(refused_randomness(self.module))
             result = self.module(*args, **kwargs)
+        _refuse_changed_containers(leaves, self._spec, args, kwargs)
         self._reads.changed += self._assigned.finish()
         values = self._collect(result, self._reads.finish())
         data_writes.check_data_writes(values)
@@ -156,6 +158,19 @@ class _Wrapper(torch.nn.Module):
                 advice = "register the class with torch.utils._pytree.register_pytree_node"
                 raise CaptureError(f"the module returns an object of class {name} that holds tensors; {advice}")
         return values
+
+
+def _refuse_changed_containers(
+    leaves: list[Any], spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """A graph writes into tensors that it is given, not into the lists, dicts and objects around them."""
+    now, structure = pytree.tree_flatten((args, kwargs))
+    if structure != spec or any(a is not b and _differ(a, b) for a, b in zip(now, leaves, strict=True)):
+        raise CaptureError("the forward changes a list, a dict or an object that it is given, which a graph cannot do")
+
+
+def _differ(now: Any, before: Any) -> bool:
+    return isinstance(now, torch.Tensor) or isinstance(before, torch.Tensor) or bool(now != before)
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
@@ -234,6 +249,16 @@ def _refuse_python_at_each_call(module: torch.nn.Module) -> None:
                 raise CaptureError(f"{where} has the forward hook {text}, which runs in Python at each call")
 
 
+def _refuse_tensor_classes(module: torch.nn.Module) -> None:
+    """Parameters and buffers of a class of their own may be anything: quantized, sharded, with units."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        kind: Any = type(tensor)
+        plain = kind.__torch_function__ is torch._C._disabled_torch_function_impl or kind is torch.Tensor
+        if not plain or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            text = f"{kind.__module__}.{kind.__qualname__}"
+            raise CaptureError(f"'{name}' is of the tensor class {text}, whose operations may be its own")
+
+
 def export_module(
     module: torch.nn.Module,
     leaves: list[Any],
@@ -257,6 +282,7 @@ def export_module(
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
     """
     _refuse_python_at_each_call(module)
+    _refuse_tensor_classes(module)
     tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and i not in flags]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     reads = AttributeReads(module)
@@ -275,6 +301,7 @@ def export_module(
         warnings.simplefilter("ignore")
         for context in autocast_off:
             stack.enter_context(context)
+        stack.enter_context(own_tables(module, threading.get_ident()))
         calls = stack.enter_context(patches.traced_module_calls(reads, branches))
         stack.enter_context(recorded_settings(asked, threading.get_ident()))
         if from_one:
@@ -285,7 +312,9 @@ def export_module(
             program = _timed(
                 seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
+            data_writes.restore_parameters(program.constants)
             regions.inline_regions(program)
+            regions.join_ties(program)
             if from_one:
                 sizes_of_one.refuse_written_copies(program)
             writes.keep_histories(program)

@@ -126,6 +126,8 @@ def traced_module_calls(reads: AttributeReads, branches: Branches | None = None)
         stack.enter_context(_replaced_len(thread))
         for owner, name, make in (*_patches(), *_questions(branches)):
             stack.enter_context(_replaced(owner, name, make, thread))
+        for name, elsewhere in (("call_module", _called_plainly), ("getattr", _read_plainly)):
+            stack.enter_context(_replaced(proxy_tensor._ModuleStackTracer, name, _unchanged, thread, elsewhere))
         stack.enter_context(recorded_reads(reads, thread))
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.callback(_forget_traced_results)
@@ -169,8 +171,12 @@ def _quiet_torch() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, make: Callable[[Any], Any], thread: int) -> Iterator[None]:
-    """Sets `owner.name` to `make(original)`, which other threads never see: they are sent to the original."""
+def _replaced(
+    owner: Any, name: str, make: Callable[[Any], Any], thread: int, elsewhere: Callable[..., Any] | None = None
+) -> Iterator[None]:
+    """Sets `owner.name` to `make(original)`, which other threads never see: they are sent to `elsewhere`, which is the
+    original where it is None.
+    """
     raw = vars(owner).get(name, _MISSING)
     original = getattr(owner, name)
     replacement = make(raw.__func__ if isinstance(raw, classmethod) else original)
@@ -179,6 +185,8 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any], thread: int) ->
     def dispatch(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == thread:
             return replacement(*args, **kwargs)
+        if elsewhere is not None:
+            return elsewhere(*args, **kwargs)
         return raw.__func__(*args, **kwargs) if isinstance(raw, classmethod) else original(*args, **kwargs)
 
     setattr(owner, name, classmethod(dispatch) if isinstance(raw, classmethod) else dispatch)
@@ -189,6 +197,21 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any], thread: int) ->
             delattr(owner, name)
         else:
             setattr(owner, name, raw)
+
+
+# While torch traces, every call of a module and every look-up on one goes through the tracer, in every thread.
+
+
+def _unchanged(original: Any) -> Any:
+    return original
+
+
+def _called_plainly(tracer: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+    return forward(*args, **kwargs)
+
+
+def _read_plainly(tracer: Any, name: str, value: Any, cache: Any) -> Any:
+    return value
 
 
 def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:

@@ -14,6 +14,7 @@ from operator import getitem
 from typing import Any
 
 import torch
+from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
@@ -30,6 +31,7 @@ __all__ = [
     "inline_regions",
     "is_convertible",
     "is_write",
+    "join_ties",
     "mutated_argument",
     "refuse_control_flow",
 ]
@@ -61,10 +63,15 @@ def inline_regions(program: torch.export.ExportedProgram) -> None:
         inlined += _inline_all(module, _SET_GRAD)
     inlined += _inline_all(program.graph_module, _AUTOCAST)
     if inlined:
-        outputs = program.graph_module.graph.output_node().args[0]
-        for spec, node in zip(program.graph_signature.output_specs, outputs, strict=True):
-            if isinstance(node, Node):
-                spec.arg.name = node.name
+        _name_outputs(program)
+
+
+def _name_outputs(program: torch.export.ExportedProgram) -> None:
+    """Tells the program's signature the nodes that its graph returns now."""
+    outputs = program.graph_module.graph.output_node().args[0]
+    for spec, node in zip(program.graph_signature.output_specs, outputs, strict=True):
+        if isinstance(node, Node):
+            spec.arg.name = node.name
 
 
 def _inline_all(module: GraphModule, kind: Any) -> int:
@@ -238,6 +245,23 @@ def view_base(node: Node, root: Callable[[Node], Node]) -> Node:
     return node
 
 
+def join_ties(program: torch.export.ExportedProgram) -> None:
+    """Makes every reader of a parameter or buffer that has several names read its first one, in place.
+
+    A module that is registered twice (`self.second = self.first`) has all of its tensors under two names. torch's
+    functionalisation refuses a tensor under two names where either is written, as batch-norm's statistics are.
+    """
+    first: dict[int, Node] = {}
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target is not None:
+            held = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            same = first.setdefault(id(held), node) if held is not None else node
+            if same is not node:
+                node.replace_all_uses_with(same)
+    _name_outputs(program)
+
+
 def is_convertible(module: GraphModule) -> bool:
     """True when the converter can take the graph without torch's functionalisation."""
     nodes = list(module.graph.nodes)
@@ -266,6 +290,8 @@ def is_convertible(module: GraphModule) -> bool:
         followed = {root, view_base(root, lambda n: chain.get(n, n))}
         for other in sharing[storage_of(root.meta["val"])]:
             if chain.get(other, other) in followed or position[other] > position[node]:
+                continue
+            if not other.users:
                 continue
             if other.op == "placeholder" or any(position[user] > position[node] for user in other.users):
                 return False

@@ -45,6 +45,7 @@ TRANSFORMS = {
     "functional_call": lambda m, x: torch.func.functional_call(
         m, {name: p.detach() + 1 for name, p in m.named_parameters()}, (x,)
     ),
+    "export": lambda m, x: torch.export.export(m, (x,)).module()(x),
     "jit.trace": lambda m, x: torch.jit.trace(m, x)(x),
     "jit.script": lambda m, x: torch.jit.script(m)(x),
 }

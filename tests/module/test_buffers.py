@@ -37,6 +37,40 @@ def test_batch_norm_statistics_follow_eagers() -> None:
     assert all(b is held[n] for n, b in model.named_buffers()), "buffers are written in place"
 
 
+class Twins(nn.Module):
+    """Two names of one branch with batch norm; how often it runs, and through which name, is said by `calls`."""
+
+    def __init__(self, calls: str) -> None:
+        super().__init__()
+        self.first = conv()[:4]
+        self.second = self.first
+        self.third = nn.BatchNorm2d(4)
+        self.third.running_mean = self.first[1].running_mean  # a buffer of two modules
+        self.head = nn.Linear(4, 2)
+        self.calls = calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ys = [getattr(self, name)(x) for name in self.calls.split()]
+        y = self.third(sum(ys)) if "third" not in self.calls else sum(ys)
+        return self.head(y.mean((2, 3))) + self.second[1].running_var.sum() + self.third.running_mean.sum()
+
+
+@pytest.mark.parametrize("calls", ["first", "second", "first second", "second first second"])
+def test_a_branch_under_two_names_has_one_set_of_statistics(calls: str) -> None:
+    model, eager = pair(Twins(calls))
+    for batch in (4, 6, 3):
+        x = torch.randn(batch, 3, 6, 6)
+        for module in (model, eager):
+            module.zero_grad()
+        ys = [module(x) for module in (model, eager)]
+        torch.testing.assert_close(*ys)
+        for y in ys:
+            y.square().mean().backward()
+        assert_same_buffers(model, eager)
+        assert_same_gradients(model, eager)
+    assert model.get_buffer("first.1.running_mean") is model.get_buffer("third.running_mean")
+
+
 def test_statistics_count_as_unchanged_for_a_backward_in_pytorch() -> None:
     model, eager = pair(conv())
     x, other = torch.randn(4, 3, 6, 6), torch.randn(4, 3, 6, 6)

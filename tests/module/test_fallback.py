@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
 import torch
+import torch.nn as nn
 
 from ortmodule import CaptureError, Options, ORTModule
 from tests.support import Lambda, mlp
@@ -84,6 +86,36 @@ def test_one_bad_call_does_not_take_the_engine_away_from_good_ones() -> None:
             model(torch.ones(2, 5))
     model(x)
     assert model.report().sessions[0].runs == 2
+
+
+class Metres(torch.Tensor):
+    """A class with a behavior of its own: results are of it too, and addition is not what it is."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 2 if func is torch.nn.functional.linear else result
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in PyTorch")
+def test_a_parameter_of_a_tensor_class_of_its_own_is_left_to_pytorch() -> None:
+    module = mlp()
+    eager, model = copy.deepcopy(module), ORTModule(module)
+    x = torch.randn(5, 4)
+    for step in range(6):
+        for one in (model, eager):
+            if step == 2:
+                one[0].weight = nn.Parameter(one[0].weight.detach().as_subclass(Metres))
+            elif step == 4:
+                one[0].weight = nn.Parameter(one[0].weight.detach().as_subclass(torch.Tensor))
+            one.zero_grad()
+        results = [one(x) for one in (model, eager)]
+        assert type(results[0]) is type(results[1])
+        torch.testing.assert_close(*results)
+        for result in results:
+            result.sum().backward()
+        torch.testing.assert_close(model[2].weight.grad, eager[2].weight.grad)
+    assert "Metres" in str(model.report().fallback_reason)
 
 
 def test_other_modules_are_not_touched_by_a_fallback() -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from ortmodule import ORTModule
 from tests.support import Lambda, assert_same_gradients, exports, mlp, pair
 
 
@@ -194,6 +195,27 @@ def test_autograd_grad_of_one_parameter() -> None:
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_many_directions_at_once_are_taken_one_after_another(kept: bool) -> None:
+    model, eager = pair(mlp())
+    x = torch.randn(5, 4)
+    found = []
+    for module in (model, eager):
+        y = module(x)
+        wanted = [module.get_parameter("0.weight"), module.get_parameter("2.bias")]
+        directions = torch.eye(15).view(15, 5, 3)
+        kind = {"retain_graph": kept}
+        found.append(list(torch.autograd.grad(y, wanted, directions, is_grads_batched=True, **kind)))
+        if kept:
+            found[-1] += torch.func.vmap(lambda v, y=y, w=wanted: torch.autograd.grad(y, w, v))(directions)
+        else:
+            with pytest.raises(RuntimeError, match="a second time"):
+                y.sum().backward()
+        jacobian = torch.autograd.functional.jacobian(lambda x, m=module: m(x).sum(0), x, vectorize=True)
+        found[-1].append(jacobian)
+    torch.testing.assert_close(*found)
+
+
 def test_backward_with_inputs_touches_only_these() -> None:
     model, eager = pair(mlp())
     for module in (model, eager):
@@ -340,6 +362,74 @@ def test_an_unused_parameter_keeps_none() -> None:
         module(torch.ones(3, 4)).backward()
     assert_same_gradients(model, eager)
     assert model.linear.bias.grad is None
+
+
+class TrainedTarget(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.target = nn.Parameter(torch.ones(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.cosine_embedding_loss(self.first(x), self.second(x), self.target.float())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_an_argument_that_an_operators_derivative_does_not_reach_keeps_none(autocast: bool) -> None:
+    model, eager = pair(TrainedTarget())
+    x = torch.randn(5, 4)
+    for module in (model, eager):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):  # an ATen node under autocast
+            loss = module(x)
+        loss.backward()
+    assert eager.get_parameter("target").grad is None
+    assert_same_gradients(model, eager, rtol=2e-2, atol=1e-3)
+
+
+class Unregistered(nn.Module):
+    """Trains a layer that it keeps in a list, and a parameter of its surroundings."""
+
+    def __init__(self, scale: nn.Parameter) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.hidden = nn.Linear(4, 4), [nn.Linear(4, 4)]
+        self.function = lambda x: x * scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.linear(self.hidden[0](x)))
+
+
+def test_parameters_that_no_module_has_registered_are_trained_too() -> None:
+    scales = [nn.Parameter(torch.full((4,), 2.0)) for _ in range(2)]
+    (model, _), eager = pair(Unregistered(scales[0])), Unregistered(scales[1])
+    for batch in (5, 5, 3):
+        x = torch.randn(batch, 4)
+        results = []
+        for module in (model, eager):
+            results.append(module(x))
+            results[-1].square().mean().backward()
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*(p.grad for p in scales))
+        assert_same_gradients(model.hidden[0], eager.hidden[0])
+        assert_same_gradients(model, eager)
+        for p in (*model.hidden[0].parameters(), *eager.hidden[0].parameters(), *scales):
+            with torch.no_grad():
+                p -= p.grad
+
+
+def test_a_forward_that_freezes_a_parameter_freezes_it() -> None:
+    def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        m.linear.bias.requires_grad_(False)
+        return m.linear(x)
+
+    module = Lambda(forward)
+    model, eager = ORTModule(module), copy.deepcopy(module)
+    for _ in range(3):
+        for one in (model, eager):
+            one(torch.ones(3, 4)).sum().backward()
+        assert_same_gradients(model, eager)
+    assert model.linear.bias.grad is None and not model.linear.bias.requires_grad
 
 
 def test_double_precision_passes_gradcheck() -> None:

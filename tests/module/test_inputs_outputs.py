@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
+from ortmodule import ORTModule
 from tests.support import Lambda, assert_same_gradients, exports, pair
 
 
@@ -262,3 +265,40 @@ def test_another_dtype_is_another_graph() -> None:
         assert got.dtype == expected.dtype
         torch.testing.assert_close(got, expected)
     assert exports(model) == 3
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    hidden: torch.Tensor | None = None
+    calls: int = 0
+
+
+CHANGED: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
+    "a dict gets an entry": (lambda m, d: d.update(y=m.linear(d["x"])) or d["y"], lambda: {"x": torch.ones(3, 4)}),
+    "an entry is replaced": (lambda m, d: d.update(x=m.linear(d["x"])) or d["x"], lambda: {"x": torch.ones(3, 4)}),
+    "an entry goes": (lambda m, d: m.linear(d.pop("x")), lambda: {"x": torch.ones(3, 4)}),
+    "a list grows": (lambda m, xs: xs.append(m.linear(xs[0])) or xs[1], lambda: [torch.ones(3, 4)]),
+    "an attribute is set": (
+        lambda m, b: setattr(b, "hidden", m.linear(b.x)) or b.hidden,
+        lambda: Batch(torch.ones(3, 4)),
+    ),
+    "a number is set": (lambda m, b: setattr(b, "calls", 1) or m.linear(b.x), lambda: Batch(torch.ones(3, 4))),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_the_forward_does_to_containers_that_it_is_given_is_seen(name: str) -> None:
+    forward, make = CHANGED[name]
+    module = Lambda(forward)
+    eager, model = copy.deepcopy(module), ORTModule(module)
+    for _ in range(3):
+        given = [make(), make()]
+        results = [m(one) for m, one in zip((model, eager), given, strict=True)]
+        torch.testing.assert_close(*results)
+        for m, result in zip((model, eager), results, strict=True):
+            m.zero_grad()
+            result.sum().backward()
+        parts = [vars(one) if isinstance(one, Batch) else one for one in given]
+        torch.testing.assert_close(*parts)
+        assert_same_gradients(model, eager)

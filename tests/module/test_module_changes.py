@@ -49,6 +49,13 @@ CHANGES: dict[str, Callable[[nn.Module], None]] = {
     "a layer removed": lambda m: m.pop(1),
     "a layer replaced": lambda m: m.__setitem__(1, nn.ReLU()),
     "a bias taken away": lambda m: setattr(m[0], "bias", None),
+    "a bias taken away and given back": lambda m: (
+        setattr(m[0], "bias", None),
+        m(X),
+        m(X),
+        m[0].register_parameter("bias", nn.Parameter(torch.ones(4))),
+    ),
+    "two weights tied": lambda m: setattr(m[2], "weight", m[0].weight),
     "a parameter replaced": lambda m: setattr(m[0], "weight", nn.Parameter(torch.full((4, 4), 0.2))),
     "a parameter's data replaced": lambda m: setattr(m[0].weight, "data", torch.full((4, 4), 0.2)),
     "a layer of another width": lambda m: m.__setitem__(2, nn.Linear(4, 4).requires_grad_(False)),
@@ -90,6 +97,52 @@ ATTRIBUTES: dict[str, Callable[[nn.Module], object]] = {
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_a_change_of_an_attribute_is_followed(name: str) -> None:
     assert_follows(with_attributes(), ATTRIBUTES[name])
+
+
+def test_weights_may_be_tied_and_untied_at_any_time() -> None:
+    model, eager = pair(sequential())
+    for m in (model, eager):
+        inner(m)[2].weight = inner(m)[0].weight
+    for step in range(6):
+        for m in (model, eager):
+            torch.manual_seed(step)
+            if step in (2, 5):
+                inner(m)[2].weight = nn.Parameter(torch.randn(4, 4))
+            elif step == 4:
+                inner(m)[0].weight = inner(m)[2].weight
+            m.zero_grad()
+            m(X).square().mean().backward()
+        assert_same_gradients(model, eager)
+
+
+class Optional(nn.Module):
+    """Asks of a parameter and a buffer only whether they are there, or how long they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+        self.register_parameter("extra", None)
+        self.register_buffer("levels", torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        y = y if self.extra is None else y + 7
+        return y if self.levels is None else y * self.levels.shape[0]
+
+
+PRESENCE: dict[str, Callable[[nn.Module], None]] = {
+    "a buffer goes": lambda m: setattr(m, "levels", None),
+    "a buffer of another size": lambda m: setattr(m, "levels", torch.ones(3)),
+    "a parameter comes": lambda m: setattr(m, "extra", nn.Parameter(torch.ones(1))),
+    "a parameter comes and goes": lambda m: (
+        setattr(m, "extra", nn.Parameter(torch.ones(1))), m(X), m(X), setattr(m, "extra", None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRESENCE)
+def test_what_is_there_and_what_is_not_is_followed(name: str) -> None:
+    assert_follows(Optional(), PRESENCE[name])
 
 
 def test_a_parameter_that_is_an_output_is_the_present_one() -> None:

@@ -202,6 +202,36 @@ def test_forward_hooks_of_the_wrapper_run() -> None:
     assert seen == ["before", "after"]
 
 
+def test_backward_hooks_of_the_wrapper_change_the_gradients() -> None:
+    model, eager = pair(Net())
+    found = []
+    for module in (model, eager):
+        module.register_full_backward_hook(lambda m, into, out: (into[0] * 2,))
+        module.register_full_backward_pre_hook(lambda m, out: (out[0] * 3,))
+        x = X.clone().requires_grad_()
+        module(x).square().mean().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+    assert_same_gradients(model, eager)
+    assert model.report().sessions
+
+
+def test_parameters_of_functional_call_may_come_first() -> None:
+    model, eager = pair(mlp())
+    x = torch.randn(5, 4)
+    for _ in range(2):
+        gradients = []
+        for module in (model, eager):
+            given = {n: (p.detach() * 2).requires_grad_() for n, p in module.named_parameters()}
+            torch.func.functional_call(module, given, (x,)).square().sum().backward()
+            gradients.append([p.grad for p in given.values()])
+            module.zero_grad()
+            module(x).square().sum().backward()
+        torch.testing.assert_close(*gradients)
+        assert_same_gradients(model, eager)
+    assert all(type(p) is nn.Parameter for p in model.parameters())
+
+
 def test_apply_and_requires_grad_reach_the_parameters() -> None:
     model, _ = pair(Net())
 
@@ -221,6 +251,13 @@ def test_a_wrapped_sequential_is_indexed_and_walked() -> None:
     assert [type(m) for m in model] == [type(m) for m in eager]
     assert model[1] in model
     assert len(model[:2]) == 2
+    x = torch.randn(5, 4)
+    for module in (model, eager):
+        torch.manual_seed(1)
+        module(x)
+        module[2] = nn.Linear(8, 2)
+        del module[1]
+    torch.testing.assert_close(model(x), eager(x))
     plain, _ = pair(Net())
     assert bool(plain), "as every module that is no container"
     for use in (len, iter, lambda m: m[0]):
