@@ -25,16 +25,23 @@ namespace ortmodule {
 // null), and blocks whose sizes and order were measured. Panels hold words of 32 bits: a float, or a pair of bfloat16
 // that are neighbors in what is summed over. `k` and kDepth count words.
 
+// Of a: a panel, or rows where they lie in memory, `row` words apart.
+struct Left {
+  const float* data;
+  int64_t row;  // 0 for a panel
+};
+
 // With 32 KiB, 512 KiB and a shared cache. One panel of b stays in the first, a block of a in the second.
 struct Avx2 {
   using Element = float;
   static constexpr int kRows = 6, kLanes = 8, kColumns = 2 * kLanes;
   static constexpr int64_t kDepth = 384, kBlockRows = 48 * kRows, kBlockColumns = 48 * kColumns;
-  static constexpr bool kAlongRows = false;
+  static constexpr bool kAlongRows = false, kInPlace = false;
 
   template <int rows, int vectors, class Out>
-  AVX2 static void tile(int64_t k, const float* a, const float* b, const float* start, int64_t start_row, Out* c,
+  AVX2 static void tile(int64_t k, const Left& left, const float* b, const float* start, int64_t start_row, Out* c,
                         int64_t ld) {
+    const float* a = left.data;
     __m256 sums[rows][vectors];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i)
@@ -70,7 +77,7 @@ struct Avx512 {
   static constexpr int kRows = 12, kLanes = 16, kColumns = 2 * kLanes;
   static constexpr int64_t kDepth = 384, kBlockRows = kRows, kBlockColumns = 12 * kColumns;
   static constexpr int64_t kAhead = 4 * kColumns;  // floats of b's panel that are asked for ahead of their use
-  static constexpr bool kAlongRows = true;
+  static constexpr bool kAlongRows = true, kInPlace = true;
 
   AVX512_INLINE static __m512 multiply_add(const float* x, __m512 right, __m512 sum) {
     if constexpr (pairs) {
@@ -87,8 +94,26 @@ struct Avx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums)));
   }
 
+  // One place of what is summed over: a row of the panel of b by an element of each row of a, three of which lie `step`
+  // apart from each of `thirds` on: no more addresses than there are registers.
+  template <int rows, int vectors>
+  AVX512_INLINE static void add_place(const float* row, const float* const (&thirds)[4], int64_t step,
+                                      __m512 (&sums)[rows][vectors]) {
+    __m512 right[vectors];
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) {
+      right[j] = _mm512_load_ps(row + j * kLanes);
+      _mm_prefetch(row + kAhead + j * kLanes, _MM_HINT_T0);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) sums[i][j] = multiply_add(thirds[i / 3] + i % 3 * step, right[j], sums[i][j]);
+    }
+  }
+
   template <int rows, int vectors, class Out>
-  AVX512 static void tile(int64_t k, const float* a, const float* b, const float* start, int64_t start_row, Out* c,
+  AVX512 static void tile(int64_t k, const Left& left, const float* b, const float* start, int64_t start_row, Out* c,
                           int64_t ld) {
     __m512 sums[rows][vectors];
 #pragma GCC unroll 16
@@ -99,18 +124,12 @@ struct Avx512 {
         _mm_prefetch(c + i * ld + j * kLanes, _MM_HINT_T0);
       }
     }
-    for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) {
-      __m512 right[vectors];
-#pragma GCC unroll 2
-      for (int j = 0; j < vectors; ++j) {
-        right[j] = _mm512_load_ps(b + j * kLanes);
-        _mm_prefetch(b + kAhead + j * kLanes, _MM_HINT_T0);
-      }
-#pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 2
-        for (int j = 0; j < vectors; ++j) sums[i][j] = multiply_add(a + i, right[j], sums[i][j]);
-      }
+    const float* a = left.data;
+    if (const int64_t row = left.row) {
+      for (int64_t p = 0; p < k; ++p, ++a, b += kColumns)
+        add_place(b, {a, a + 3 * row, a + 6 * row, a + 9 * row}, row, sums);
+    } else {
+      for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) add_place(b, {a, a + 3, a + 6, a + 9}, 1, sums);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
@@ -124,7 +143,7 @@ struct Avx512 {
 };
 
 template <class Out>
-using Tile = void (*)(int64_t, const float*, const float*, const float*, int64_t, Out*, int64_t);
+using Tile = void (*)(int64_t, const Left&, const float*, const float*, int64_t, Out*, int64_t);
 
 template <class Level, int vectors, class Out, int... less>
 constexpr std::array<Tile<Out>, sizeof...(less)> tiles(std::integer_sequence<int, less...>) {
@@ -133,7 +152,7 @@ constexpr std::array<Tile<Out>, sizeof...(less)> tiles(std::integer_sequence<int
 
 // A tile whose columns are no whole vectors goes by way of one whose are.
 template <class Level, class Out>
-void tile(int64_t rows, int64_t columns, int64_t k, const float* a, const float* b, const float* start,
+void tile(int64_t rows, int64_t columns, int64_t k, const Left& a, const float* b, const float* start,
           int64_t start_row, Out* c, int64_t ld) {
   constexpr auto heights = std::make_integer_sequence<int, Level::kRows>();
   static constexpr std::array by_size{tiles<Level, 1, Out>(heights), tiles<Level, 2, Out>(heights)};
@@ -238,31 +257,31 @@ AVX2_INLINE void pack_across(const uint16_t* even, int64_t step, float* to) {
   }
 }
 
-// `count` panels of whole width from lines across memory: several at once, because each place is on a page of its own.
+// One panel of whole width from lines across memory. Each place is on a page of its own, which no hardware asks for
+// ahead.
 template <int width, class T>
-AVX2 int64_t pack_columns(const Strided<T>& from, int64_t count, int64_t depth, int64_t panel, float* to) {
-  constexpr int64_t per_word = sizeof(float) / sizeof(T);
+AVX2 int64_t pack_columns(const Strided<T>& from, int64_t depth, float* to) {
+  constexpr int64_t per_word = sizeof(float) / sizeof(T), kAhead = 64, kLine = 64 / sizeof(T);
   int64_t p = 0;
-  for (; p + per_word <= depth; p += per_word, to += width)
-    for (int64_t i = 0; i < count; ++i)
-      pack_across<width>(from.data + p * from.column + i * width, from.column, to + i * panel);
+  for (; p + per_word <= depth; p += per_word, to += width) {
+    for (int64_t q = 0; q < per_word; ++q)
+      for (int64_t i = 0; i < width; i += kLine)
+        _mm_prefetch(from.from(i, std::min(p + q + kAhead, depth - 1)).data, _MM_HINT_T0);
+    pack_across<width>(from.from(0, p).data, from.column, to);
+  }
   return p;
 }
 
 // `lines` of `from`, `width` side by side in a panel; depth counts elements.
 template <int width, class T>
 void pack(const Strided<T>& from, int64_t lines, int64_t depth, float* to) {
-  constexpr int64_t per_word = sizeof(float) / sizeof(T), kTogether = 4;
-  const int64_t panel = (depth + per_word - 1) / per_word * width;
-  for (int64_t i = 0; i < lines;) {
-    const Strided<T> lines_here = from.from(i, 0);
-    const int64_t whole = (lines - i) / width;
-    const int64_t count = std::clamp<int64_t>(from.row == 1 ? whole : 1, 1, kTogether);
-    const int64_t p = whole == 0      ? 0
-                      : from.row == 1 ? pack_columns<width>(lines_here, count, depth, panel, to)
-                                      : pack_rows<width>(lines_here, depth, to);
-    for (int64_t j = 0; j < count; ++j, i += width, to += panel)
-      pack_any(from.from(i, p), std::min<int64_t>(width, lines - i), depth - p, width, to + p / per_word * width);
+  constexpr int64_t per_word = sizeof(float) / sizeof(T);
+  for (int64_t i = 0; i < lines; i += width, to += (depth + per_word - 1) / per_word * width) {
+    const Strided<T> panel = from.from(i, 0);
+    const int64_t p = lines - i < width ? 0
+                      : from.row == 1   ? pack_columns<width>(panel, depth, to)
+                                        : pack_rows<width>(panel, depth, to);
+    pack_any(panel.from(0, p), std::min<int64_t>(width, lines - i), depth - p, width, to + p / per_word * width);
   }
 }
 

@@ -75,6 +75,7 @@ TEST_F(PackedProduct, PassesFromBlockToBlock) {
   check(2 * 288 + 7, 33, 401, 0, 1, Start::kBias);
   check(19, 2 * 768 + 5, 385, 1, 0, Start::kItself);
   check(20, 50, 1203, 0, 0, Start::kNone);
+  check(30, 50, 1024, 0, 1, Start::kBias);  // rows that meet in one set of a cache
 }
 
 TEST_F(PackedProduct, AnElementHasTheSameBitsOnAnyNumberOfThreadsAndAmongAnyRows) {
