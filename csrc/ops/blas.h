@@ -11,7 +11,7 @@ namespace ortmodule {
 
 // Each is undefined where it does not apply: operands that are not float matrices on the CPU that a BLAS can read in
 // place, a bias that is not a contiguous row, a torch whose library exports no BLAS. `packed`: by our own
-// packed_product, of whose kind they must be; the bits are its own then.
+// packed_product, of whose kind they must be, or bfloat16 matrices and a bias of the same type; the bits are its own.
 
 // a [M, K] times b [K, N]: contiguous [M, N], with at::mm's bits.
 at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b, bool packed);

@@ -2,9 +2,12 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <vector>
 
+#include "ops/conversion.h"
 #include "ops/packed_product.h"
 #include "ops/small_tensor.h"
 
@@ -33,21 +36,24 @@ Sgemm* find_sgemm() {
 }
 
 // A matrix as a BLAS sees it: rows of unit stride, or columns.
-struct Operand {
-  const float* data = nullptr;
+template <class T>
+struct MatrixOf {
+  const T* data = nullptr;
   int leading = 0;
   bool by_rows = true;
 
-  StridedMatrix matrix() const { return {data, by_rows ? leading : 1, by_rows ? 1 : leading}; }
+  Strided<T> matrix() const { return {data, by_rows ? leading : 1, by_rows ? 1 : leading}; }
 };
+using Operand = MatrixOf<float>;
 
-bool plain(const at::Tensor& t) {
-  return t.scalar_type() == at::kFloat && t.is_cpu() && t.layout() == at::kStrided && !t.is_neg() && t.numel() > 0;
+bool plain(const at::Tensor& t, at::ScalarType type = at::kFloat) {
+  return t.scalar_type() == type && t.is_cpu() && t.layout() == at::kStrided && !t.is_neg() && t.numel() > 0;
 }
 
 bool fits(int64_t n) { return n <= INT32_MAX; }
 
-bool read(const float* data, int64_t rows, int64_t columns, int64_t row, int64_t column, Operand& out) {
+template <class T>
+bool read(const T* data, int64_t rows, int64_t columns, int64_t row, int64_t column, MatrixOf<T>& out) {
   if (column == 1 && (row >= columns || rows == 1)) {
     out = {data, static_cast<int>(rows == 1 ? columns : row), true};
     return fits(row);
@@ -77,11 +83,30 @@ Sgemm* sgemm() {
   return found;
 }
 
+const uint16_t* bits(const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); }
+
+// The product of bfloat16 matrices, with the sizes of the result.
+at::Tensor pair_product(const at::Tensor& a, int64_t m, int64_t a_row, int64_t a_column, const at::Tensor& b, int64_t n,
+                        int64_t b_row, int64_t b_column, int64_t k, const at::Tensor& bias, at::IntArrayRef sizes) {
+  MatrixOf<uint16_t> left, right;
+  if (!fits(m) || !fits(n) || !fits(k) || !read(bits(a), m, k, a_row, a_column, left) ||
+      !read(bits(b), k, n, b_row, b_column, right))
+    return {};
+  std::vector<float> start(bias.defined() ? n : 0);
+  if (bias.defined()) load_elements(at::kBFloat16, bias.const_data_ptr(), 1, start.data(), n);
+  at::Tensor c = at::empty(sizes, at::TensorOptions(at::kBFloat16));
+  packed_product(m, n, k, left.matrix(), right.matrix(), bias.defined() ? start.data() : nullptr,
+                 static_cast<uint16_t*>(c.mutable_data_ptr()), n);
+  return c;
+}
+
 // `rows`: which axis of a counts the rows of the result.
 at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b, bool packed) {
-  if ((!packed && !sgemm()) || a.dim() != 2 || b.dim() != 2 || !plain(a) || !plain(b) || a.size(1 - rows) != b.size(0))
-    return {};
+  if ((!packed && !sgemm()) || a.dim() != 2 || b.dim() != 2 || a.size(1 - rows) != b.size(0)) return {};
   const int64_t m = a.size(rows), k = b.size(0), n = b.size(1);
+  if (packed && plain(a, at::kBFloat16) && plain(b, at::kBFloat16))
+    return pair_product(a, m, a.stride(rows), a.stride(1 - rows), b, n, b.stride(0), b.stride(1), k, {}, {m, n});
+  if (!plain(a) || !plain(b)) return {};
   Operand left, right;
   if (!fits(m) || !fits(n) || !fits(k) ||
       !read(a.const_data_ptr<float>(), m, k, a.stride(rows), a.stride(1 - rows), left) ||
@@ -106,19 +131,22 @@ at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b, boo
 bool is_flat_product(int64_t m, int64_t n) { return m <= kFlatRows && n >= kFlatColumns; }
 
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed) {
-  if ((!packed && !sgemm()) || a.dim() < 1 || w.dim() != 2 || !plain(a) || !plain(w) || a.size(-1) != w.size(1))
+  const at::ScalarType type = packed && a.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  if ((!packed && !sgemm()) || a.dim() < 1 || w.dim() != 2 || !plain(a, type) || !plain(w, type) ||
+      a.size(-1) != w.size(1))
     return {};
   if (!(a.dim() == 2 || a.is_contiguous())) return {};
-  if (bias.defined() && !(plain(bias) && bias.dim() == 1 && bias.is_contiguous() && bias.size(0) == w.size(0)))
+  if (bias.defined() && !(plain(bias, type) && bias.dim() == 1 && bias.is_contiguous() && bias.size(0) == w.size(0)))
     return {};
-  const int64_t n = w.size(0), k = w.size(1), m = a.numel() / k;
-  Operand left, right;
-  if (!fits(m) || !fits(n) || !fits(k) ||
-      !read(a.const_data_ptr<float>(), m, k, a.dim() == 2 ? a.stride(0) : k, a.stride(-1), left) ||
-      !read(w.const_data_ptr<float>(), k, n, w.stride(1), w.stride(0), right))
-    return {};
+  const int64_t n = w.size(0), k = w.size(1), m = a.numel() / k, a_row = a.dim() == 2 ? a.stride(0) : k;
   c10::DimVector sizes(a.sizes());
   sizes.back() = n;
+  if (type == at::kBFloat16)
+    return pair_product(a, m, a_row, a.stride(-1), w, n, w.stride(1), w.stride(0), k, bias, sizes);
+  Operand left, right;
+  if (!fits(m) || !fits(n) || !fits(k) || !read(a.const_data_ptr<float>(), m, k, a_row, a.stride(-1), left) ||
+      !read(w.const_data_ptr<float>(), k, n, w.stride(1), w.stride(0), right))
+    return {};
   at::Tensor c = make_float(sizes);
   float* out = c.mutable_data_ptr<float>();
   if (packed) {

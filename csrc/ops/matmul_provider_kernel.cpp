@@ -138,9 +138,10 @@ bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor&
 // How a product a [m, k] times b [k, n] goes past the dispatcher.
 enum class Direct { kNo, kBlas, kPacked };
 
-Direct direct_way(int64_t m, int64_t n, int64_t k) {
+Direct direct_way(int64_t m, int64_t n, int64_t k, at::ScalarType type) {
   if (current == MatmulProvider::kOneDnn) return Direct::kNo;
-  if (current == MatmulProvider::kAuto && packed_product_is_best(m, n, k, at::get_num_threads()) &&
+  const auto is_best = type == at::kBFloat16 ? packed_pairs_are_best : packed_product_is_best;
+  if (current == MatmulProvider::kAuto && is_best(m, n, k, at::get_num_threads()) &&
       !at::globalContext().deterministicAlgorithms())
     return Direct::kPacked;
   return m * n * k < kSmallProduct ? Direct::kBlas : Direct::kNo;
@@ -180,7 +181,7 @@ MatmulScope::~MatmulScope() { current = outer_; }
 
 at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
   const int64_t k = w.size(-1), n = w.numel() / std::max<int64_t>(k, 1), m = a.numel() / std::max<int64_t>(k, 1);
-  if (const Direct way = direct_way(m, n, k); way != Direct::kNo)
+  if (const Direct way = direct_way(m, n, k, a.scalar_type()); way != Direct::kNo)
     if (at::Tensor out = blas_linear(a, w, bias, way == Direct::kPacked); out.defined()) return out;
   if (adds_bias_in_onednn(a, w, bias)) return by_onednn(a, w, bias);
   at::Tensor result;
@@ -190,7 +191,7 @@ at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Te
 }
 
 at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
-  if (const Direct way = direct_way(a.size(0), b.size(1), a.size(1)); way != Direct::kNo)
+  if (const Direct way = direct_way(a.size(0), b.size(1), a.size(1), a.scalar_type()); way != Direct::kNo)
     if (at::Tensor out = blas_product(a, b, way == Direct::kPacked); out.defined()) return out;
   const at::Tensor w = b.t();
   at::Tensor result;
@@ -200,7 +201,7 @@ at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b) {
-  if (const Direct way = direct_way(a.size(1), b.size(1), a.size(0)); way != Direct::kNo)
+  if (const Direct way = direct_way(a.size(1), b.size(1), a.size(0), a.scalar_type()); way != Direct::kNo)
     if (at::Tensor out = blas_transposed_product(a, b, way == Direct::kPacked); out.defined()) return out;
   return matrix_product(a.t(), b);
 }

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -23,7 +24,8 @@ class PackedProduct : public testing::Test {
 enum class Start { kNone, kBias, kItself };
 
 // a [m, k] and b [k, n] in rows, in columns, or every third element.
-StridedMatrix laid(const std::vector<float>& all, int64_t rows, int64_t columns, int layout) {
+template <class T>
+Strided<T> laid(const std::vector<T>& all, int64_t rows, int64_t columns, int layout) {
   if (layout == 0) return {all.data(), columns, 1};
   if (layout == 1) return {all.data(), 1, rows};
   return {all.data(), 3 * columns, 3};
@@ -73,6 +75,7 @@ TEST_F(PackedProduct, PassesFromBlockToBlock) {
   check(2 * 288 + 7, 33, 401, 0, 1, Start::kBias);
   check(19, 2 * 768 + 5, 385, 1, 0, Start::kItself);
   check(20, 50, 1203, 0, 0, Start::kNone);
+  check(30, 50, 1024, 0, 1, Start::kBias);  // rows that meet in one set of a cache
 }
 
 TEST_F(PackedProduct, AnElementHasTheSameBitsOnAnyNumberOfThreadsAndAmongAnyRows) {
@@ -105,6 +108,52 @@ TEST_F(PackedProduct, LeavesNaNAndInfinityInTheirRowAndColumn) {
       EXPECT_EQ(std::isinf(c[i * n + j]), i != 3 && j == 17) << i << " " << j;
     }
   }
+}
+
+// bfloat16 is the upper half of a float.
+std::vector<uint16_t> halves(const std::vector<float>& of) {
+  std::vector<uint16_t> out;
+  for (const float x : of) out.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16));
+  return out;
+}
+float widened(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+void check_pairs(int64_t m, int64_t n, int64_t k, int a_layout, int b_layout, bool with_bias) {
+  const auto a_values = halves(values(3 * m * k + 1, 0.7f)), b_values = halves(values(3 * k * n + 1, 1.3f));
+  const auto bias = values(n, 0.3f);
+  const StridedPairs a = laid(a_values, m, k, a_layout), b = laid(b_values, k, n, b_layout);
+  const int64_t ld = n + 3;
+  std::vector<uint16_t> c(m * ld, 7);
+  packed_product(m, n, k, a, b, with_bias ? bias.data() : nullptr, c.data(), ld);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < ld; ++j) {
+      if (j >= n) {
+        ASSERT_EQ(c[i * ld + j], 7) << "beyond the columns";
+        continue;
+      }
+      double sum = with_bias ? bias[j] : 0;
+      for (int64_t p = 0; p < k; ++p) sum += double{widened(*a.from(i, p).data)} * widened(*b.from(p, j).data);
+      // Half of bfloat16's last place, and what sums of fp32 lose.
+      ASSERT_NEAR(widened(c[i * ld + j]), sum, std::abs(sum) / 256 + 2e-6 * std::sqrt(k) * 8)
+          << m << "x" << n << "x" << k << " at " << i << " " << j;
+    }
+  }
+}
+
+TEST_F(PackedProduct, OfPairsMultipliesWhateverTheTailsAndTheStrides) {
+  if (!has_packed_pairs()) GTEST_SKIP() << "this processor does not multiply bfloat16";
+  for (int64_t m : {1, 5, 12, 13, 29})
+    for (int64_t n : {1, 15, 16, 17, 32, 40, 75})
+      for (int64_t k : {1, 2, 3, 8, 13, 32, 37})
+        for (int a = 0; a < 3; ++a)
+          for (int b = 0; b < 3; ++b) check_pairs(m, n, k, a, b, (m + n + k) % 2 == 0);
+}
+
+TEST_F(PackedProduct, OfPairsRoundsOnceAfterAllBlocks) {
+  if (!has_packed_pairs()) GTEST_SKIP() << "this processor does not multiply bfloat16";
+  check_pairs(290, 33, 801, 0, 1, true);
+  check_pairs(19, 2 * 384 + 5, 1603, 1, 0, false);
+  check_pairs(2 * 2048 + 7, 20, 900, 0, 0, true);
 }
 
 }  // namespace
