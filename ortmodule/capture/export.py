@@ -312,7 +312,6 @@ def export_module(
             program = _timed(
                 seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
-            data_writes.restore_parameters(program.constants)
             regions.inline_regions(program)
             regions.join_ties(program)
             if from_one:
@@ -322,6 +321,7 @@ def export_module(
             if not regions.is_convertible(program.graph_module):
                 writes.refuse_kept_histories(program.graph_module)
                 program = _timed(seconds, "functionalize", lambda: program.run_decompositions({}))
+            data_writes.restore_parameters(program.constants)
         except ORTModuleError:
             raise
         except Exception as error:

@@ -8,7 +8,7 @@
 
 namespace ortmodule {
 
-// Whether the functions below take X: [N, C, ...] float, contiguous, with elements; and numbers per channel of float.
+// Whether the functions below take X: [N, C, ...] float, contiguous, not small; and numbers per channel of float.
 bool has_batch_planes(const at::Tensor& x, const at::Tensor& per_channel);
 
 // Numbers per channel, each float of size C.

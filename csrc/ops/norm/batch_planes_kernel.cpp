@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t kLeastPlane = 64;   // elements of a plane that is taken alone
 constexpr int64_t kWidth = 512;       // elements of smaller planes that are taken together
 constexpr int64_t kLeastWork = 8192;  // elements that a thread is worth
+constexpr int64_t kLeastSize =
+    32768;  // fewer elements are left to ATen: there is no time to win, and its bits are eager's
 
 // The part of X that one sum is over: `count` runs of `length` elements, `pitch` apart.
 struct Runs {
@@ -202,7 +204,7 @@ at::Tensor applied(const Cut& cut, const at::Tensor& x, const at::Tensor& scale,
 
 bool has_batch_planes(const at::Tensor& x, const at::Tensor& per_channel) {
   return x.is_cpu() && x.scalar_type() == at::kFloat && per_channel.scalar_type() == at::kFloat && x.dim() >= 2 &&
-         x.numel() > 0 && x.is_contiguous();
+         x.numel() >= kLeastSize && x.is_contiguous();
 }
 
 at::Tensor normalized_batch(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& bias, double epsilon,

@@ -102,7 +102,7 @@ class PlaneMaxima {
     for (int64_t oy = 0; oy < rows_.out; ++oy) {
       int64_t line = rows_.first(oy);
       const int64_t end = std::min(rows_.size, rows_.begin(oy) + extent_);
-      for (found = std::max(found, line); found < end; ++found) along(plane + found * columns_.size, found);
+      for (found = std::max(found, rows_.begin(oy)); found < end; ++found) along(plane + found * columns_.size, found);
       std::copy_n(values_.data() + (line & (kept_ - 1)) * width_, width_, best);
       std::copy_n(places_.data() + (line & (kept_ - 1)) * width_, width_, where);
       while ((line += rows_.dilation) < end) {
