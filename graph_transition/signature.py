@@ -127,8 +127,8 @@ def _tensor_difference(new: Sequence[ModuleFacts], old: Sequence[ModuleFacts]) -
     for (*_, now), (*_, before) in zip(new, old, strict=True):
         if [t[0] for t in now] != [t[0] for t in before]:
             break
-        for (name, kind, dtype, shape, number), old in zip(now, before, strict=True):
-            _, old_kind, old_dtype, old_shape, old_number = old
+        for (name, kind, dtype, shape, number), held in zip(now, before, strict=True):
+            _, old_kind, old_dtype, old_shape, old_number = held
             if kind != old_kind:
                 return f"the class of '{name}' changed from {old_kind.__name__} to {kind.__name__}"
             if dtype != old_dtype:

@@ -24,11 +24,11 @@ _NAMES = ("_parameters", "_buffers")
 _Members = dict[str, torch.Tensor | None]
 
 
-class _Table(MutableMapping, dict):  # type: ignore[type-arg, misc]
+class _Table(MutableMapping, dict):  # type: ignore[misc, metaclass]
     """A module's table with a side of its own for one thread; pickled and copied it is a plain dict."""
 
     def __init__(self, held: _Members, thread: int) -> None:
-        dict.__init__(self, held)  # what code in C sees
+        dict.__init__(self, held)  # type: ignore[call-overload]  # what code in C sees
         self.held = held
         self.thread: int | None = thread
         self._traced = dict(held)
