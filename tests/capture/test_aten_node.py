@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from ortmodule.capture import capture
 from ortmodule.errors import CaptureError
@@ -34,6 +35,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_arguments_of_every_kind(name: str) -> None:
+    if name == "quantile" and TorchVersion(torch.__version__) < (2, 12):
+        pytest.skip("torch 2.11's quantile takes no symbolic sizes")
     function, expected = CASES[name]
     module = Module(function)
     captured = capture(module, (torch.randn(4, 8),), dynamic_dims={(0, 0)})
