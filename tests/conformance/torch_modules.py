@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
-import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ortmodule import Options, ORTModule
+
+from .torch_operators import judge
 
 
 def step(module: nn.Module, owner: nn.Module, sample: Any) -> list[torch.Tensor | None]:
@@ -115,21 +116,8 @@ def main() -> int:
     parser.add_argument("--json", metavar="OUT")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    counted = collections.Counter[str]()
-    results = {}
-    for entry in modules(args.only):
-        state, why, ran = run(entry, args.samples)
-        counted[state] += 1
-        counted["samples"] += ran
-        results[entry.name] = {"state": state, "why": why, "samples": ran}
-        if state in ("failed", "unsupported"):
-            print(f"{state}: {entry.name}: {why[:300]}", flush=True)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(results, file, indent=1)
-    print(f"{counted['samples']} samples, {counted['not run']} modules not run")
-    print(f"{counted['passed']} passed, {counted['failed']} failed, {counted['unsupported']} unsupported")
-    return 1 if counted["failed"] else 0
+    checks = ((entry.name, run(entry, args.samples)) for entry in modules(args.only))
+    return judge(checks, "modules", args.json)
 
 
 if __name__ == "__main__":

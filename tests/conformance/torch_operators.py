@@ -149,6 +149,24 @@ def run(entry: Any, most: int) -> tuple[str, str, int]:
     return state, reasons.get(state, ""), counted.total() - counted["not run"]
 
 
+def judge(checks: Iterator[tuple[str, tuple[str, str, int]]], kind: str, path: str | None) -> int:
+    """Prints what `checks` yields by name (state, why, samples run) and the sums; 1 where one failed."""
+    counted = collections.Counter[str]()
+    results = {}
+    for name, (state, why, ran) in checks:
+        counted[state] += 1
+        counted["samples"] += ran
+        results[name] = {"state": state, "why": why, "samples": ran}
+        if state in ("failed", "unsupported"):
+            print(f"{state}: {name}: {why[:300]}", flush=True)
+    if path:
+        with open(path, "w") as file:
+            json.dump(results, file, indent=1)
+    print(f"{counted['samples']} samples, {counted['not run']} {kind} not run")
+    print(f"{counted['passed']} passed, {counted['failed']} failed, {counted['unsupported']} unsupported")
+    return 1 if counted["failed"] else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=lambda s: s.split(","), default=[], help="names of operators")
@@ -156,22 +174,12 @@ def main() -> int:
     parser.add_argument("--json", metavar="OUT")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    counted = collections.Counter[str]()
-    results = {}
-    for entry in operators(args.only):
-        name = entry.name + (f".{entry.variant_test_name}" if entry.variant_test_name else "")
-        state, why, ran = run(entry, args.samples)
-        counted[state] += 1
-        counted["samples"] += ran
-        results[name] = {"state": state, "why": why, "samples": ran}
-        if state in ("failed", "unsupported"):
-            print(f"{state}: {name}: {why[:300]}", flush=True)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(results, file, indent=1)
-    print(f"{counted['samples']} samples, {counted['not run']} operators not run")
-    print(f"{counted['passed']} passed, {counted['failed']} failed, {counted['unsupported']} unsupported")
-    return 1 if counted["failed"] else 0
+
+    def name_of(entry: Any) -> str:
+        return entry.name + (f".{entry.variant_test_name}" if entry.variant_test_name else "")
+
+    checks = ((name_of(entry), run(entry, args.samples)) for entry in operators(args.only))
+    return judge(checks, "operators", args.json)
 
 
 if __name__ == "__main__":
