@@ -62,6 +62,7 @@ from .data_writes import replaced_data
 from .function_call import FunctionCall, call_function_class, tracing
 from .raises import truth_that_goes_on
 from .reads import AttributeReads, recorded_reads
+from .settings import replaced
 from .source_lines import TORCH_ROOT, current_source_line
 from .trials import operator_results
 
@@ -72,7 +73,6 @@ __all__ = ["LOCK", "captured_elsewhere", "deferred_interrupt", "traced_module_ca
 
 LOCK = threading.RLock()
 _capturing: list[int] = []  # the thread that captures
-_MISSING = object()
 # Functions of torch's own whose backward is no derivative that a trace of their forward would have.
 _OPAQUE_FUNCTIONS = ("torch.distributions.", "torch.nn.modules._functions")
 
@@ -177,7 +177,7 @@ def _replaced(
     """Sets `owner.name` to `make(original)`, which other threads never see: they are sent to `elsewhere`, which is the
     original where it is None.
     """
-    raw = vars(owner).get(name, _MISSING)
+    raw = vars(owner).get(name)
     original = getattr(owner, name)
     replacement = make(raw.__func__ if isinstance(raw, classmethod) else original)
 
@@ -189,14 +189,8 @@ def _replaced(
             return elsewhere(*args, **kwargs)
         return raw.__func__(*args, **kwargs) if isinstance(raw, classmethod) else original(*args, **kwargs)
 
-    setattr(owner, name, classmethod(dispatch) if isinstance(raw, classmethod) else dispatch)
-    try:
+    with replaced(owner, name, classmethod(dispatch) if isinstance(raw, classmethod) else dispatch):
         yield
-    finally:
-        if raw is _MISSING:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, raw)
 
 
 # While torch traces, every call of a module and every look-up on one goes through the tracer, in every thread.
