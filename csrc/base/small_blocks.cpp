@@ -16,11 +16,12 @@ namespace {
 
 constexpr size_t kSlab = size_t{64} << 10, kSlabs = 512, kRange = kSlab * kSlabs;
 // Sizes: multiples of 64 up to 1024, then four between a power of two and the next.
-constexpr size_t kFine = 16, kClasses = kFine + 12;
+constexpr size_t kFine = 16, kClasses = SmallBlocks::kClasses;
+static_assert(kClasses == kFine + 12);
 // What a thread keeps of one size; more than that goes to the other threads.
 constexpr uint32_t kKept = 4096;
 
-constexpr size_t class_of(size_t bytes) {
+constexpr size_t class_for(size_t bytes) {
   if (bytes <= 1024) return (bytes + 63) / 64 - 1;
   const int power = std::bit_width(bytes - 1) - 1;  // 2^power < bytes <= 2^(power + 1)
   return kFine + static_cast<size_t>(power - 10) * 4 + (((bytes - 1) >> (power - 2)) & 3);
@@ -32,7 +33,7 @@ constexpr size_t bytes_of(size_t size_class) {
   return (size_t{1} << power) + (quarter + 1) * (size_t{1} << (power - 2));
 }
 
-static_assert(class_of(SmallBlocks::kLargest) == kClasses - 1 && bytes_of(kClasses - 1) == SmallBlocks::kLargest);
+static_assert(class_for(SmallBlocks::kLargest) == kClasses - 1 && bytes_of(kClasses - 1) == SmallBlocks::kLargest);
 
 struct Block {
   Block* next;
@@ -131,12 +132,19 @@ bool refill(size_t size_class) {
 
 void* SmallBlocks::take(size_t bytes) {
   if (!local.on || bytes == 0 || bytes > kLargest) return nullptr;
-  const size_t c = class_of(bytes);
+  const size_t c = class_for(bytes);
   if (!local.free[c] && !refill(c)) return nullptr;
   Block* const block = local.free[c];
   local.free[c] = block->next;
   --local.count[c];
   return block;
+}
+
+size_t SmallBlocks::class_of(size_t bytes) { return class_for(bytes); }
+
+size_t SmallBlocks::class_of(const void* block) {
+  const auto offset = static_cast<const char*>(block) - range.load(std::memory_order_relaxed);
+  return shared().size_class[static_cast<size_t>(offset) / kSlab];
 }
 
 bool SmallBlocks::owns(const void* data) {
@@ -146,8 +154,7 @@ bool SmallBlocks::owns(const void* data) {
 }
 
 void SmallBlocks::give(void* data) noexcept {
-  const size_t slab = static_cast<size_t>(static_cast<char*>(data) - range.load(std::memory_order_relaxed)) / kSlab;
-  const size_t c = shared().size_class[slab];
+  const size_t c = class_of(data);
   auto* const block = static_cast<Block*>(data);
   if (local.over || local.count[c] >= kKept) {
     const std::unique_lock<std::mutex> lock(shared().mutex, std::try_to_lock);

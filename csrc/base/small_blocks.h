@@ -16,7 +16,11 @@ namespace ortmodule {
 
 class SmallBlocks {
  public:
-  static constexpr size_t kLargest = 8192, kAlignment = 64;
+  static constexpr size_t kLargest = 8192, kAlignment = 64, kClasses = 28;
+
+  // Which list of equal blocks serves `bytes` (1 to kLargest), or a block that take() gave is from: below kClasses.
+  static size_t class_of(size_t bytes);
+  static size_t class_of(const void* block);
 
   // A block of at least `bytes`; null outside a scope, for 0 or more than kLargest bytes, or when none is left.
   static void* take(size_t bytes);

@@ -90,14 +90,11 @@ SmallBlockScope::~SmallBlockScope() {
   if (on_) SmallBlocks::serve(before_);
 }
 
-CpuAllocationScope::CpuAllocationScope(CpuAllocationServer* server) : active_(server != nullptr) {
-  if (!active_) return;
+CpuAllocationScope::CpuAllocationScope(CpuAllocationServer* server) : server_(server) {
+  if (!server) return;
   RunAllocator::install();
+  slot_ = &current;
   before_ = std::exchange(current, server);
-}
-
-CpuAllocationScope::~CpuAllocationScope() {
-  if (active_) current = before_;
 }
 
 }  // namespace ortmodule

@@ -35,13 +35,21 @@ class CpuAllocationScope {
   // A null server changes nothing. The first scope of a process puts our allocator in place. The caller holds the
   // server, by a shared_ptr, for as long as the scope.
   explicit CpuAllocationScope(CpuAllocationServer* server);
-  ~CpuAllocationScope();
+  ~CpuAllocationScope() { pause(); }
+  // Between the two, torch's allocator serves (or the scope around this one).
+  void pause() {
+    if (slot_) *slot_ = before_;
+  }
+  void resume() {
+    if (slot_) *slot_ = server_;
+  }
   CpuAllocationScope(const CpuAllocationScope&) = delete;
   CpuAllocationScope& operator=(const CpuAllocationScope&) = delete;
 
  private:
+  CpuAllocationServer* const server_;
   CpuAllocationServer* before_ = nullptr;
-  bool active_;
+  CpuAllocationServer** slot_ = nullptr;  // the thread's; null: the scope changes nothing
 };
 
 }  // namespace ortmodule

@@ -2,11 +2,19 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKeySet.h>
 
 namespace ortmodule {
 
-// The tensor itself, or a copy where its memory is not what it holds: a view that is negated or conjugated when it is
-// read, autograd's zero without memory. Undefined stays undefined.
-at::Tensor materialized(const at::Tensor& tensor);
+// A copy of a tensor whose memory is not what it holds: a view that is negated or conjugated when it is read,
+// autograd's zero without memory.
+at::Tensor materialized_copy(const at::Tensor& tensor);
+
+// The tensor itself, or such a copy. Undefined stays undefined.
+inline at::Tensor materialized(at::Tensor tensor) {
+  constexpr c10::DispatchKeySet kLazy(
+      {c10::DispatchKey::Negative, c10::DispatchKey::Conjugate, c10::DispatchKey::ZeroTensor});
+  return tensor.defined() && tensor.key_set().has_any(kLazy) ? materialized_copy(tensor) : std::move(tensor);
+}
 
 }  // namespace ortmodule

@@ -17,6 +17,7 @@
 #include "device/small_block_scope.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
+#include "ops/small_tensor.h"
 #include "plan/constant_placement.h"
 #include "runtime/kernel_clock.h"
 #include "runtime/subgraph_runner.h"
@@ -74,9 +75,6 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
                       step.node->input(0) ? step.node->input(0)->type().text() : std::string("none"));
       Prepared prepared;
       prepared.kernel = make_kernel(*def, *step.node);
-      // std::vector<char> is used as bool storage in the plan; both are one byte that holds 0 or 1.
-      prepared.view = {step.inputs.data(), step.inputs.size(), step.outputs.data(), step.outputs.size(),
-                       reinterpret_cast<const bool*>(step.last_use.data())};
       prepared.step = &step;
       for (const auto* list : {&step.inputs, &step.outputs}) {
         for (int slot : *list) {
@@ -88,6 +86,7 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
       steps_.push_back(std::move(prepared));
     }
   }
+  std::vector<std::vector<Emit>> emits(steps_.size());
   ready_after_.assign(plan_.output_slots.size(), 0);
   std::unordered_map<int, size_t> last_output;  // of a slot
   for (size_t i = 0; i < plan_.output_slots.size(); ++i) last_output[plan_.output_slots[i]] = i;
@@ -99,14 +98,42 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
     if (at < 0)
       emit_at_end_.push_back(emit);
     else
-      steps_[at].emits.push_back(emit);
+      emits[at].push_back(emit);
     ready_after_[i] = at < 0 ? steps_.size() : static_cast<size_t>(at) + 1;
   }
+  gather_lists(emits);
   std::optional<ConstantPlacement> placement;
   if (!device_.is_cpu() && !steps_.empty()) placement.emplace(steps_[0].step->node->graph());
   for (const auto& [slot, value] : plan_.constants) {
     const at::Tensor tensor = tensor_from(*value->constant());
     constants_.emplace_back(slot, placement && placement->on_host(*value) ? tensor : tensor.to(device_));
+  }
+}
+
+void Executor::gather_lists(const std::vector<std::vector<Emit>>& emits) {
+  size_t slots = 0, flags = 0, emitted = 0;
+  for (const Prepared& prepared : steps_) {
+    const Step& step = *prepared.step;
+    slots += step.inputs.size() + step.outputs.size() + step.release.size();
+    flags += step.last_use.size();
+  }
+  for (const auto& list : emits) emitted += list.size();
+  slots_.reserve(slots);  // what follows points into them
+  flags_.reserve(flags);
+  emits_.reserve(emitted);
+  const auto append = []<typename T>(std::vector<T>& all, const std::vector<T>& list) {
+    all.insert(all.end(), list.begin(), list.end());
+    return std::span<const T>(all).last(list.size());
+  };
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = *steps_[i].step;
+    const auto inputs = append(slots_, step.inputs), outputs = append(slots_, step.outputs);
+    // std::vector<char> is used as bool storage in the plan; both are one byte that holds 0 or 1.
+    const auto last_use = append(flags_, step.last_use);
+    steps_[i].view = {inputs.data(), inputs.size(), outputs.data(), outputs.size(),
+                      reinterpret_cast<const bool*>(last_use.data())};
+    steps_[i].release = append(slots_, step.release);
+    steps_[i].emits = append(emits_, emits[i]);
   }
 }
 
@@ -122,9 +149,8 @@ namespace {
 
 }  // namespace
 
-void Executor::run_step(const Prepared& prepared, KernelContext& context, CpuAllocationServer* allocations) const {
+void Executor::run_step(const Prepared& prepared, KernelContext& context) const {
   try {
-    const CpuAllocationScope scope(allocations);
     context.set_step(prepared.view);
     if (KernelClock* clock = KernelClock::running())
       clock->time([&] { prepared.kernel(context); });
@@ -155,15 +181,19 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     (*sink)(output.index, output.again ? value : std::move(value));
   };
   const std::shared_ptr<StepMemory::Run> memory = frame.memory ? frame.memory->run() : nullptr;
+  CpuAllocationScope allocations(memory.get());
+  allocations.pause();
   StepClock clock(steps_.size());
   for (size_t i = begin; i < std::min(end, steps_.size()); ++i) {
     const Prepared& prepared = steps_[i];
     if (memory) memory->step();
     clock.start();
-    run_step(prepared, context, memory.get());
+    allocations.resume();
+    run_step(prepared, context);
+    allocations.pause();
     clock.stop();
     if (observer) (*observer)(*prepared.step, frame);
-    for (int slot : prepared.step->release) frame.slots[slot].reset();
+    for (int slot : prepared.release) recycle(frame.slots[slot]);
     if (sink)
       for (const Emit& output : prepared.emits) emit(output);
   }

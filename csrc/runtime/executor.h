@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "ops/kernel_context.h"
@@ -65,17 +66,24 @@ class Executor {
     size_t index;
     bool again;
   };
+  // What a run reads of a step. Lists lie one after another in `slots_`, `flags_` and `emits_`, in the order in which
+  // a run reads them.
   struct Prepared {
     Kernel kernel;
     KernelContext::StepView view;
     const Step* step;
-    std::vector<Emit> emits;  // what is final after this step
+    std::span<const int> release;
+    std::span<const Emit> emits;  // what is final after this step
   };
-  void run_step(const Prepared& prepared, KernelContext& context, CpuAllocationServer* allocations) const;
+  void gather_lists(const std::vector<std::vector<Emit>>& emits);
+  void run_step(const Prepared& prepared, KernelContext& context) const;
 
   ExecutionPlan plan_;
   c10::Device device_;
   std::vector<Prepared> steps_;
+  std::vector<int> slots_;
+  std::vector<char> flags_;
+  std::vector<Emit> emits_;
   std::vector<Emit> emit_at_end_;
   std::vector<size_t> ready_after_;
   std::vector<std::pair<int, at::Tensor>> constants_;

@@ -181,19 +181,6 @@ void StepMemory::Run::begin_backward(const void* program) {
   backward_begun_ = true;
 }
 
-void StepMemory::Run::step() {
-  if (aside_) return;
-  if (recording_) {
-    record_.step_begin.push_back(static_cast<uint32_t>(record_.blocks.size()));
-  } else if (step_ + 1 < pattern_->step_begin.size()) {
-    next_ = pattern_->step_begin[step_];
-    limit_ = pattern_->step_begin[step_ + 1];
-  } else {
-    next_ = limit_ = 0;
-  }
-  ++step_;
-}
-
 CpuAllocationServer::Answer StepMemory::Run::allocate(size_t bytes) {
   if (aside_) return {};
   if (recording_) {

@@ -88,7 +88,19 @@ class StepMemory::Run : public CpuAllocationServer {
   Run(std::weak_ptr<StepMemory> owner, std::shared_ptr<const MemoryPattern> pattern, std::shared_ptr<CpuArena> arena);
 
   void begin_backward(const void* program);
-  void step();  // the next step of the half begins
+  // The next step of the half begins.
+  void step() {
+    if (aside_) return;
+    if (recording_) {
+      record_.step_begin.push_back(static_cast<uint32_t>(record_.blocks.size()));
+    } else if (step_ + 1 < pattern_->step_begin.size()) {
+      next_ = pattern_->step_begin[step_];
+      limit_ = pattern_->step_begin[step_ + 1];
+    } else {
+      next_ = limit_ = 0;
+    }
+    ++step_;
+  }
 
   Answer allocate(size_t bytes) override;
   void freed(void* data, bool own, uint32_t tag) noexcept override;

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "ops/materialized.h"
+#include "ops/small_tensor.h"
 #include "plan/gradient_segments.h"
 
 namespace ortmodule {
@@ -24,6 +25,9 @@ std::vector<int64_t> memory_key(const SymbolTable& symbols, bool keeps_state) {
 const c10::StorageImpl* memory_of(const at::Tensor& t) {
   return t.defined() && t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
 }
+
+// t._version() without its way through autograd's hooks.
+uint32_t version_of(const at::Tensor& t) { return t.unsafeGetTensorImpl()->version_counter().current_version(); }
 
 bool meet(const OutputSet& a, const OutputSet& b) {
   for (size_t k = 0; k < std::min(a.size(), b.size()); ++k)
@@ -53,24 +57,30 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
     if (!saved[slot]) passing_slots_.push_back(static_cast<int>(slot));
 }
 
-std::vector<at::Tensor> TrainingAgent::take_slots() {
-  std::vector<at::Tensor> slots;
+void TrainingAgent::take_room(RunState& state) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    slots.swap(spare_slots_);
+    state.frame.slots.swap(spare_slots_);
+    state.versions.swap(spare_versions_);
   }
-  slots.resize(program_.slot_count);
-  return slots;
+  state.frame.slots.resize(program_.slot_count);
+  state.versions.reserve(program_.watched_slots.size());
+}
+
+void TrainingAgent::keep_versions(Versions versions) {
+  versions.clear();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  spare_versions_.swap(versions);
 }
 
 void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
   for (at::Tensor& value : slots)
-    if (value.defined()) value.reset();
+    if (value.defined()) recycle(value);
   const std::lock_guard<std::mutex> lock(mutex_);
   spare_slots_.swap(slots);
 }
 
-std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
+std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
                                                const std::vector<char>* checked) {
   const MatmulScope matmul(program_.matmul);
   const std::shared_ptr<const StepObserver> observer = this->observer();
@@ -78,10 +88,13 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   Frame& frame = run->frame;
   program_.binding->bind(inputs, frame.symbols, checked);
   if (memory_) frame.memory = memory_->begin(memory_key(frame.symbols, state != nullptr));
-  frame.slots = take_slots();
+  take_room(*run);
   program_.forward->load_constants(frame);
+  std::vector<const c10::StorageImpl*> overwritten;
+  for (size_t i : overwritten_)
+    if (const c10::StorageImpl* memory = memory_of(inputs[i])) overwritten.push_back(memory);
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = materialized(inputs[i]);
+    if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = materialized(std::move(inputs[i]));
 
   if (peak_forward_ == 0) {  // the first run is measured
     MemoryMeter meter(frame, std::vector<char>(frame.slots.size(), true));
@@ -103,23 +116,21 @@ std::vector<at::Tensor> TrainingAgent::forward(const std::vector<at::Tensor>& in
   outputs.reserve(slots.size());
   for (int slot : slots) outputs.push_back(frame.slots[slot]);
   // In the graph a clone, and a view of one, may be the very tensor that it was made of.
-  std::vector<const c10::StorageImpl*> overwritten;
-  for (size_t i : overwritten_)
-    if (const c10::StorageImpl* memory = memory_of(inputs[i])) overwritten.push_back(memory);
   std::sort(overwritten.begin(), overwritten.end(), std::less<>());
   if (!overwritten.empty()) set_apart(outputs, overwritten);
   if (!state) {
     keep_slots(std::move(frame.slots));
+    keep_versions(std::move(run->versions));
     return outputs;
   }
 
   // What only the outputs needed leaves the frame; what stays is saved for backward.
   for (int slot : passing_slots_)
-    if (frame.slots[slot].defined()) frame.slots[slot].reset();
+    if (frame.slots[slot].defined()) recycle(frame.slots[slot]);
   if (!overwritten.empty()) set_apart(frame.slots, overwritten);
   for (int slot : program_.watched_slots) {
     const at::Tensor& t = frame.slots[slot];
-    if (t.defined() && !t.is_inference()) run->versions.emplace_back(slot, t._version());
+    if (t.defined() && !t.is_inference()) run->versions.emplace_back(slot, version_of(t));
   }
   if (program_.y_outputs.size() > 1)
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
@@ -164,11 +175,11 @@ bool TrainingAgent::is_kept(const BackwardProgram& program, const RunState& stat
   return true;
 }
 
-Frame TrainingAgent::take_frame(RunState& state, const OutputSet& remaining) const {
+Frame TrainingAgent::take_frame(RunState& state, const OutputSet& remaining) {
   Frame frame = std::move(state.frame);
   state.frame = {};
   if (remaining.empty()) {
-    state.versions.clear();
+    keep_versions(std::move(state.versions));
     state.freed = true;
     return frame;
   }
@@ -222,10 +233,10 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
   for (const auto& [slot, version] : state.versions) {
     if (any && !run->program->reads.empty() && !run->program->reads[slot]) continue;
     const at::Tensor& tensor = state.frame.slots[slot];
-    ORTMODULE_CHECK(tensor._version() == version, kRuntime,
+    ORTMODULE_CHECK(version_of(tensor) == version, kRuntime,
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
                     "[",
-                    tensor.toString(), " ", tensor.sizes(), "] is at version ", tensor._version(),
+                    tensor.toString(), " ", tensor.sizes(), "] is at version ", version_of(tensor),
                     "; expected version ", version, " instead.");
   }
   Frame& frame = run->frame;

@@ -65,9 +65,10 @@ struct TrainingProgram {
 
 class TrainingAgent {
  public:
+  using Versions = std::vector<std::pair<int, uint32_t>>;
   struct RunState {
     Frame frame;
-    std::vector<std::pair<int, int64_t>> versions;  // watched slot -> version counter after forward
+    Versions versions;  // watched slot -> version counter after forward
     // Sizes and type of each y where there are several: what zeros for an unused one are made of.
     std::vector<std::pair<std::vector<int64_t>, at::TensorOptions>> y_types;
     OutputSet spent;     // ys whose backward has freed what it read; empty: none
@@ -85,8 +86,9 @@ class TrainingAgent {
   TrainingAgent(TrainingProgram program, c10::Device device);
 
   // Outputs in graph order; `state` receives what backward needs (null: nothing is kept); `checked` as in
-  // InputBinding::bind.
-  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs, std::shared_ptr<RunState>* state,
+  // InputBinding::bind. Takes the tensors out of `inputs`; who calls it holds each of them as well, for kernels
+  // overwrite what nobody else holds.
+  std::vector<at::Tensor> forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
                                   const std::vector<char>* checked = nullptr);
   // `dys[i]` belongs to y_outputs[i] and may be undefined. sink(k, dx) gets the gradient of x_inputs[k].
   void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink);
@@ -128,12 +130,14 @@ class TrainingAgent {
   // Whether what `program` reads is there in a run where only what `state.spent` leaves was kept.
   bool is_kept(const BackwardProgram& program, const RunState& state) const;
   // Takes from `state` what a backward runs on, and leaves what `remaining` needs.
-  Frame take_frame(RunState& state, const OutputSet& remaining) const;
+  Frame take_frame(RunState& state, const OutputSet& remaining);
   std::shared_ptr<const StepObserver> observer();
-  // An empty frame of the forward's size; and a frame that is done with, which is emptied and kept for the next run:
-  // allocating some kilobytes per step makes malloc tidy up all small blocks that the step before freed.
-  std::vector<at::Tensor> take_slots();
+  // An empty frame of the forward's size and room for versions; and a frame that is done with, which is emptied and
+  // kept for the next run: allocating some kilobytes per step makes malloc tidy up all small blocks that the step
+  // before freed.
+  void take_room(RunState& state);
   void keep_slots(std::vector<at::Tensor> slots);
+  void keep_versions(Versions versions);
 
   TrainingProgram program_;
   c10::Device device_;
@@ -144,6 +148,7 @@ class TrainingAgent {
   std::vector<size_t> overwritten_;
   std::vector<int> passing_slots_;       // not saved for backward
   std::vector<at::Tensor> spare_slots_;  // all undefined
+  Versions spare_versions_;              // empty
   std::shared_ptr<const StepObserver> observer_;
   int64_t peak_forward_ = 0, peak_backward_ = 0, saved_bytes_ = 0;
   std::vector<HeldBytes> forward_held_, backward_held_;

@@ -45,7 +45,8 @@ TEST(ConstantPlacement, OneForBothSidesIsCopied) {
   ASSERT_EQ(k->uses().size(), 1u);
   EXPECT_EQ(k->uses()[0].node->op(), "Add");
   g->for_each([&](const Node& node) {
-    if (node.op() == "Reshape") EXPECT_TRUE(ConstantPlacement(*g).on_host(*node.input(1)));
+    const bool placed = node.op() != "Reshape" || ConstantPlacement(*g).on_host(*node.input(1));
+    EXPECT_TRUE(placed) << node.describe();
   });
 }
 
