@@ -7,6 +7,7 @@ one node behind the outputs. What cannot be captured runs in PyTorch, and is sai
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import warnings
@@ -59,16 +60,15 @@ def release_memory() -> None:
     _C.release_memory()
 
 
-class _BoundForward:
-    """`model.forward`: a bound method with the signature of the wrapped module's forward, which tools read."""
+class _BoundForward(functools.partial[Any]):
+    """`model.forward`: a bound method with the signature of the wrapped module's forward, which tools read.
 
-    __slots__ = ("__self__",)
+    A partial, because that is called without a step in Python.
+    """
 
-    def __init__(self, owner: ORTModule) -> None:
-        self.__self__ = owner
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _forward(self.__self__, *args, **kwargs)
+    @property
+    def __self__(self) -> ORTModule:
+        return self.args[0]
 
     @property
     def __func__(self) -> Any:
@@ -101,7 +101,7 @@ class _Forward:
     """The class's attribute `forward`; a value set on an instance goes before it, as with a method."""
 
     def __get__(self, instance: ORTModule | None, owner: type[ORTModule]) -> Any:
-        return _forward if instance is None else _BoundForward(instance)
+        return _forward if instance is None else _BoundForward(_forward, instance)
 
 
 def _forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -75,9 +76,19 @@ struct CutEdges : torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-void ModuleBackward::set_leaves(std::vector<const at::Tensor*> leaves, std::shared_ptr<const KeptAccumulators> kept) {
-  leaves_ = std::move(leaves);
-  kept_ = std::move(kept);
+void ModuleBackward::set_edges(StepEdges edges, std::shared_ptr<KeptEdges> kept_edges) {
+  set_next_edges(std::move(edges.edges));
+  leaves_ = std::move(edges.leaves);
+  impls_ = std::move(edges.impls);
+  kept_ = std::move(edges.kept);
+  kept_edges_ = std::move(kept_edges);
+}
+
+ModuleBackward::~ModuleBackward() {
+  if (!returns_all()) return;
+  restore_edges();
+  put_in_order();
+  kept_edges_->give_back({std::move(next_edges()), std::move(leaves_), std::move(impls_), std::move(kept_)});
 }
 
 void ModuleBackward::restore_edges() {
@@ -164,6 +175,8 @@ void ModuleBackward::leave_progress(StepBackward::Progress progress) {
 variable_list ModuleBackward::apply(variable_list&& grads) {
   const KernelClock::NodeScope clock;
   put_in_order();
+  idle_.emplace(*kept_edges_, kept_);
+  const auto idle_again = c10::make_scope_exit([&] { idle_.reset(); });
   if (any_batched(grads)) return apply_batched(grads);
   if (at::GradMode::is_enabled()) return apply_with_history(grads);
   StepBackward::Progress progress = take_progress(grads);
@@ -256,64 +269,59 @@ at::Tensor ModuleBackward::signal() const {
   return options.device().is_cpu() ? at::Tensor() : at::empty({0}, options);
 }
 
-std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent, KeptEdges& kept_edges,
+std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
+                                         const std::shared_ptr<KeptEdges>& kept_edges,
                                          const std::shared_ptr<const HigherOrder>& higher,
-                                         const std::vector<at::Tensor>& inputs, const std::vector<char>* checked) {
+                                         std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
   if (wanted) {
     wanted = false;
     for (size_t i : program.x_inputs) wanted = wanted || inputs[i].requires_grad();
   }
-  if (!wanted) return agent->forward(inputs, nullptr, checked);
+  if (!wanted) return agent->forward(std::move(inputs), nullptr, checked);
 
-  std::shared_ptr<TrainingAgent::RunState> state;
-  std::vector<at::Tensor> outputs = agent->forward(inputs, &state, checked);
+  const size_t count = program.x_inputs.size();
+  // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.
+  StepEdges all = kept_edges->find(inputs, program.x_inputs, program.x_reachable);
+  const auto step = std::make_shared<StepBackward>();
+  step->agent = agent;
+  step->higher = higher;
+  if (higher) step->given.emplace(*higher, inputs);
+  std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), &step->state, checked);
   // An output that is saved, or that is an input, gets a tensor of its own: history is set on the caller's alone.
   for (size_t i : program.y_outputs)
     if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();
 
-  const size_t count = program.x_inputs.size();
-  // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.
-  edge_list edges;
-  std::vector<const at::Tensor*> leaves;
-  const std::shared_ptr<const KeptAccumulators> kept =
-      kept_edges.find(inputs, program.x_inputs, program.x_reachable, edges, leaves);
   const std::vector<size_t>& segments = agent->segments();
   size_t chain = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;
   bool watched = false;
   for (size_t k = 0; chain > 1 && k < count && !watched; ++k)
-    watched =
-        leaves[k] && is_watched(edges[k], *torch::autograd::impl::get_autograd_meta(*leaves[k]), (*kept)[k] ? 2 : 1);
+    watched = all.leaves[k] && is_watched(all.edges[k], *torch::autograd::impl::get_autograd_meta(*all.leaves[k]),
+                                          (*all.kept)[k] ? 2 : 1);
   if (!watched) chain = 1;
 
-  const auto step = std::make_shared<StepBackward>();
-  step->agent = agent;
-  step->state = std::move(state);
-  step->higher = higher;
-  if (higher) step->given.emplace(*higher, inputs);
   // From the last segment to the first, so that each finds the one that follows it.
   ModulePtr node;
   for (size_t s = chain; s-- > 0;) {
     std::vector<size_t> own;
-    edge_list own_edges;
-    std::vector<const at::Tensor*> own_leaves;
+    StepEdges part;
     if (chain == 1) {
-      own_edges = std::move(edges);
-      own_leaves = std::move(leaves);
+      part = std::move(all);
+    } else {
+      part.kept = all.kept;
+      for (size_t k = 0; k < count; ++k) {
+        if (segments[k] != s) continue;
+        own.push_back(k);
+        part.edges.push_back(std::move(all.edges[k]));
+        part.leaves.push_back(all.leaves[k]);
+      }
     }
-    for (size_t k = 0; chain > 1 && k < count; ++k) {
-      if (segments[k] != s) continue;
-      own.push_back(k);
-      own_edges.push_back(std::move(edges[k]));
-      own_leaves.push_back(leaves[k]);
-    }
-    const size_t own_count = own_leaves.size();
-    if (node) own_edges.emplace_back(node, 0);
+    const size_t own_count = part.leaves.size();
+    if (node) part.edges.emplace_back(node, 0);
     node = make_node<NodePtr>(step, std::move(own), own_count, s == 0);
     if (s > 0) node->add_input_metadata(at::empty({0}, outputs[program.y_outputs[0]].options()));
-    node->set_next_edges(std::move(own_edges));
-    node->set_leaves(std::move(own_leaves), kept);
+    node->set_edges(std::move(part), kept_edges);
     node->add_post_hook(std::make_unique<CutEdges>(&*node));
   }
   for (size_t i : program.y_outputs) torch::autograd::set_history(outputs[i], node);

@@ -58,9 +58,9 @@ class ModuleBackward : public torch::autograd::Node {
   std::string name() const override { return "ORTModuleBackward"; }
   void release_variables() override;
 
-  // Parallel to the edges: the tensors of the accumulators that the edges lead to, null where one leads elsewhere.
-  // `kept` holds what the session keeps of all gradients of the step.
-  void set_leaves(std::vector<const at::Tensor*> leaves, std::shared_ptr<const KeptAccumulators> kept);
+  ~ModuleBackward() override;
+  // Sets the edges, some or all of the step's. `kept_edges` gets them back where they are all.
+  void set_edges(StepEdges edges, std::shared_ptr<KeptEdges> kept_edges);
   void restore_edges();
   // How many of the gradients that apply() has returned the engine shall see.
   size_t shown() const { return shown_; }
@@ -74,7 +74,10 @@ class ModuleBackward : public torch::autograd::Node {
   torch::autograd::variable_list apply_batched(const torch::autograd::variable_list& grads);
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }
   // How many hold a leaf's accumulator for us.
-  size_t holders(size_t edge) const { return (*kept_)[gradient_of(edge)] ? 2 : 1; }
+  size_t holders(size_t edge) const {
+    const size_t gradient = gradient_of(edge);
+    return ((*kept_)[gradient] ? 2 : 1) + (idle_ ? idle_->holders(gradient) : 0);
+  }
   // Note [Leaves that get nothing]: `results`, one per edge, in the order of the edges as it leaves them.
   torch::autograd::variable_list without_empty(torch::autograd::variable_list results);
   // Undoes what that did for the evaluation before.
@@ -91,18 +94,21 @@ class ModuleBackward : public torch::autograd::Node {
   const std::vector<size_t> gradients_;
   const size_t count_;
   const bool first_;
-  std::vector<const at::Tensor*> leaves_;
+  std::vector<const at::Tensor*> leaves_;  // parallel to the edges
+  std::vector<const c10::TensorImpl*> impls_;
   std::shared_ptr<const KeptAccumulators> kept_;
+  std::shared_ptr<KeptEdges> kept_edges_;
+  std::optional<KeptEdges::TakenIdle> idle_;  // during apply()
   torch::autograd::edge_list hidden_edges_;
   std::vector<size_t> order_;  // where the edges belong that lie in another order; empty: none does
   size_t shown_ = SIZE_MAX;
 };
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
-// InputBinding::bind; `higher` may be null.
-std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent, KeptEdges& kept,
+// InputBinding::bind; `higher` may be null. Takes the tensors out of `inputs` (TrainingAgent::forward).
+std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
+                                         const std::shared_ptr<KeptEdges>& kept_edges,
                                          const std::shared_ptr<const HigherOrder>& higher,
-                                         const std::vector<at::Tensor>& inputs,
-                                         const std::vector<char>* checked = nullptr);
+                                         std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr);
 
 }  // namespace ortmodule

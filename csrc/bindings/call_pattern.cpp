@@ -27,7 +27,7 @@ CallPattern::Entry CallPattern::learn(const py::handle& example,
   PyObject* value = example.ptr();
   if (plain_tensor(value)) {
     const at::Tensor& t = THPVariable_Unpack(value);
-    TensorPattern pattern{t.scalar_type(), t.device(), t.requires_grad(), c10::DimVector(t.sizes())};
+    TensorPattern pattern = TensorPattern::of(t);
     for (const auto& [leaf, axis] : dynamic)
       if (leaf == leaf_count_ && axis < pattern.sizes.size()) pattern.sizes[axis] = -1;
     ++leaf_count_;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/util/DimVector.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <vector>
@@ -15,16 +16,30 @@ namespace ortmodule {
 constexpr c10::DispatchKeySet kForeignKeys({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
                                             c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
 
+// t.requires_grad() without a virtual call.
+inline bool wants_gradient(const at::Tensor& t) {
+  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(t.unsafeGetTensorImpl()->autograd_meta());
+  return meta && (meta->requires_grad_ || meta->grad_fn_);
+}
+
+inline bool matches_but_for_sizes(const at::Tensor& t, at::ScalarType dtype, c10::Device device, bool requires_grad) {
+  return t.scalar_type() == dtype && t.device() == device && wants_gradient(t) == requires_grad &&
+         t.layout() == at::kStrided && !t.key_set().has_any(kForeignKeys);
+}
+
 // What a tensor leaf must be. A size of -1 may be anything.
 struct TensorPattern {
   at::ScalarType dtype;
   c10::Device device;
   bool requires_grad;
-  c10::DimVector sizes;  // in place: a call reads hundreds of them
+  c10::DimVector sizes;
+
+  static TensorPattern of(const at::Tensor& t) {
+    return {t.scalar_type(), t.device(), t.requires_grad(), c10::DimVector(t.sizes())};
+  }
 
   bool matches(const at::Tensor& t) const {
-    if (t.scalar_type() != dtype || t.device() != device || t.requires_grad() != requires_grad) return false;
-    if (t.layout() != at::kStrided || t.key_set().has_any(kForeignKeys)) return false;
+    if (!matches_but_for_sizes(t, dtype, device, requires_grad)) return false;
     const auto have = t.sizes();
     if (have.size() != sizes.size()) return false;
     for (size_t i = 0; i < sizes.size(); ++i)

@@ -10,7 +10,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
-#include <optional>
+#include <algorithm>
+#include <array>
+#include <memory>
 #include <unordered_map>
 
 #include "bindings/call_pattern.h"
@@ -75,13 +77,31 @@ struct Watch {
   }
 };
 
-// A dict whose length must stay (a module's hooks, parameters, children). There are several per module, and they are
-// looked at on every call: the length is read where it lies.
-struct WatchedLength {
-  py::object dict;
-  Py_ssize_t length;
+// Dicts whose length must stay (a module's hooks, parameters, children). There are several per module, most of them
+// empty, and each call looks at all of them: the lengths are read where they lie.
+class WatchedLengths {
+ public:
+  void add(const py::object& dict, Py_ssize_t length) {
+    if (!PyDict_Check(dict.ptr())) throw py::type_error("only a dict's length can be watched");
+    if (length == 0)
+      empty_.push_back(dict);
+    else
+      filled_.emplace_back(dict, length);
+  }
+  bool hold() const {
+    for (const py::object& dict : empty_)
+      if (length_of(dict) != 0) return false;
+    for (const auto& [dict, length] : filled_)
+      if (length_of(dict) != length) return false;
+    return true;
+  }
 
-  bool holds() const { return reinterpret_cast<const PyDictObject*>(dict.ptr())->ma_used == length; }
+ private:
+  static Py_ssize_t length_of(const py::object& dict) {
+    return reinterpret_cast<const PyDictObject*>(dict.ptr())->ma_used;
+  }
+  std::vector<py::object> empty_;
+  std::vector<std::pair<py::object, Py_ssize_t>> filled_;
 };
 
 // The entries of one dict that need a look only when the dict changed.
@@ -100,32 +120,74 @@ struct WatchedDict {
   }
 };
 
-// Where a graph input comes from: a leaf of the call, a tensor of the module, or a constant.
-struct Source {
-  long leaf = -1;
-  py::object holder, key;  // a module's _parameters or _buffers
-  at::Tensor constant;
-  std::optional<TensorPattern> expected;  // of the module's tensors
-  PyTypeObject* type = nullptr;           // theirs
-  uint64_t version = kNoVersion;          // of `holder` when `found` was looked up
-  py::object found;
+// A tensor of the module. There are hundreds, and each call looks at all of them: what it reads lies together.
+struct alignas(64) ModuleTensor {
+  PyObject* holder;               // the module's _parameters or _buffers
+  PyObject* found = nullptr;      // there, when its version was `version`; null: nothing that fits
+  uint64_t version = kNoVersion;  // of `holder`
+  at::ScalarType dtype;
+  c10::Device device;
+  bool requires_grad;
+  uint8_t dimensions;  // kMany: `pattern` has the sizes
+  std::array<int64_t, 3> sizes{};
+  struct Rest {
+    py::object holder, key, found;  // which those above borrow
+    PyTypeObject* type;
+    TensorPattern pattern;
+  };
+  std::unique_ptr<Rest> rest;
+  static constexpr uint8_t kMany = 255;
+
+  ModuleTensor(const py::object& in, const py::object& key, const py::object& held)
+      : ModuleTensor(in, key, held, TensorPattern::of(THPVariable_Unpack(held.ptr()))) {}
 
   // A class of tensors may have operations of its own; a plain tensor may stand in for a parameter.
   bool fits(PyTypeObject* now) const {
-    return now == type || (THPVariable_CheckTypeExact(now) && THPVariable_CheckTypeExact(type));
+    return now == rest->type || (THPVariable_CheckTypeExact(now) && THPVariable_CheckTypeExact(rest->type));
   }
 
-  // The module's tensor, looked up again only when its dict changed; null when there is none. The Python object is
+  bool matches(const at::Tensor& t) const {
+    if (dimensions == kMany) return rest->pattern.matches(t);
+    if (!matches_but_for_sizes(t, dtype, device, requires_grad)) return false;
+    const auto now = t.sizes();
+    if (now.size() != dimensions) return false;
+    for (size_t i = 0; i < now.size(); ++i)
+      if (now[i] != sizes[i]) return false;
+    return true;
+  }
+
+  // The tensor, looked up again only when its dict changed; null when there is none that matches. The Python object is
   // kept, not the tensor in it: torch.utils.swap_tensors exchanges that.
   const at::Tensor* read() {
-    const uint64_t now = version_of(holder.ptr());
+    const uint64_t now = version_of(holder);
     if (now == kNoVersion || now != version) {
-      found = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(holder.ptr(), key.ptr()));
-      if (!found || !fits(Py_TYPE(found.ptr()))) found = {};
+      rest->found = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(holder, rest->key.ptr()));
+      if (!rest->found || !fits(Py_TYPE(rest->found.ptr()))) rest->found = {};
+      found = rest->found.ptr();
       version = now;
     }
-    return found ? &THPVariable_Unpack(found.ptr()) : nullptr;
+    if (!found) return nullptr;
+    const at::Tensor& tensor = THPVariable_Unpack(found);
+    return matches(tensor) ? &tensor : nullptr;
   }
+
+ private:
+  ModuleTensor(const py::object& in, const py::object& key, const py::object& held, TensorPattern pattern)
+      : holder(in.ptr()),
+        dtype(pattern.dtype),
+        device(pattern.device),
+        requires_grad(pattern.requires_grad),
+        dimensions(pattern.sizes.size() <= sizes.size() ? static_cast<uint8_t>(pattern.sizes.size()) : kMany),
+        rest(std::make_unique<Rest>(Rest{in, key, {}, Py_TYPE(held.ptr()), std::move(pattern)})) {
+    if (dimensions != kMany) std::copy(rest->pattern.sizes.begin(), rest->pattern.sizes.end(), sizes.begin());
+  }
+};
+static_assert(sizeof(ModuleTensor) == 64);
+
+// Where a graph input comes from: leaf `index` of the call, tensor `index` of the module, or constant `index`.
+struct Source {
+  enum class Kind { kLeaf, kModule, kConstant } kind;
+  size_t index;
 };
 
 // Whether a trace, a transform or a mode is active that must see every operator: see ortmodule/eager_calls.py.
@@ -153,13 +215,12 @@ class FastCall {
         inference_mode_(c10::InferenceMode::is_enabled()),
         default_dtype_(c10::get_default_dtype_as_scalartype()) {
     for (const py::handle item : sources) sources_.push_back(read_source(item));
-    for (const Source& source : sources_) checked_.push_back(source.leaf < 0);
+    for (const Source& source : sources_) checked_.push_back(source.kind != Source::Kind::kLeaf);
     std::unordered_map<PyObject*, size_t> place;
     for (const py::handle item : watches) {
       const auto triple = py::reinterpret_borrow<py::tuple>(item);
       if (triple[1].is_none()) {
-        if (!PyDict_Check(py::object(triple[0]).ptr())) throw py::type_error("only a dict's length can be watched");
-        lengths_.push_back({triple[0], triple[2].cast<Py_ssize_t>()});
+        lengths_.add(triple[0], triple[2].cast<Py_ssize_t>());
         continue;
       }
       Watch watch{triple[0], triple[1], triple[2]};
@@ -179,7 +240,7 @@ class FastCall {
     std::vector<at::Tensor> leaves, inputs;
     inputs.swap(spare_inputs_);  // with the GIL, and empty
     if (!check(args, kwargs, leaves, inputs)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-    std::vector<at::Tensor> outputs = session_->run(inputs, runs_ > 0 ? &checked_ : nullptr);
+    std::vector<at::Tensor> outputs = session_->run(std::move(inputs), runs_ > 0 ? &checked_ : nullptr);
     ++runs_;  // the inputs fit
     inputs.clear();
     inputs.swap(spare_inputs_);
@@ -207,20 +268,22 @@ class FastCall {
     if (!args_.match(args.ptr(), leaves) || !kwargs_.match(kwargs.ptr(), leaves)) return false;
     for (const Watch& watch : always_)
       if (!watch.holds()) return false;
-    for (const WatchedLength& dict : lengths_)
-      if (!dict.holds()) return false;
+    if (!lengths_.hold()) return false;
     for (WatchedDict& dict : dicts_)
       if (!dict.holds()) return false;
     inputs.reserve(sources_.size());
-    for (Source& source : sources_) {
-      if (source.leaf >= 0) {
-        inputs.push_back(leaves[source.leaf]);
-      } else if (source.constant.defined()) {
-        inputs.push_back(source.constant);
-      } else {
-        const at::Tensor* tensor = source.read();
-        if (!tensor || !source.expected->matches(*tensor)) return false;
-        inputs.push_back(*tensor);
+    for (const Source& source : sources_) {
+      switch (source.kind) {
+        case Source::Kind::kLeaf:
+          inputs.push_back(leaves[source.index]);
+          break;
+        case Source::Kind::kConstant:
+          inputs.push_back(constants_[source.index]);
+          break;
+        case Source::Kind::kModule:
+          const at::Tensor* tensor = tensors_[source.index].read();
+          if (!tensor) return false;
+          inputs.push_back(*tensor);
       }
     }
     if (!guard_.is_none()) {
@@ -245,22 +308,15 @@ class FastCall {
     return {on, on ? at::autocast::get_autocast_dtype(type) : at::kFloat};
   }
 
-  static Source read_source(const py::handle& item) {
-    Source source;
-    if (py::isinstance<py::int_>(item)) {
-      source.leaf = item.cast<long>();
-    } else if (THPVariable_Check(item.ptr())) {
-      source.constant = THPVariable_Unpack(item.ptr());
-    } else {
-      const auto pair = py::reinterpret_borrow<py::tuple>(item);
-      source.holder = pair[0];
-      source.key = pair[1];
-      const py::object held = source.holder[source.key];
-      const auto t = py::cast<at::Tensor>(held);
-      source.type = Py_TYPE(held.ptr());
-      source.expected = TensorPattern{t.scalar_type(), t.device(), t.requires_grad(), c10::DimVector(t.sizes())};
+  Source read_source(const py::handle& item) {
+    if (py::isinstance<py::int_>(item)) return {Source::Kind::kLeaf, item.cast<size_t>()};
+    if (THPVariable_Check(item.ptr())) {
+      constants_.push_back(THPVariable_Unpack(item.ptr()));
+      return {Source::Kind::kConstant, constants_.size() - 1};
     }
-    return source;
+    const auto pair = py::reinterpret_borrow<py::tuple>(item);
+    tensors_.emplace_back(pair[0], pair[1], pair[0][pair[1]]);
+    return {Source::Kind::kModule, tensors_.size() - 1};
   }
 
   std::shared_ptr<Session> session_;
@@ -270,10 +326,12 @@ class FastCall {
   at::ScalarType default_dtype_;
   std::vector<std::pair<bool, at::ScalarType>> autocast_;
   std::vector<Source> sources_;
+  std::vector<ModuleTensor> tensors_;
+  std::vector<at::Tensor> constants_;
   std::vector<char> checked_;             // per source: of the same type and sizes at every call
   std::vector<at::Tensor> spare_inputs_;  // room for a call's tensors, kept from call to call
   std::vector<Watch> always_;
-  std::vector<WatchedLength> lengths_;
+  WatchedLengths lengths_;
   std::vector<WatchedDict> dicts_;
   int64_t runs_ = 0;
 };

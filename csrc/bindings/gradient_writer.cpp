@@ -17,6 +17,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& t) {
 
 // Whether the gradient lies as its leaf does, or as AccumulateGrad would lay it out.
 bool laid_out_for(const at::Tensor& leaf, const at::Tensor& gradient) {
+  if (gradient.is_contiguous() && leaf.is_contiguous()) return true;
   return gradient.strides() == leaf.strides() || (gradient.is_contiguous() && !leaf.is_non_overlapping_and_dense());
 }
 

@@ -62,9 +62,12 @@ class KeptAccumulator {
 
   // What autograd knows of `x`, if x is the leaf that this accumulator is of; else null.
   const AutogradMeta* leaf_meta(const at::Tensor& x) const {
-    if (x.unsafeGetTensorImpl() != leaf_) return nullptr;
-    const AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(x);
-    return meta && !meta->grad_fn_ && refers_to(meta->grad_accumulator_, edge_.function) ? meta : nullptr;
+    return x.unsafeGetTensorImpl() == leaf_ ? meta_of(x, edge_) : nullptr;
+  }
+  // The same for a leaf that this accumulator was of at the step before, whose edge `edge` is.
+  static const AutogradMeta* meta_of(const at::Tensor& leaf, const Edge& edge) {
+    const AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
+    return meta && !meta->grad_fn_ && refers_to(meta->grad_accumulator_, edge.function) ? meta : nullptr;
   }
 
  private:
@@ -81,20 +84,66 @@ class KeptAccumulator {
   const c10::TensorImpl* const leaf_;  // the accumulator holds it
 };
 
+// A place for one list of edges. Nothing is freed under its lock, which may be waited for with the GIL.
+struct IdleEdges {
+  std::mutex mutex;
+  const KeptEdges* owner = nullptr;
+  StepEdges edges;
+
+  static IdleEdges& instance() {
+    static IdleEdges* const lives_on = new IdleEdges;  // leaves may be gone when the process ends
+    return *lives_on;
+  }
+};
+
+StepEdges KeptEdges::take_idle() {
+  IdleEdges& idle = IdleEdges::instance();
+  StepEdges taken;
+  bool own = false;
+  {
+    const std::lock_guard<std::mutex> lock(idle.mutex);
+    own = idle.owner == this;
+    idle.owner = nullptr;
+    std::swap(taken, idle.edges);
+  }
+  return own ? std::move(taken) : StepEdges{};
+}
+
+void KeptEdges::give_back(StepEdges edges) noexcept {
+  // Those of other accumulators than the session keeps now, or of a third step in a row, are of no use.
+  if (!edges.kept || edges.kept.use_count() > 3) return;
+  for (size_t k = 0; k < edges.edges.size(); ++k) {
+    if ((*edges.kept)[k]) continue;
+    edges.edges[k] = {};
+    edges.leaves[k] = nullptr;
+  }
+  IdleEdges& idle = IdleEdges::instance();
+  const std::lock_guard<std::mutex> lock(idle.mutex);
+  if (idle.owner) return;  // parameters go after the lock
+  idle.owner = this;
+  std::swap(idle.edges, edges);
+}
+
+KeptEdges::TakenIdle::TakenIdle(KeptEdges& owner, const std::shared_ptr<const KeptAccumulators>& kept)
+    : owner_(owner), edges_(owner.take_idle()) {
+  if (edges_.kept != kept) edges_ = {};
+}
+
 // This and release() are called without the GIL, which a tensor may take when it comes to be held and when it goes.
-std::shared_ptr<const KeptAccumulators> KeptEdges::find(const std::vector<at::Tensor>& inputs,
-                                                        const std::vector<size_t>& places,
-                                                        const std::vector<bool>& wanted,
-                                                        torch::autograd::edge_list& edges,
-                                                        std::vector<const at::Tensor*>& leaves) {
+StepEdges KeptEdges::find(const std::vector<at::Tensor>& inputs, const std::vector<size_t>& places,
+                          const std::vector<bool>& wanted) {
   const size_t count = places.size();
-  edges.resize(count);
-  leaves.resize(count, nullptr);
+  StepEdges out = take_idle();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!kept_) {
     kept_ = std::make_shared<const KeptAccumulators>(count);
     seen_.assign(count, nullptr);
     losses_.resize(count, 0);
+  }
+  if (out.kept != kept_ || out.edges.size() != count) {
+    out.edges.assign(count, {});
+    out.leaves.assign(count, nullptr);
+    out.impls.assign(count, nullptr);
   }
   std::shared_ptr<KeptAccumulators> changed;
   const auto change = [&](size_t k) -> std::shared_ptr<const KeptAccumulator>& {
@@ -104,36 +153,47 @@ std::shared_ptr<const KeptAccumulators> KeptEdges::find(const std::vector<at::Te
   for (size_t k = 0; k < count; ++k) {
     if (!wanted[k]) continue;
     const at::Tensor& x = inputs[places[k]];
+    Edge& edge = out.edges[k];
+    // As it was at the step before: then what is kept of it need not even be looked at.
+    if (edge.is_valid() && out.impls[k] == x.unsafeGetTensorImpl()) {
+      const AutogradMeta* meta = KeptAccumulator::meta_of(x, edge);
+      if (meta && meta->requires_grad_) continue;
+    }
+    out.impls[k] = nullptr;
     const KeptAccumulator* kept = (*kept_)[k].get();
     if (const AutogradMeta* meta = kept ? kept->leaf_meta(x) : nullptr) {
-      if (!meta->requires_grad_) continue;
-      edges[k] = kept->edge();
-      leaves[k] = &leaf_of(edges[k]);
+      edge = meta->requires_grad_ ? kept->edge() : Edge();
+      out.leaves[k] = meta->requires_grad_ ? &leaf_of(edge) : nullptr;
+      out.impls[k] = x.unsafeGetTensorImpl();
       continue;
     }
+    edge = {};
+    out.leaves[k] = nullptr;
     if (kept) {
       ++losses_[k];
       change(k) = nullptr;
     }
     if (!x.requires_grad()) continue;
-    edges[k] = torch::autograd::impl::gradient_edge(x);
+    edge = torch::autograd::impl::gradient_edge(x);
     if (!x.is_leaf()) continue;
     const bool may_keep = x.is_cpu() && !torch::autograd::impl::get_view_autograd_meta(x);
-    if (may_keep && !has_sizes_of(edges[k], x)) {
+    if (may_keep && !has_sizes_of(edge, x)) {
       torch::autograd::impl::set_grad_accumulator(x, WeakNode(NodePtr()));
-      edges[k] = torch::autograd::impl::gradient_edge(x);
+      edge = torch::autograd::impl::gradient_edge(x);
     }
-    leaves[k] = &leaf_of(edges[k]);
+    out.leaves[k] = &leaf_of(edge);
     if (may_keep && seen_[k] == x.unsafeGetTensorImpl() && losses_[k] < kMaxLosses)
-      change(k) = KeptAccumulator::of(edges[k]);
+      change(k) = KeptAccumulator::of(edge);
     seen_[k] = x.unsafeGetTensorImpl();
   }
   if (changed) kept_ = std::move(changed);
-  return kept_;
+  out.kept = kept_;
+  return out;
 }
 
 void KeptEdges::release() {
-  std::shared_ptr<const KeptAccumulators> kept;  // goes after the lock: leaves may be freed with it
+  const StepEdges idle = take_idle();  // both go after the lock: leaves may be freed with them
+  std::shared_ptr<const KeptAccumulators> kept;
   const std::lock_guard<std::mutex> lock(mutex_);
   kept_.swap(kept);
 }

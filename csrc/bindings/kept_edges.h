@@ -8,6 +8,11 @@
 // - a leaf whose accumulator was reset (set_data with another type does so) or replaced is noticed at the next step;
 // - an accumulator whose sizes are not its leaf's is never kept, and is replaced;
 // - a call of another kind, or one that runs in PyTorch, lets everything go first (release).
+//
+// Note [Idle edges]
+// The list of edges itself, with its holds on the accumulators, comes back when a step's node goes and serves the next
+// step. In between it is one more holder of each. It is therefore one list for the whole process: who makes edges or
+// counts holders takes it, so that it is known whose it is, and drops it if it is another session's.
 // Not here: what a backward does with the edges (autograd_node.h).
 #pragma once
 
@@ -25,16 +30,44 @@ class KeptAccumulator;
 // One per gradient of a session; null where none is kept. Shared with the steps that use it.
 using KeptAccumulators = std::vector<std::shared_ptr<const KeptAccumulator>>;
 
+// The edges of a step, by gradient; leaves[k] is the accumulator's own tensor, null where edge k leads to another node.
+// `impls`: the leaves of kept accumulators, for the next step; not where the edges are some of the step's.
+struct StepEdges {
+  torch::autograd::edge_list edges;
+  std::vector<const at::Tensor*> leaves;
+  std::vector<const c10::TensorImpl*> impls;
+  std::shared_ptr<const KeptAccumulators> kept;
+};
+
 class KeptEdges {
  public:
-  // The edges to inputs[places[k]] where wanted[k] and it requires a gradient; and what is kept of them. leaves[k] is
-  // the accumulator's own tensor, null where the edge leads to another node.
-  std::shared_ptr<const KeptAccumulators> find(const std::vector<at::Tensor>& inputs, const std::vector<size_t>& places,
-                                               const std::vector<bool>& wanted, torch::autograd::edge_list& edges,
-                                               std::vector<const at::Tensor*>& leaves);
+  ~KeptEdges() { release(); }
+  // The edges to inputs[places[k]] where wanted[k] and it requires a gradient.
+  StepEdges find(const std::vector<at::Tensor>& inputs, const std::vector<size_t>& places,
+                 const std::vector<bool>& wanted);
+  // Takes edges that no node uses any more, with or without the GIL.
+  void give_back(StepEdges edges) noexcept;
   void release();
 
+  // While it lives nobody's edges lie idle but those in `edges`, which the steps of `kept` left.
+  class TakenIdle {
+   public:
+    TakenIdle(KeptEdges& owner, const std::shared_ptr<const KeptAccumulators>& kept);
+    ~TakenIdle() { owner_.give_back(std::move(edges_)); }
+    TakenIdle(const TakenIdle&) = delete;
+    TakenIdle& operator=(const TakenIdle&) = delete;
+    // How many of the holders of edge k's accumulator this is.
+    size_t holders(size_t k) const { return k < edges_.edges.size() && edges_.edges[k].is_valid() ? 1 : 0; }
+
+   private:
+    KeptEdges& owner_;
+    StepEdges edges_;
+  };
+
  private:
+  // What lies idle if it is this one's, else nothing; the rest is dropped.
+  StepEdges take_idle();
+
   std::mutex mutex_;
   std::shared_ptr<const KeptAccumulators> kept_;
   std::vector<const c10::TensorImpl*> seen_;  // by the step before; never dereferenced

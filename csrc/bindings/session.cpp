@@ -102,7 +102,7 @@ py::list run_values(const Session& session, const py::sequence& inputs) {
   for (const py::handle item : inputs)
     values.push_back(read_value(item, values.size() < types.size() ? types[values.size()] : DType::kUndefined));
   py::list out;
-  for (const at::Tensor& value : session.run(values)) out.append(write_value(value));
+  for (const at::Tensor& value : session.run(std::move(values))) out.append(write_value(value));
   return out;
 }
 
@@ -127,18 +127,21 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
   if (!overwritten.empty()) compiled_.agent->set_overwritten(overwritten);
 }
 
-std::vector<at::Tensor> Session::run(const std::vector<at::Tensor>& inputs, const std::vector<char>* checked) const {
+std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) const {
   const py::gil_scoped_release release;
-  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, *edges_, higher_, inputs, checked);
+  std::vector<at::Tensor> overwritten;
+  for (const auto& [output, input] : mutations_) overwritten.push_back(inputs[input]);
+  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, edges_, higher_, std::move(inputs), checked);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
-    for (const auto& [output, input] : mutations_) {
-      const at::Tensor& value = outputs[output];
+    for (size_t i = 0; i < mutations_.size(); ++i) {
+      const size_t output = mutations_[i].first;
+      const at::Tensor &value = outputs[output], &target = overwritten[i];
       std::optional<at::AutoDispatchBelowADInplaceOrView> unseen;
       if (uncounted_.count(output)) unseen.emplace();
       // An observer gives its buffers as many elements as it finds channels.
-      if (value.numel() > inputs[input].numel()) inputs[input].resize_(value.sizes());
-      inputs[input].copy_(value);
+      if (value.numel() > target.numel()) target.resize_(value.sizes());
+      target.copy_(value);
     }
     outputs.resize(first_mutation_);
   }

@@ -23,8 +23,9 @@ class Session {
           const pybind11::dict& options);
 
   // The caller's outputs for one value per graph input (sequences as in ops/sequence_value.h); mutations are written
-  // back. `checked` as in InputBinding::bind. Releases the GIL.
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const std::vector<char>* checked = nullptr) const;
+  // back. `checked` as in InputBinding::bind; takes the tensors out of `inputs` (TrainingAgent::forward). Releases the
+  // GIL.
+  std::vector<at::Tensor> run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr) const;
 
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
   void release_edges() const { edges_->release(); }
@@ -50,7 +51,7 @@ class Session {
 
  private:
   CompiledModel compiled_;
-  std::unique_ptr<KeptEdges> edges_ = std::make_unique<KeptEdges>();
+  std::shared_ptr<KeptEdges> edges_ = std::make_shared<KeptEdges>();
   std::shared_ptr<const HigherOrder> higher_;
   Mutations mutations_;
   // Statistics that a normalization updates: torch's own do not count as a change either, and a backward in PyTorch of

@@ -141,6 +141,54 @@ def test_two_sessions_share_what_they_keep() -> None:
     assert_same_gradients(model, eager)
 
 
+def test_losses_that_live_on_and_sessions_in_turns() -> None:
+    model, eager = pair(mlp())
+    other, other_eager = pair(mlp())
+    kept: list[torch.Tensor] = []
+    for module, second in ((model, other), (eager, other_eager)):
+        for step in range(8):
+            x = torch.full((5, 4), 0.1 * step)
+            module.train(step % 4 < 2)
+            loss = module(x).square().sum() + (second(x).sum() if step % 3 else 0)
+            loss.backward(retain_graph=step == 5)
+            if step == 5:
+                loss.backward()
+            kept = [*kept[-1:], loss]
+    assert_same_gradients(model, eager)
+    assert_same_gradients(other, other_eager)
+
+
+def test_a_hook_and_a_second_path_after_steps_without() -> None:
+    model, eager = pair(mlp())
+    called = []
+    for module in (model, eager):
+        for step in range(6):
+            loss = module(torch.ones(5, 4)).square().sum()
+            weight = module.get_parameter("0.weight")
+            if step == 3:
+                hook = weight.register_hook(lambda g: (called.append(1), g * 2)[1])
+            if step == 4:
+                loss = loss + (weight * 3).sum()
+            loss.backward()
+            if step == 4:
+                hook.remove()
+    assert len(called) == 4
+    assert_same_gradients(model, eager)
+
+
+def test_parameters_go_with_their_module() -> None:
+    model = ORTModule(mlp())
+    train(model)
+    loss = model(torch.ones(5, 4)).sum()
+    loss.backward()
+    gone = [weakref.ref(p) for p in model.parameters()]
+    del model
+    gc.collect()
+    del loss
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * len(gone)
+
+
 class Stacked(nn.Module):
     """Gradients that are parts of one buffer."""
 
