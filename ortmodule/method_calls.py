@@ -38,7 +38,7 @@ class MethodCalls:
         self._module, self._wrapper = module, wrapper
         self._lock = threading.Lock()
         self._methods = 0  # how many run
-        self._engine_calls = 0  # in these the module's own call is its own again: capture and fallbacks make it
+        self._engine_calls = 0  # how many run on the wrapper
         self._hook = self._call
         self._functions: dict[Callable[..., Any], Callable[..., Any]] = {}  # so that a method equals itself
 
@@ -61,6 +61,10 @@ class MethodCalls:
 
         return method
 
+    def set_aside(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, what calls the module calls the module: captures and fallbacks do, beside a method as well."""
+        return self._counted("_engine_calls")
+
     @contextlib.contextmanager
     def _counted(self, counter: str) -> Iterator[None]:
         self._count(counter, 1)
@@ -81,5 +85,5 @@ class MethodCalls:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._module._call_impl(*args, **kwargs)
-        with self._counted("_engine_calls"):
+        with self.set_aside():
             return self._wrapper(*args, **kwargs)

@@ -127,21 +127,22 @@ def _found_forward(self: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any
     """The same for a call that no native pattern fits."""
     if (torch.compiler.is_compiling() and not captured_elsewhere()) or stays_eager(self._original):
         return self._original(*args, **kwargs)
-    self._manager.release_edges()  # PyTorch may run this one, or another session
-    if self._manager.is_higher_order(args, kwargs):
-        return self._original(*args, **kwargs)
-    if self._fallback_reasons and self._failed_before(args, kwargs):
-        return self._run_parts(args, kwargs)
-    try:
-        with CAPTURE_LOCK:  # a capture takes the module apart for a moment, and torch's tracing is one per process
-            transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
-    except NoLossError:
-        raise
-    except (ORTModuleError, TypeError) as error:
-        return self._fall_back(error, args, kwargs)
-    if self._unsettled:
-        self._fallback_reasons.pop(self._call_kind(args, kwargs), None)
-    return transition.run(leaves)
+    with self._methods.set_aside():
+        self._manager.release_edges()  # PyTorch may run this one, or another session
+        if self._manager.is_higher_order(args, kwargs):
+            return self._original(*args, **kwargs)
+        if self._fallback_reasons and self._failed_before(args, kwargs):
+            return self._run_parts(args, kwargs)
+        try:
+            with CAPTURE_LOCK:  # a capture takes the module apart for a moment, and torch's tracing is one per process
+                transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
+        except NoLossError:
+            raise
+        except (ORTModuleError, TypeError) as error:
+            return self._fall_back(error, args, kwargs)
+        if self._unsettled:
+            self._fallback_reasons.pop(self._call_kind(args, kwargs), None)
+        return transition.run(leaves)
 
 
 def _blank(cls: type[ORTModule]) -> ORTModule:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import io
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -156,6 +157,38 @@ def test_a_method_leaves_the_wrapped_module_as_it_was() -> None:
     model.module(X)
     model.module.training_step(X)
     assert exports(model) == 0
+
+
+def test_another_thread_calls_the_model_beside_a_method_of_it() -> None:
+    class Waits(Trained):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if float(self.first(x).sum()) > 100 else self.first(x)  # no graph holds this
+
+        def training_step(self, x: torch.Tensor) -> torch.Tensor:
+            other = threading.Thread(target=lambda: results.append(model(x)))
+            other.start()
+            other.join()
+            return self(x)
+
+    results: list[torch.Tensor] = []
+    model, eager = ORTModule(Waits()), Trained()
+    with pytest.warns(UserWarning, match="in PyTorch") as said:
+        results.append(model.training_step(X))
+    assert len(said) == 1
+    torch.testing.assert_close(results, [eager.first(X)] * 2)
+
+
+def test_a_compiled_modules_call_stays_its_own() -> None:
+    model = ORTModule(Trained())
+    calls: list[torch.Tensor] = []
+
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        return x
+
+    vars(model.module)["_compiled_call_impl"] = compiled  # what nn.Module.compile sets
+    model.training_step(X)
+    assert len(calls) == 1 and vars(model.module)["_compiled_call_impl"] is compiled
 
 
 def test_a_method_is_bound_to_the_wrapper_and_equals_itself() -> None:
