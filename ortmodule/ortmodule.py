@@ -26,6 +26,7 @@ from .extending import load_libraries
 from .graph_transition import GraphTransitionManager, NoLossError, is_unexpected
 from .graph_transition.higher_order import REASON
 from .memory_report import MemoryReport, SessionMemory
+from .method_calls import MethodCalls
 from .options import DebugOptions, Options
 from .partial import PartialFallback, must_run_whole
 from .report import Report
@@ -35,8 +36,11 @@ __all__ = ["ORTModule", "release_memory"]
 _LOGGER = logging.getLogger("ortmodule")
 # Everything else of the public surface is looked up on the wrapped module.
 _OWN = frozenset(
-    {"_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_unsettled", "_partial", "_whole"}
-)
+    {
+        "_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_unsettled", "_partial", "_whole",
+        "_methods",
+    }
+)  # fmt: skip
 # Set on the wrapper itself: `forward` may be replaced by a function that calls the one before (Accelerate does, and
 # keeps that one as `_original_forward`); on the wrapped module it would call itself. And what kind of hooks there is
 # around the backward of a call of the wrapper.
@@ -123,21 +127,22 @@ def _found_forward(self: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any
     """The same for a call that no native pattern fits."""
     if (torch.compiler.is_compiling() and not captured_elsewhere()) or stays_eager(self._original):
         return self._original(*args, **kwargs)
-    self._manager.release_edges()  # PyTorch may run this one, or another session
-    if self._manager.is_higher_order(args, kwargs):
-        return self._original(*args, **kwargs)
-    if self._fallback_reasons and self._failed_before(args, kwargs):
-        return self._run_parts(args, kwargs)
-    try:
-        with CAPTURE_LOCK:  # a capture takes the module apart for a moment, and torch's tracing is one per process
-            transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
-    except NoLossError:
-        raise
-    except (ORTModuleError, TypeError) as error:
-        return self._fall_back(error, args, kwargs)
-    if self._unsettled:
-        self._fallback_reasons.pop(self._call_kind(args, kwargs), None)
-    return transition.run(leaves)
+    with self._methods.set_aside():
+        self._manager.release_edges()  # PyTorch may run this one, or another session
+        if self._manager.is_higher_order(args, kwargs):
+            return self._original(*args, **kwargs)
+        if self._fallback_reasons and self._failed_before(args, kwargs):
+            return self._run_parts(args, kwargs)
+        try:
+            with CAPTURE_LOCK:  # a capture takes the module apart for a moment, and torch's tracing is one per process
+                transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
+        except NoLossError:
+            raise
+        except (ORTModuleError, TypeError) as error:
+            return self._fall_back(error, args, kwargs)
+        if self._unsettled:
+            self._fallback_reasons.pop(self._call_kind(args, kwargs), None)
+        return transition.run(leaves)
 
 
 def _blank(cls: type[ORTModule]) -> ORTModule:
@@ -169,7 +174,9 @@ class ORTModule(nn.Module):
         super().__init__()
         self.__dict__.pop("training", None)
         _check_order(module)
+        _note_hidden_names(module)
         self._original = module
+        self._methods = MethodCalls(module, self)
         self._share_tables()
         self._options = options or Options()
         self._debug_options = debug_options or DebugOptions()
@@ -279,7 +286,7 @@ class ORTModule(nn.Module):
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:  # not set yet: __init__ did not finish, or unpickling
             raise AttributeError(name)
-        return getattr(self._original, name)
+        return self._methods.through(getattr(self._original, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN or name in _OWN_FORWARD or name.startswith("_forward") or name.startswith("_backward"):
@@ -334,7 +341,7 @@ class ORTModule(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are rebuilt on first use; compiled sessions do not travel.
-        left = {"_manager", "_partial", *_TABLES}
+        left = {"_manager", "_partial", "_methods", *_TABLES}
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -342,6 +349,7 @@ class ORTModule(nn.Module):
         self._share_tables()
         self.__dict__["_manager"] = GraphTransitionManager(self._original, self._options, self._debug_options)
         self.__dict__["_partial"] = None
+        self.__dict__["_methods"] = MethodCalls(self._original, self)
 
     def train(self, mode: bool = True) -> ORTModule:
         self._original.train(mode)
@@ -428,5 +436,15 @@ def _check_order(module: nn.Module) -> None:
         warnings.warn(
             "Lightning calls the training_step of a LightningModule, not its forward: wrap the network that it holds, "
             "self.net = ORTModule(net), to train that in ORTModule's engine",
+            stacklevel=3,
+        )
+
+
+def _note_hidden_names(module: nn.Module) -> None:
+    """Says which attributes of the module are not reached through the wrapper, because it has its own of that name."""
+    for name in sorted({"module", "report", "memory_report", *_OWN} & {*dir(module)}):
+        warnings.warn(
+            f"{name} collides with ORTModule's attribute name: on the wrapped model it is ORTModule's, and that of "
+            f"{type(module).__name__} is model.module.{name}",
             stacklevel=3,
         )

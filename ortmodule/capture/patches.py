@@ -19,6 +19,7 @@ torch whose effect an export would lose without a word:
 - `torch.cond`: a trace of its own, which needs Dynamo; becomes a Python branch.
 - Operators of torch's own without a shape rule (`fake_quantize`): tried on made-up tensors; trials.py.
 - Setting a tensor's `.data`: becomes a write of its values.
+- The numbers that torch gives a collective's handle: drawn from Python's generator, as if the forward had drawn them.
 - `functools.lru_cache`: emptied afterwards where it holds tensors of the trace.
 - hooks on tensors, `retain_grad`, `autograd.grad` inside forward: dropped in silence; become a `CaptureError`.
 
@@ -73,6 +74,7 @@ __all__ = ["LOCK", "captured_elsewhere", "deferred_interrupt", "traced_module_ca
 
 LOCK = threading.RLock()
 _capturing: list[int] = []  # the thread that captures
+_handle_numbers = itertools.count(10**9 + 1)  # torch's end before
 # Functions of torch's own whose backward is no derivative that a trace of their forward would have.
 _OPAQUE_FUNCTIONS = ("torch.distributions.", "torch.nn.modules._functions")
 
@@ -227,6 +229,9 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     ]
     table.append((FakeTensorMode, "_dispatch_impl", _with_trials))
     table += sequences.patches()
+    handles = sys.modules.get("torch.distributed._meta_registrations")
+    if hasattr(handles, "generate_unique_id"):
+        table.append((handles, "generate_unique_id", lambda original: functools.partial(next, _handle_numbers)))
     refused = [
         (torch.Tensor, "register_hook"), (torch.Tensor, "register_post_accumulate_grad_hook"),
         (torch.Tensor, "retain_grad"), (torch.Tensor, "backward"), (torch.autograd, "grad"),

@@ -1,4 +1,7 @@
-"""DistributedDataParallel around an ORTModule: two gloo processes train as two processes of eager DDP do."""
+"""DistributedDataParallel around an ORTModule: two gloo processes train as two processes of eager DDP do.
+
+So do modules whose forward has collectives in it.
+"""
 
 from __future__ import annotations
 
@@ -112,6 +115,44 @@ def check_buckets_are_ready_early(rank: int) -> None:
     assert len(between) >= 3, events
 
 
+class Reduced(torch.autograd.Function):
+    """The sum over the processes, written in place as tensor-parallel layers do it."""
+
+    @staticmethod
+    def forward(ctx, x):  # torch passes a context of its own
+        ctx.mark_dirty(x)
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient + 1
+
+
+class Parallel(Net):
+    """A custom Function with a collective in its forward, and a collective of the forward's own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = Reduced.apply(self.a(x))
+        with torch.no_grad():
+            mean = hidden.mean(0)
+            dist.all_reduce(mean)
+        return self.b(torch.tanh(hidden - mean / 2))
+
+
+def check_collectives_in_forward(rank: int) -> None:
+    ours, eager = wrapped(Parallel(0)), Parallel(0)
+    for step in range(3):
+        torch.manual_seed(100 * step + rank)
+        x = torch.randn(6 + step, 8)
+        out, expected = ours(x), eager(x)
+        torch.testing.assert_close(out, expected, rtol=0, atol=1e-5)
+        out.square().sum().backward()
+        expected.square().sum().backward()
+    for (name, ours_at), eager_at in zip(ours.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours_at.grad, eager_at.grad, rtol=1e-4, atol=1e-4, msg=name)
+
+
 def work(rank: int, port: int, folder: str) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
     torch.set_num_threads(1)
@@ -119,6 +160,7 @@ def work(rank: int, port: int, folder: str) -> None:
     try:
         check_training(rank)
         check_buckets_are_ready_early(rank)
+        check_collectives_in_forward(rank)
         Path(folder, f"rank{rank}").touch()
         dist.barrier()
     finally:

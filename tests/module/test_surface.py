@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -104,6 +106,114 @@ def test_attributes_and_methods_are_the_wrapped_modules() -> None:
         _ = model.nothing_of_this_name
 
 
+class Trained(nn.Module):
+    """Its training step is a method that calls the module itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x).tanh()
+
+    def training_step(self, x: torch.Tensor) -> torch.Tensor:
+        assert type(self) is Trained
+        return self(x).square().mean()
+
+    def smoothed(self) -> Trained:
+        return copy.deepcopy(self)
+
+    def failing(self) -> None:
+        raise KeyError("failing")
+
+
+def test_a_method_that_calls_the_module_itself_runs_in_the_engine() -> None:
+    model, eager = pair(Trained())
+    for _ in range(2):
+        model.training_step(X).backward()
+        eager.training_step(X).backward()
+    assert_same_gradients(model, eager)
+    assert model.report().sessions[0].runs == 2
+    model(X)
+    assert exports(model) == 1 and model.report().sessions[0].runs == 3, "the graph of model(X) is the same one"
+
+
+def test_a_method_that_records_no_gradients_stays_in_pytorch() -> None:
+    model, eager = pair(Trained())
+    with torch.no_grad():
+        torch.testing.assert_close(model.training_step(X), eager.training_step(X))
+    assert exports(model) == 0
+
+
+def test_a_method_leaves_the_wrapped_module_as_it_was() -> None:
+    model, _ = pair(Trained())
+    before = set(vars(model.module))
+    copied = model.smoothed()
+    with pytest.raises(KeyError, match="failing"):
+        model.failing()
+    assert set(vars(model.module)) == before and set(vars(copied)) == before
+    copied(X)
+    model.module(X)
+    model.module.training_step(X)
+    assert exports(model) == 0
+
+
+def test_another_thread_calls_the_model_beside_a_method_of_it() -> None:
+    class Waits(Trained):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if float(self.first(x).sum()) > 100 else self.first(x)  # no graph holds this
+
+        def training_step(self, x: torch.Tensor) -> torch.Tensor:
+            other = threading.Thread(target=lambda: results.append(model(x)))
+            other.start()
+            other.join()
+            return self(x)
+
+    results: list[torch.Tensor] = []
+    model, eager = ORTModule(Waits()), Trained()
+    with pytest.warns(UserWarning, match="in PyTorch") as said:
+        results.append(model.training_step(X))
+    assert len(said) == 1
+    torch.testing.assert_close(results, [eager.first(X)] * 2)
+
+
+def test_a_compiled_modules_call_stays_its_own() -> None:
+    model = ORTModule(Trained())
+    calls: list[torch.Tensor] = []
+
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        return x
+
+    vars(model.module)["_compiled_call_impl"] = compiled  # what nn.Module.compile sets
+    model.training_step(X)
+    assert len(calls) == 1 and vars(model.module)["_compiled_call_impl"] is compiled
+
+
+def test_a_method_is_bound_to_the_wrapper_and_equals_itself() -> None:
+    model, _ = pair(Trained())
+    assert model.training_step == model.training_step and model.training_step.__self__ is model
+    assert inspect.signature(model.training_step) == inspect.signature(model.module.training_step)
+    twin = pickle.loads(pickle.dumps(model))
+    assert twin.training_step.__self__ is twin
+
+
+def test_a_method_that_cannot_be_captured_falls_back_as_the_call_does() -> None:
+    class Asks(Trained):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if float(self.first(x).sum()) > 100 else self.first(x)
+
+        def training_step(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x).square().mean()
+
+    model, eager = ORTModule(Asks()), Asks()
+    with pytest.warns(UserWarning, match="in PyTorch"):
+        loss = model.training_step(X)
+    torch.testing.assert_close(loss, eager.training_step(X))
+    assert set(vars(model.module)) == set(vars(eager))
+
+
 def test_attributes_are_set_on_the_wrapped_module() -> None:
     model, _ = pair(Net())
     model.kind = "other"
@@ -114,6 +224,25 @@ def test_attributes_are_set_on_the_wrapped_module() -> None:
     assert {"more"} <= dict(model.module.named_buffers()).keys()
     del model.extra
     assert not hasattr(model.module, "extra")
+
+
+def test_attributes_that_the_wrapper_hides_are_named() -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(4, 8)
+
+        def report(self) -> str:
+            return "inner"
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.module(x)
+
+    with pytest.warns(UserWarning) as said:
+        model = ORTModule(Inner())
+    assert [str(w.message).split(" ")[0] for w in said] == ["module", "report"]
+    assert "collides with ORTModule's attribute name" in str(said[0].message)
+    assert model.module.report() == "inner" and isinstance(model.module.module, nn.Linear)
 
 
 def test_representation_names_both() -> None:
