@@ -75,16 +75,17 @@ void product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels
   for (int64_t j = 0; j < n; j += kWidth, panel += b.panel) {
     for (int64_t i = 0; i < m; i += LEVEL_ROWS) {
       const int64_t rows = m - i < LEVEL_ROWS ? m - i : LEVEL_ROWS, end = i + rows + triangle.diagonal;
-      int64_t first = 0, last = k;
-      if (triangle.matrix == Triangle::kLeft) {
+      int64_t first = 0, last = k, columns = n - j;
+      if (triangle.matrix == Triangle::kResult) {
+        columns = std::min(columns, end - j);
+      } else if (triangle.matrix == Triangle::kLeft) {
         last = std::clamp<int64_t>((end + kSummands - 1) / kSummands, 0, k);
-      } else if (triangle.matrix == Triangle::kLeftTransposed) {
+      } else {
         first = std::clamp<int64_t>((i - triangle.diagonal) / kSummands, 0, k);
-      } else if (j >= end) {
-        continue;
       }
-      by_rows[n - j > kLanes][rows - 1](last - first, {a.data + i * a.row + first * a.column, a.row, a.column},
-                                        panel + first * b.row, b.row, c + i * ld + j, ld);
+      if (columns <= 0) continue;
+      by_rows[columns > kLanes][rows - 1](last - first, {a.data + i * a.row + first * a.column, a.row, a.column},
+                                          panel + first * b.row, b.row, c + i * ld + j, ld);
     }
   }
 }

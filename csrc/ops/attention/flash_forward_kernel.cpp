@@ -77,7 +77,7 @@ class Forward {
           std::max(largest_[i], factor * (raw ? largest_in_row(s, n) : scale_row(s, bias, p_.scale, n)));
       // A row that has seen nothing but -inf has no shift of its own: its exponentials are zero with any.
       const float shift = largest == kNoScore ? 0.0f : largest;
-      const float correction = std::exp2(largest_[i] - shift);
+      const float correction = tile.column > 0 ? std::exp2(largest_[i] - shift) : 0.0f;
       sum_[i] = sum_[i] * correction + exp_row(s, factor, shift, n);
       largest_[i] = largest;
       if (tile.column > 0 && correction != 1) multiply_row(y_ + i * p_.value_room, correction, p_.value_room);
