@@ -26,7 +26,7 @@ import models
 import step_time
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from common import facts, table, write_json
 
@@ -36,6 +36,22 @@ Product = tuple[int, int, int, bool, bool, int]
 
 def is_transposed(matrix: torch.Tensor) -> bool:
     return matrix.stride(-1) != 1 and matrix.stride(-2) == 1
+
+
+def cpu_attention_flops(name: str, args: Any, kwargs: Any) -> int:
+    """Operations of the CPU's fused attention, which PyTorch's counter leaves out; 0 for another operator."""
+    backward = "_scaled_dot_product_flash_attention_for_cpu_backward"
+    if name == backward:
+        tensors, causal = args[:4], args[7]
+        count = sdpa_backward_flop_count(*(t.shape for t in tensors))
+    elif name == backward.removesuffix("_backward"):
+        tensors, causal = args[:3], args[4] if len(args) > 4 else kwargs.get("is_causal", False)
+        count = sdpa_flop_count(*(t.shape for t in tensors))
+    else:
+        return 0
+    queries, keys = tensors[-3].shape[-2], tensors[-2].shape[-2]
+    visible = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
+    return count * visible // (queries * keys)
 
 
 class Recorder(TorchDispatchMode):
@@ -57,6 +73,8 @@ class Recorder(TorchDispatchMode):
             self.products[key] += 1
         elif packet in flop_registry:
             self.other_flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+        else:
+            self.other_flops += cpu_attention_flops(packet.__name__, args, kwargs or {})
         return out
 
 

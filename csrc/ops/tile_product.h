@@ -38,14 +38,25 @@ struct LeftOperand {
   const float* data;
   int64_t row, column;
 };
+
+// What of a product is needed where one matrix of it is a triangle: elements (i, j) with j <= i + diagonal.
+struct Triangle {
+  enum Matrix { kResult, kLeft, kLeftTransposed } matrix = kResult;  // the others of a left operand are zero
+  int64_t diagonal = int64_t{1} << 32;                               // all of it
+};
+
 void tile_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
-                  bool add);
+                  bool add, const Triangle& triangle = {});
 
 // Whether this processor multiplies pairs of bfloat16 (AVX-512 BF16), twice as many to an instruction.
 bool has_pair_product();
 // The same for bfloat16, where there is such a processor: each "float" of a and of b stands for two neighbors in what
 // is summed over, the first in its low half, and k counts pairs. Sums are fp32.
 void pair_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
-                  bool add);
+                  bool add, const Triangle& triangle = {});
+// Pairs of the neighbors in a row of n floats, and of two rows, of which there may be no odd one; zero fills up the
+// last. Rounded to the nearest; denormal numbers become zero.
+void round_to_pairs(const float* row, int64_t n, float* out);
+void round_to_pairs(const float* even, const float* odd, int64_t n, float* out);
 
 }  // namespace ortmodule

@@ -16,7 +16,8 @@
 namespace ortmodule {
 namespace {
 
-using Product = void (*)(int64_t, int64_t, int64_t, const LeftOperand&, const Panels&, float*, int64_t);
+using Product = void (*)(int64_t, int64_t, int64_t, const LeftOperand&, const Panels&, float*, int64_t,
+                         const Triangle&);
 
 struct Level {
   int64_t width;
@@ -34,7 +35,8 @@ struct Level {
 #include "ops/tile_product_level.h"  // NOLINT: once per level
 
 #define LEVEL v4_pairs
-#define LEVEL_TARGET __attribute__((target("avx512bf16,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define PAIRS_TARGET __attribute__((target("avx512bf16,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define LEVEL_TARGET PAIRS_TARGET
 #define LEVEL_BYTES 64
 #define LEVEL_ROWS 12
 #define LEVEL_PAIRS
@@ -85,6 +87,9 @@ __attribute__((target("avx2"))) void transpose_rows(const float* from, int64_t s
   for (; p + 8 <= size; p += 8) transpose_eight(from + p, step, to + p * width, width);
   transpose_any(from + p, step, to + p * width, width, size - p, 8);
 }
+
+// A mask of the first n of 16 lanes; n may be out of range.
+inline uint16_t first_of_16(int64_t n) { return static_cast<uint16_t>((1u << std::clamp<int64_t>(n, 0, 16)) - 1); }
 #endif
 
 }  // namespace
@@ -117,18 +122,48 @@ bool has_pair_product() {
 #endif
 }
 
-void pair_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
-                  bool add) {
 #if defined(__x86_64__) && defined(__GNUC__)
-  return (add ? v4_pairs::kLevel.add : v4_pairs::kLevel.set)(m, n, k, a, b, c, ld);
-#else
-  fail(ErrorCode::kInternal, "pair_product needs AVX-512 BF16");
-#endif
+void pair_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
+                  bool add, const Triangle& triangle) {
+  (add ? v4_pairs::kLevel.add : v4_pairs::kLevel.set)(m, n, k, a, b, c, ld, triangle);
 }
 
+PAIRS_TARGET void round_to_pairs(const float* row, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += 32) {
+    const __m512 first = _mm512_maskz_loadu_ps(first_of_16(n - i), row + i);
+    const __m512 second = _mm512_maskz_loadu_ps(first_of_16(n - i - 16), row + i + 16);
+    _mm512_mask_storeu_epi32(out + i / 2, first_of_16((n - i + 1) / 2), (__m512i)_mm512_cvtne2ps_pbh(second, first));
+  }
+}
+
+PAIRS_TARGET void round_to_pairs(const float* even, const float* odd, int64_t n, float* out) {
+  // Words 0 to 15 of a vector are of the even row, the others of the odd one.
+  const __m512i places = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  for (int64_t i = 0; i < n; i += 16) {
+    const __mmask16 some = first_of_16(n - i);
+    const __m512 low = _mm512_maskz_loadu_ps(some, even + i);
+    const __m512 high = odd ? _mm512_maskz_loadu_ps(some, odd + i) : _mm512_setzero_ps();
+    const __m512i words = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    _mm512_mask_storeu_epi32(out + i, some, _mm512_permutexvar_epi16(places, words));
+  }
+}
+#else
+namespace {
+[[noreturn]] void no_pairs() { fail(ErrorCode::kInternal, "products of pairs need AVX-512 BF16"); }
+}  // namespace
+
+void pair_product(int64_t, int64_t, int64_t, const LeftOperand&, const Panels&, float*, int64_t, bool,
+                  const Triangle&) {
+  no_pairs();
+}
+void round_to_pairs(const float*, int64_t, float*) { no_pairs(); }
+void round_to_pairs(const float*, const float*, int64_t, float*) { no_pairs(); }
+#endif
+
 void tile_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
-                  bool add) {
-  (add ? level().add : level().set)(m, n, k, a, b, c, ld);
+                  bool add, const Triangle& triangle) {
+  (add ? level().add : level().set)(m, n, k, a, b, c, ld, triangle);
 }
 
 }  // namespace ortmodule

@@ -103,7 +103,10 @@ def test_roofline_gives_bounds_and_how_far_the_runners_are(tmp_path: Path) -> No
     done = run("roofline.py", *arguments.split(), str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(out.read_text())["rows"]
-    assert row["gflop"] > 0 and 0 < row["bound_ms"] <= row["products_ms"] * 1.01
+    linear, head = 3 * 2 * 32 * 12 * 32 * 32, 3 * 2 * 32 * 32 * 100  # 32 tokens; forward and two backward products
+    attention = 7 * 2 * (2 * 2) * (16 * 17 / 2) * 16  # two products forward, five backward, below the diagonal
+    assert row["gflop"] == pytest.approx((linear + head + attention) / 1e9, rel=1e-5)
+    assert 0 < row["bound_ms"] <= row["products_ms"] * 1.01
     assert row["x_bound"] == pytest.approx(row["fb_ms"] / row["bound_ms"])
 
 

@@ -121,8 +121,11 @@ class Backward {
   void key_tile(int64_t b, int64_t h, const Tile& tile, const MaskGrad& mask_grad) {
     const Panels keys_t = packed(keys_t_, p_.terms(p_.size)).from_column(tile.column);
     const Panels values_t = packed(values_t_, p_.terms(p_.value_size)).from_column(tile.column);
-    p_.product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys_t, p_tile_, kKeyTile, false);
-    p_.product(tile.rows, tile.columns, p_.value_size, {dy_, p_.value_room, 1}, values_t, ds_tile_, kKeyTile, false);
+    const Triangle scores = p_.triangle(Triangle::kResult, tile),
+                   transposed = p_.triangle(Triangle::kLeftTransposed, tile);
+    p_.product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys_t, p_tile_, kKeyTile, false, scores);
+    p_.product(tile.rows, tile.columns, p_.value_size, {dy_, p_.value_room, 1}, values_t, ds_tile_, kKeyTile, false,
+               scores);
     MaskRows masks(p_, b, h, row_);
     for (int64_t i = 0; i < tile.rows; ++i) {
       const int64_t n = std::clamp<int64_t>(p_.causal_keys(tile.row + i) - tile.column, 0, tile.columns);
@@ -132,13 +135,16 @@ class Backward {
     const int64_t rows = tile.rows, columns = tile.columns;
     if (to_.dv)
       p_.product(columns, p_.value_size, rows, p_.over_rows(p_tile_, rows, columns, narrow_),
-                 Panels::in_rows(summed_dy_, p_.value_room), dv_ + tile.column * p_.value_room, p_.value_room, true);
+                 Panels::in_rows(summed_dy_, p_.value_room), dv_ + tile.column * p_.value_room, p_.value_room, true,
+                 transposed);
     if (to_.dk)
       p_.product(columns, p_.size, rows, p_.over_rows(ds_tile_, rows, columns, narrow_),
-                 Panels::in_rows(summed_q_, p_.size_room), dk_ + tile.column * p_.size_room, p_.size_room, true);
+                 Panels::in_rows(summed_q_, p_.size_room), dk_ + tile.column * p_.size_room, p_.size_room, true,
+                 transposed);
     if (to_.dq)
       p_.product(rows, p_.size, columns, p_.over_columns(ds_tile_, rows, columns, narrow_),
-                 keys_.from_row(p_.terms(tile.column)), dq_, p_.size_room, tile.column > 0);
+                 keys_.from_row(p_.terms(tile.column)), dq_, p_.size_room, tile.column > 0,
+                 p_.triangle(Triangle::kLeft, tile));
   }
 
   // Turns row i of the tile from scores and dp into what v was multiplied with and the gradient of the scores.

@@ -56,24 +56,29 @@ class Forward {
     for (int64_t i = 0; i < rows; ++i) {
       const bool none = sum_[i] == 0;
       y.store(b, h, row + i, p_.value_size, y_ + i * p_.value_room, none ? 0.0f : factor / sum_[i]);
-      row_lse[i] = none ? kNoScore : largest_[i] + std::log(sum_[i]);
+      row_lse[i] = none ? kNoScore : static_cast<float>(largest_[i] * std::numbers::ln2 + std::log(sum_[i]));
     }
   }
 
   void key_tile(int64_t b, int64_t h, const Tile& tile) {
     uint32_t words[kKeyTile];
     const Panels keys = packed(keys_t_, p_.terms(p_.size)).from_column(tile.column);
-    p_.product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys, scores_, kKeyTile, false);
+    p_.product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys, scores_, kKeyTile, false,
+               p_.triangle(Triangle::kResult, tile));
     MaskRows masks(p_, b, h, row_);
     for (int64_t i = 0; i < tile.rows; ++i) {
       float* s = scores_ + i * kKeyTile;
       const float* bias = masks.row(tile, i);
       const int64_t n = std::clamp<int64_t>(p_.causal_keys(tile.row + i) - tile.column, 0, tile.columns);
-      const float largest = std::max(largest_[i], scale_row(s, bias, p_.scale, n));
+      // The largest of the raw scores is that of the scaled ones, which need not be written then.
+      const bool raw = !bias && p_.scale > 0;
+      const float factor = raw ? p_.exponent : kLog2e;
+      const float largest =
+          std::max(largest_[i], factor * (raw ? largest_in_row(s, n) : scale_row(s, bias, p_.scale, n)));
       // A row that has seen nothing but -inf has no shift of its own: its exponentials are zero with any.
       const float shift = largest == kNoScore ? 0.0f : largest;
-      const float correction = std::exp(largest_[i] - shift);
-      sum_[i] = sum_[i] * correction + exp_row(s, shift, n);
+      const float correction = tile.column > 0 ? std::exp2(largest_[i] - shift) : 0.0f;
+      sum_[i] = sum_[i] * correction + exp_row(s, factor, shift, n);
       largest_[i] = largest;
       if (tile.column > 0 && correction != 1) multiply_row(y_ + i * p_.value_room, correction, p_.value_room);
       if (p_.dropout.active && n > 0) {
@@ -83,7 +88,8 @@ class Forward {
       std::fill(s + n, s + tile.columns, 0.0f);
     }
     p_.product(tile.rows, p_.value_size, tile.columns, p_.over_columns(scores_, tile.rows, tile.columns, narrow_),
-               values_.from_row(p_.terms(tile.column)), y_, p_.value_room, tile.column > 0);
+               values_.from_row(p_.terms(tile.column)), y_, p_.value_room, tile.column > 0,
+               p_.triangle(Triangle::kLeft, tile));
   }
 
   const FlashProblem& p_;

@@ -5,15 +5,21 @@
 
 namespace ortmodule {
 
-// s = s * scale (+ bias); returns the largest, -inf for an empty row. A NaN does not count: exp_row brings it back.
+// Rows of scores have room for n rounded up to whole vectors, and what lies beyond n there is written, too: the end of
+// a row would cost as much as half of the rest.
+constexpr int64_t kRowStep = 16;
+
+// The largest of a row, -inf for an empty one. A NaN does not count: exp_row brings it back. -inf up to a whole vector.
+float largest_in_row(float* s, int64_t n);
+// s = s * scale (+ bias), and the same.
 float scale_row(float* s, const float* bias, float scale, int64_t n);
-// s = exp(s - shift); returns the sum.
-float exp_row(float* s, float shift, int64_t n);
-// s = exp(s * scale (+ bias) - shift).
-void probability_row(float* s, const float* bias, float scale, float shift, int64_t n);
+// s = 2^(s * factor - shift) for factor > 0, of a row that was looked through as above; returns the sum.
+float exp_row(float* s, float factor, float shift, int64_t n);
+// s = e^(s * scale (+ bias) - lse), computed as a power of 2.
+void probability_row(float* s, const float* bias, float scale, float lse, int64_t n);
 // p = 0 where the element's word is below the threshold.
 void drop_row(float* p, const uint32_t* words, uint32_t threshold, int64_t n);
-// dp = p * (dp - delta), the gradient of the scores.
+// dp = p * (dp - delta), the gradient of the scores. Whole vectors.
 void score_grad_row(float* dp, const float* p, float delta, int64_t n);
 // The same under dropout, and p becomes what v was multiplied with: with f = 0 or factor,
 // dp = p * (dp * f - delta), p = p * f.

@@ -1,7 +1,10 @@
 // The rows of flash_rows.h.
 #include "ops/attention/flash_rows.h"
 
+#include <algorithm>
+#include <functional>
 #include <limits>
+#include <numbers>
 
 #include "ops/cpu_simd.h"
 #include "ops/philox.h"
@@ -10,9 +13,22 @@ namespace ortmodule {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kLog2e = std::numbers::log2e_v<float>;
+
+ORTMODULE_INLINE int64_t whole_vectors(int64_t n) { return (n + kRowStep - 1) / kRowStep * kRowStep; }
 
 void words_any(uint64_t seed, uint64_t offset, uint64_t first, int64_t blocks, uint32_t* words) {
   for (int64_t b = 0; b < blocks; ++b) philox_block(seed, offset, first + b, words + b * kPhiloxBlock);
+}
+
+// A reduction clause would combine the lanes one after the other, for which short rows wait longer than for their work.
+template <typename Combine>
+ORTMODULE_INLINE float reduced(float* lanes, Combine combine) {
+#pragma omp simd
+  for (int64_t l = 0; l < 8; ++l) lanes[l] = combine(lanes[l], lanes[l + 8]);
+#pragma omp simd
+  for (int64_t l = 0; l < 4; ++l) lanes[l] = combine(lanes[l], lanes[l + 4]);
+  return combine(combine(lanes[0], lanes[1]), combine(lanes[2], lanes[3]));
 }
 
 #if defined(__x86_64__)
@@ -22,6 +38,18 @@ ORTMODULE_AVX2 void words_avx2(uint64_t seed, uint64_t offset, uint64_t first, i
 #endif
 
 }  // namespace
+
+ORTMODULE_SIMD float largest_in_row(float* s, int64_t n) {
+  const int64_t room = whole_vectors(n);
+  for (int64_t i = n; i < room; ++i) s[i] = kMinusInfinity;
+  float lanes[kRowStep];
+  std::fill(lanes, lanes + kRowStep, kMinusInfinity);
+  for (int64_t i = 0; i < room; i += kRowStep) {
+#pragma omp simd
+    for (int64_t l = 0; l < kRowStep; ++l) lanes[l] = s[i + l] > lanes[l] ? s[i + l] : lanes[l];
+  }
+  return reduced(lanes, [](float a, float b) { return a > b ? a : b; });
+}
 
 ORTMODULE_SIMD float scale_row(float* s, const float* bias, float scale, int64_t n) {
   float largest = kMinusInfinity;
@@ -40,27 +68,36 @@ ORTMODULE_SIMD float scale_row(float* s, const float* bias, float scale, int64_t
       largest = x > largest ? x : largest;
     }
   }
+  const int64_t room = whole_vectors(n);
+  for (int64_t i = n; i < room; ++i) s[i] = kMinusInfinity;
   return largest;
 }
 
-ORTMODULE_SIMD float exp_row(float* s, float shift, int64_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) {
-    const float x = simd_exp(s[i] - shift);
-    s[i] = x;
-    sum += x;
+ORTMODULE_SIMD float exp_row(float* s, float factor, float shift, int64_t n) {
+  float lanes[kRowStep] = {};
+  for (int64_t i = 0; i < n; i += kRowStep) {
+#pragma omp simd
+    for (int64_t l = 0; l < kRowStep; ++l) {
+      const float x = simd_exp2(s[i + l] * factor - shift);
+      s[i + l] = x;
+      lanes[l] += x;
+    }
   }
-  return sum;
+  return reduced(lanes, std::plus<float>());
 }
 
-ORTMODULE_SIMD void probability_row(float* s, const float* bias, float scale, float shift, int64_t n) {
+ORTMODULE_SIMD void probability_row(float* s, const float* bias, float scale, float lse, int64_t n) {
+  // What is lost of the row's shift would be an error of every element.
+  const double exact = static_cast<double>(lse) * std::numbers::log2e;
+  const auto shift = static_cast<float>(exact), rest = static_cast<float>(exact - shift);
+  const float factor = scale * kLog2e;
   if (bias) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) s[i] = simd_exp(s[i] * scale + bias[i] - shift);
+    for (int64_t i = 0; i < n; ++i) s[i] = simd_exp2(s[i] * factor - shift + (bias[i] * kLog2e - rest));
   } else {
+    const int64_t room = whole_vectors(n);
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) s[i] = simd_exp(s[i] * scale - shift);
+    for (int64_t i = 0; i < room; ++i) s[i] = simd_exp2(s[i] * factor - shift - rest);
   }
 }
 
@@ -70,8 +107,9 @@ ORTMODULE_SIMD void drop_row(float* p, const uint32_t* words, uint32_t threshold
 }
 
 ORTMODULE_SIMD void score_grad_row(float* dp, const float* p, float delta, int64_t n) {
+  const int64_t room = whole_vectors(n);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - delta);
+  for (int64_t i = 0; i < room; ++i) dp[i] = p[i] * (dp[i] - delta);
 }
 
 ORTMODULE_SIMD void dropped_score_grad_row(float* dp, float* p, const uint32_t* words, uint32_t threshold, float factor,
@@ -95,10 +133,14 @@ ORTMODULE_SIMD void add_row(float* sum, const float* x, int64_t n) {
 }
 
 ORTMODULE_SIMD float dot_row(const float* a, const float* b, int64_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
+  float lanes[kRowStep] = {};
+  int64_t i = 0;
+  for (; i + kRowStep <= n; i += kRowStep) {
+#pragma omp simd
+    for (int64_t l = 0; l < kRowStep; ++l) lanes[l] += a[i + l] * b[i + l];
+  }
+  for (; i < n; ++i) lanes[i % kRowStep] += a[i] * b[i];
+  return reduced(lanes, std::plus<float>());
 }
 
 ORTMODULE_SIMD float sum_row(const float* x, int64_t n) {

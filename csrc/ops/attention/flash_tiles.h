@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <limits>
+#include <numbers>
 
 #include "ops/attention/flash.h"
 #include "ops/tile_product.h"
@@ -48,6 +50,7 @@ class TileView {
 constexpr int64_t kKeyTile = 128;
 constexpr int64_t kPhiloxColumns = 64;
 constexpr float kNoScore = -std::numeric_limits<float>::infinity();
+constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 // One tile of scores: rows [row, row + rows) of the queries by columns [column, column + columns) of the keys.
 struct Tile {
@@ -63,7 +66,7 @@ struct FlashProblem {
   bool pairs;                     // products are of pairs of bfloat16: see the note below
   int64_t query_tile, key_room;   // rows of a tile; keys rounded up to panels
   bool causal;
-  float scale;
+  float scale, exponent;  // the second to the base of 2: probabilities are computed as powers of 2
   AttentionDropoutState dropout;
   TileView q, k, v, mask;
 
@@ -84,9 +87,13 @@ struct FlashProblem {
   // How many floats, or pairs, n summands are.
   int64_t terms(int64_t n) const { return pairs ? (n + 1) / 2 : n; }
   // c[m, n] = a b or c += a b over `k` summands.
-  void product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
-               bool add) const {
-    (pairs ? pair_product : tile_product)(m, n, terms(k), a, b, c, ld, add);
+  void product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld, bool add,
+               const Triangle& triangle) const {
+    (pairs ? pair_product : tile_product)(m, n, terms(k), a, b, c, ld, add, triangle);
+  }
+  // What causality leaves of a product in which the tile of scores is the result or the left operand.
+  Triangle triangle(Triangle::Matrix scores, const Tile& tile) const {
+    return causal ? Triangle{scores, tile.row - tile.column} : Triangle{};
   }
   // Rows of one head of a tensor, for products over their columns: `room` floats apart in out.
   void load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,

@@ -124,6 +124,7 @@ FlashProblem::FlashProblem(const FlashInputs& in)
       key_room(round_up(keys, panel_width())),
       causal(in.causal),
       scale(in.scale),
+      exponent(in.scale * kLog2e),
       dropout(in.dropout),
       q(in.q),
       k(in.k),
@@ -198,22 +199,15 @@ Panels FlashProblem::rows_of(const TileView& from, int64_t b, int64_t h, int64_t
 
 LeftOperand FlashProblem::over_columns(const float* tile, int64_t rows, int64_t columns, float* narrow) const {
   if (!pairs) return {tile, kKeyTile, 1};
-  for (int64_t i = 0; i < rows; ++i) {
-    float* out = narrow + i * kKeyTile;
-    out[terms(columns) - 1] = 0;
-    store_elements(at::kBFloat16, tile + i * kKeyTile, out, columns);
-  }
+  for (int64_t i = 0; i < rows; ++i) round_to_pairs(tile + i * kKeyTile, columns, narrow + i * kKeyTile);
   return {narrow, kKeyTile, 1};
 }
 
 LeftOperand FlashProblem::over_rows(const float* tile, int64_t rows, int64_t columns, float* narrow) const {
   if (!pairs) return {tile, 1, kKeyTile};
-  uint16_t even[kKeyTile], odd[kKeyTile];
   for (int64_t i = 0; i < rows; i += 2) {
-    const bool last = i + 1 == rows;
-    store_elements(at::kBFloat16, tile + i * kKeyTile, even, columns);
-    if (!last) store_elements(at::kBFloat16, tile + (i + 1) * kKeyTile, odd, columns);
-    pair_up(even, last ? nullptr : odd, reinterpret_cast<Word*>(narrow + i / 2 * kKeyTile), columns);
+    const float* even = tile + i * kKeyTile;
+    round_to_pairs(even, i + 1 < rows ? even + kKeyTile : nullptr, columns, narrow + i / 2 * kKeyTile);
   }
   return {narrow, 1, kKeyTile};
 }
