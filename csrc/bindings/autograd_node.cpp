@@ -186,22 +186,21 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   const bool all = returns_all();
   std::vector<size_t> place(progress.early.size(), SIZE_MAX);  // gradient -> edge, where this node has not all of them
   for (size_t i = 0; i < gradients_.size(); ++i) place[gradients_[i]] = i;
-  std::vector<at::Tensor*> direct(count_, nullptr);
-  bool all_direct = plain && !has_next();
-  for (size_t i = 0; i < count_; ++i) {
-    if (plain) direct[i] = direct_slot(i);
-    all_direct = all_direct && (direct[i] || !next_edge(i).is_valid());
-  }
-  variable_list results(all_direct ? 0 : num_outputs());
+  // Where a gradient may go is found when it is there: what tells it and what is written are near in memory.
+  std::vector<char> written(count_, false);
+  variable_list results;
   GradientWriter writer(count_);
   const OutputSink sink = [&](size_t index, at::Tensor value) {
     const size_t edge = all ? index : place[index];
-    if (edge == SIZE_MAX)
+    if (edge == SIZE_MAX) {
       progress.early[index] = std::move(value);
-    else if (direct[edge])
-      writer.write(*leaves_[edge], *direct[edge], std::move(value));
-    else if (!all_direct)
+    } else if (at::Tensor* slot = plain ? direct_slot(edge) : nullptr) {
+      writer.write(*leaves_[edge], *slot, std::move(value));
+      written[edge] = true;
+    } else if (next_edge(edge).is_valid()) {
+      if (results.empty()) results.resize(num_outputs());
       results[edge] = std::move(value);
+    }
   };
   for (size_t index : gradients_)
     if (progress.early[index].defined()) sink(index, std::move(progress.early[index]));
@@ -212,6 +211,10 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
     for (size_t index : gradients_) end = std::max(end, ready[index]);
   }
   agent.advance(*progress.run, end, sink);
+  bool all_direct = plain && !has_next() && results.empty();
+  for (size_t i = 0; all_direct && i < count_; ++i)
+    all_direct = written[i] || !next_edge(i).is_valid() || direct_slot(i);
+  if (!all_direct) results.resize(num_outputs());
   if (has_next()) results.back() = signal();
   leave_progress(std::move(progress));
   progress = {};
