@@ -10,7 +10,7 @@ torch whose effect an export would lose without a word:
 - the truth of a tensor (`if mask.any():`) or of a number made from one (`if lengths.max().item() > 4:`): export cannot
   know it; where asked for, what `branches.py` answers.
 - Packed sequences and the CTC loss: their sizes come from data; sequences.py.
-- `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); becomes a mark on its nodes.
+- `utils.checkpoint`: the region is forgotten (or, reentrant, cut off from autograd); checkpoints.py.
 - Functions that a trace does not take well, which become the same in other operators: equivalents.py.
 - `BatchNorm(momentum=None)`: reads its count of calls as a Python number; the factor becomes a tensor.
 - `x[i]` under vmap, which an attention mask may be made with: becomes the operator it stands for.
@@ -59,6 +59,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 
 from ..errors import CaptureError
 from . import composites, equivalents, library, sequences  # noqa: F401  library defines the operators that the patches emit
+from .checkpoints import marked_call, marked_generator
 from .data_writes import replaced_data
 from .function_call import FunctionCall, call_function_class, tracing
 from .raises import truth_that_goes_on
@@ -213,8 +214,8 @@ def _read_plainly(tracer: Any, name: str, value: Any, cache: Any) -> Any:
 def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     regions = itertools.count()
     table: list[tuple[Any, str, Callable[[Any], Any]]] = [
-        (torch_checkpoint, "_checkpoint_without_reentrant_generator", lambda original: _marked_generator(regions)),
-        (torch_checkpoint.CheckpointFunction, "apply", lambda original: _marked_call(regions)),
+        (torch_checkpoint, "_checkpoint_without_reentrant_generator", lambda original: marked_generator(regions)),
+        (torch_checkpoint.CheckpointFunction, "apply", lambda original: marked_call(regions)),
     ]
     table.append((linecache, "getline", _but_torch_lines))
     table.append((torch_transformer, "_detect_is_causal_mask", lambda original: _causal_hint))
@@ -400,22 +401,6 @@ def _recurrent(name: str, original: Any) -> Any:
         return operator(x, states, list(params), bias, layers, float(dropout), train, bidirectional, batch_first)
 
     return call
-
-
-def _marked_generator(regions: Iterator[int]) -> Any:
-    def generator(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-        with fx_traceback.annotate({"recompute": next(regions)}):
-            yield
-
-    return generator
-
-
-def _marked_call(regions: Iterator[int]) -> Any:
-    def apply(function: Any, preserve_rng_state: bool, *args: Any) -> Any:
-        with fx_traceback.annotate({"recompute": next(regions)}):
-            return function(*args)
-
-    return apply
 
 
 def _refused(name: str, original: Any) -> Any:

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ortmodule import ORTModule
 from tests.support import Lambda, assert_same_gradients, exports, mlp, pair
@@ -481,4 +482,24 @@ def test_a_write_into_a_slice_of_all_keeps_the_gradients(kept: int, hidden: bool
             module.zero_grad()
             loss_of(module, x).backward()
         torch.testing.assert_close(model(x), eager(x))
+        assert_same_gradients(model, eager)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_reentrant_checkpoint_without_an_input_that_needs_a_gradient_gives_its_parameters_none() -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(checkpoint(self.first, x, use_reentrant=True).relu())
+
+    model, eager = pair(Checkpointed())
+    for needed in (False, True, False):
+        for module in (model, eager):
+            module.zero_grad()
+            module(torch.ones(2, 4, requires_grad=needed)).sum().backward()
+        assert (eager.first.weight.grad is not None) == needed
         assert_same_gradients(model, eager)
