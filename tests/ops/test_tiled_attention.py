@@ -131,6 +131,21 @@ def test_boolean_masks_and_rows_without_keys(shape: tuple[int, ...], causal: boo
     check([*operands((3, 4, 4, 70, 150), 16), mask], causal)
 
 
+def test_masks_of_the_lowest_number() -> None:
+    """Model libraries hide with the lowest number there is: times anything above one it would be infinite."""
+    lowest = torch.finfo(torch.float32).min
+    mask = torch.zeros(1, 1, 70, 150).masked_fill(torch.rand(1, 1, 70, 150) < 0.5, lowest)
+    inputs = [*operands((2, 3, 3, 70, 150)), mask]
+    check(inputs)
+    mask[..., :3, :] = lowest  # rows that see every key alike
+    torch.testing.assert_close(attend(inputs).double(), reference(inputs, False, None)[0], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 2.0])
+def test_scales(scale: float) -> None:
+    check(operands((2, 3, 3, 70, 150)), scale=scale, causal=True)
+
+
 def test_padding_at_the_end_is_skipped_not_seen() -> None:
     q, k, v = operands((3, 2, 2, 100, 300))
     lengths = torch.tensor([300, 120, 1])

@@ -56,7 +56,7 @@ class Forward {
     for (int64_t i = 0; i < rows; ++i) {
       const bool none = sum_[i] == 0;
       y.store(b, h, row + i, p_.value_size, y_ + i * p_.value_room, none ? 0.0f : factor / sum_[i]);
-      row_lse[i] = none ? kNoScore : static_cast<float>(largest_[i] * std::numbers::ln2 + std::log(sum_[i]));
+      row_lse[i] = none ? kNoScore : static_cast<float>(double{largest_[i]} * scale_ + std::log(double{sum_[i]}));
     }
   }
 
@@ -70,15 +70,11 @@ class Forward {
       float* s = scores_ + i * kKeyTile;
       const float* bias = masks.row(tile, i);
       const int64_t n = std::clamp<int64_t>(p_.causal_keys(tile.row + i) - tile.column, 0, tile.columns);
-      // The largest of the raw scores is that of the scaled ones, which need not be written then.
-      const bool raw = !bias && p_.scale > 0;
-      const float factor = raw ? p_.exponent : kLog2e;
-      const float largest =
-          std::max(largest_[i], factor * (raw ? largest_in_row(s, n) : scale_row(s, bias, p_.scale, n)));
+      const float largest = std::max(largest_[i], raw_ ? largest_in_row(s, n) : scale_row(s, bias, p_.scale, n));
       // A row that has seen nothing but -inf has no shift of its own: its exponentials are zero with any.
       const float shift = largest == kNoScore ? 0.0f : largest;
-      const float correction = tile.column > 0 ? std::exp2(largest_[i] - shift) : 0.0f;
-      sum_[i] = sum_[i] * correction + exp_row(s, factor, shift, n);
+      const float correction = tile.column > 0 ? std::exp((largest_[i] - shift) * scale_) : 0.0f;
+      sum_[i] = sum_[i] * correction + exp_row(s, scale_, shift, n);
       largest_[i] = largest;
       if (tile.column > 0 && correction != 1) multiply_row(y_ + i * p_.value_room, correction, p_.value_room);
       if (p_.dropout.active && n > 0) {
@@ -93,6 +89,9 @@ class Forward {
   }
 
   const FlashProblem& p_;
+  // The largest of raw scores is that of the scaled ones, which need not be written then.
+  const bool raw_ = !p_.mask && p_.scale > 0;
+  const float scale_ = raw_ ? p_.scale : 1.0f;  // of the scores as their rows hold them
   float *keys_t_, *values_copy_, *buffer_, *row_, *q_, *scores_, *narrow_, *y_, *largest_, *sum_;
   int64_t floats_;
   Panels values_{};  // of the task at hand

@@ -13,9 +13,9 @@ constexpr int64_t kRowStep = 16;
 float largest_in_row(float* s, int64_t n);
 // s = s * scale (+ bias), and the same.
 float scale_row(float* s, const float* bias, float scale, int64_t n);
-// s = 2^(s * factor - shift) for factor > 0, of a row that was looked through as above; returns the sum.
-float exp_row(float* s, float factor, float shift, int64_t n);
-// s = e^(s * scale (+ bias) - lse), computed as a power of 2.
+// s = e^((s - shift) * scale) for scale > 0, of a row that was looked through as above; returns the sum.
+float exp_row(float* s, float scale, float shift, int64_t n);
+// s = e^(s * scale (+ bias) - lse).
 void probability_row(float* s, const float* bias, float scale, float lse, int64_t n);
 // p = 0 where the element's word is below the threshold.
 void drop_row(float* p, const uint32_t* words, uint32_t threshold, int64_t n);

@@ -73,12 +73,14 @@ ORTMODULE_SIMD float scale_row(float* s, const float* bias, float scale, int64_t
   return largest;
 }
 
-ORTMODULE_SIMD float exp_row(float* s, float factor, float shift, int64_t n) {
+// The base changes last: masks of the lowest number there is must not overflow.
+ORTMODULE_SIMD float exp_row(float* s, float scale, float shift, int64_t n) {
+  const float factor = scale * kLog2e;
   float lanes[kRowStep] = {};
   for (int64_t i = 0; i < n; i += kRowStep) {
 #pragma omp simd
     for (int64_t l = 0; l < kRowStep; ++l) {
-      const float x = simd_exp2(s[i + l] * factor - shift);
+      const float x = simd_exp2((s[i + l] - shift) * factor);
       s[i + l] = x;
       lanes[l] += x;
     }
@@ -87,17 +89,13 @@ ORTMODULE_SIMD float exp_row(float* s, float factor, float shift, int64_t n) {
 }
 
 ORTMODULE_SIMD void probability_row(float* s, const float* bias, float scale, float lse, int64_t n) {
-  // What is lost of the row's shift would be an error of every element.
-  const double exact = static_cast<double>(lse) * std::numbers::log2e;
-  const auto shift = static_cast<float>(exact), rest = static_cast<float>(exact - shift);
-  const float factor = scale * kLog2e;
   if (bias) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) s[i] = simd_exp2(s[i] * factor - shift + (bias[i] * kLog2e - rest));
+    for (int64_t i = 0; i < n; ++i) s[i] = simd_exp2((s[i] * scale + bias[i] - lse) * kLog2e);
   } else {
     const int64_t room = whole_vectors(n);
 #pragma omp simd
-    for (int64_t i = 0; i < room; ++i) s[i] = simd_exp2(s[i] * factor - shift - rest);
+    for (int64_t i = 0; i < room; ++i) s[i] = simd_exp2((s[i] * scale - lse) * kLog2e);
   }
 }
 

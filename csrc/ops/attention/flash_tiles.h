@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numbers>
 
 #include "ops/attention/flash.h"
 #include "ops/tile_product.h"
@@ -50,7 +49,6 @@ class TileView {
 constexpr int64_t kKeyTile = 128;
 constexpr int64_t kPhiloxColumns = 64;
 constexpr float kNoScore = -std::numeric_limits<float>::infinity();
-constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 // One tile of scores: rows [row, row + rows) of the queries by columns [column, column + columns) of the keys.
 struct Tile {
@@ -66,7 +64,7 @@ struct FlashProblem {
   bool pairs;                     // products are of pairs of bfloat16: see the note below
   int64_t query_tile, key_room;   // rows of a tile; keys rounded up to panels
   bool causal;
-  float scale, exponent;  // the second to the base of 2: probabilities are computed as powers of 2
+  float scale;
   AttentionDropoutState dropout;
   TileView q, k, v, mask;
 

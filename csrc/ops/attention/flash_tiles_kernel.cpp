@@ -124,7 +124,6 @@ FlashProblem::FlashProblem(const FlashInputs& in)
       key_room(round_up(keys, panel_width())),
       causal(in.causal),
       scale(in.scale),
-      exponent(in.scale * kLog2e),
       dropout(in.dropout),
       q(in.q),
       k(in.k),
