@@ -49,6 +49,7 @@ constexpr OpcodeInfo kOpcodes[] = {
     {"sigmoid_grad", 2},
     {"round_bfloat16", 1},
     {"round_half", 1},
+    {"rotate_half", 1},
     {"philox_dropout", 2},
     {"row_sum", 1},
     {"row_mean", 1},
@@ -126,7 +127,7 @@ void check_kinds(const FusedProgram& program, const Reader& reader, const Attrib
   for (size_t k = 0; k < program.code.size(); ++k) {
     const Instruction& i = program.code[k];
     const bool reduces = i.op == Opcode::kRowSum || i.op == Opcode::kRowMean;
-    if (reduces && rows[i.arguments[0]]) reader.bad(lines[k]);
+    if ((reduces || i.op == Opcode::kRotateHalf) && rows[i.arguments[0]]) reader.bad(lines[k]);
     if (i.op == Opcode::kPhiloxDropout && (i.arguments[1] >= program.inputs || rows[i.arguments[0]]))
       reader.bad(lines[k]);
     for (int a = 0; a < opcode_info(i.op).arguments; ++a)
@@ -166,9 +167,10 @@ std::vector<char> FusedProgram::row_values() const {
   return rows;
 }
 
-bool FusedProgram::reduces_rows() const {
-  return std::any_of(code.begin(), code.end(),
-                     [](const Instruction& i) { return i.op == Opcode::kRowSum || i.op == Opcode::kRowMean; });
+bool FusedProgram::needs_whole_rows() const {
+  return std::any_of(code.begin(), code.end(), [](const Instruction& i) {
+    return i.op == Opcode::kRowSum || i.op == Opcode::kRowMean || i.op == Opcode::kRotateHalf;
+  });
 }
 
 Attributes write_program(const FusedProgram& program) {

@@ -66,6 +66,7 @@ enum class Opcode {
   kSigmoidGrad,
   kRoundBFloat16,  // to the nearest number of the type
   kRoundHalf,
+  kRotateHalf,     // of each row: [-x2, x1] for [x1, x2]; a full value of an even N
   kPhiloxDropout,  // x, state (an int64[2] input); `number`: the ratio. The element's index in S decides.
   kRowSum,
   kRowMean,
@@ -109,7 +110,8 @@ struct FusedProgram {
   bool is_state(int input) const;
   // Per value: whether it is a row value.
   std::vector<char> row_values() const;
-  bool reduces_rows() const;
+  // Whether an instruction needs all of a row at once.
+  bool needs_whole_rows() const;
 };
 
 Attributes write_program(const FusedProgram& program);

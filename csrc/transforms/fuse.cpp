@@ -148,13 +148,17 @@ class Fuser {
     const std::vector<Node*> nodes = graph_.nodes();
     for (Node* node : nodes) position_[node->id()] = ++position;
     for (Node* node : nodes) {
-      if (!start(*node)) continue;
+      if (!start(*node)) {
+        if (!node->record()->has(kView)) last_outside_ = position_[node->id()];
+        continue;
+      }
       // Joining one cluster may make another's reader a member.
       for (bool joined = true; joined;) {
         joined = false;
         for (const NodeArg* in : node->inputs())
           if (in && in->producer() && join(cluster_[in->producer()->id()], *node)) joined = true;
       }
+      join_siblings(*node);
     }
     for (Cluster& cluster : clusters_) {
       if (cluster.nodes.size() < 2) continue;
@@ -214,6 +218,19 @@ class Fuser {
     from = {};
     to = std::move(joined);
     return true;
+  }
+
+  // Joins the clusters that read a large value which the node reads too, where no other kernel runs between them: what
+  // they keep or hold back until the node's place is then the same.
+  void join_siblings(Node& node) {
+    for (const NodeArg* in : node.inputs()) {
+      if (!in || is_number(*in) || !in->type().shape || in->uses().size() > kMostReaders) continue;
+      if (*in->type().shape != clusters_[cluster_[node.id()]].space) continue;
+      for (const Use& use : in->uses()) {
+        const int other = cluster_[use.node->id()];
+        if (other >= 0 && position_[clusters_[other].nodes.back()->id()] > last_outside_) join(other, node);
+      }
+    }
   }
 
   static const Shape* common_space(const Shape& a, const Shape& b) {
@@ -368,6 +385,7 @@ class Fuser {
   std::vector<int> cluster_;      // by node id: its cluster, -1
   std::vector<size_t> position_;  // by node id: its place in the order
   std::vector<Cluster> clusters_;
+  size_t last_outside_ = 0;  // the place of the last node that is in no cluster and no view
 };
 
 }  // namespace

@@ -7,6 +7,8 @@
 // outside the cluster that reads one of its values stands before the new node. The cluster runs where its last member
 // stood. By (c) everything that reads it comes later, so that no cycle can arise and the order of all other nodes, of
 // random draws above all, stays as it was; looking at the readers of a cluster's values keeps the pass near linear.
+// It also joins, under the same conditions, clusters that read a value of the whole space which it reads, where only
+// views stand between them: the gradients of one value to several others are one pass over it.
 // A value that anything else reads stays an output under its own name: what forward keeps for backward does not change.
 // How an operator is expressed stands beside its record (ops/fusion.h); operators that are not there are never fused.
 //

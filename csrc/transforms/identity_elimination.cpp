@@ -1,6 +1,7 @@
 // Removes nodes whose output equals their input: Identity, what is one once the gradient is built (StopGradient,
 // WithValue), Cast to the same type and back from a wider one, Transpose by the identity and pairs of Transposes,
-// Reshape and Expand to the same shape, Reshape of a Reshape, Slice of everything, Dropout that drops nothing.
+// Reshape and Expand to the same shape, Reshape of a Reshape, Slice of everything, Dropout that drops nothing, Expand
+// in front of operators that broadcast.
 //
 // Why: each is a kernel call and a row in the plan; capture emits many (clone, contiguous, expand). A node whose output
 // is a graph output stays: names of outputs are part of the interface, and the caller's tensors must not come back as
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/fusion.h"
 #include "ops/registry.h"
 #include "transforms/passes.h"
 
@@ -69,6 +71,30 @@ class SameShape : public BypassRule {
   std::vector<std::string> ops() const override { return {"Reshape", "Expand"}; }
   bool is_identity(const Node& node, const TransformContext&) const override {
     return same_shape(node.input(0), node.output(0));
+  }
+};
+
+// The standard's elementwise operators broadcast: where another input has the whole shape, they need no Expand of this
+// one. The gradient of a mean expands what a product with the rows follows, for one.
+class BroadcastExpand : public BypassRule {
+ public:
+  const char* name() const override { return "broadcast_expand"; }
+  std::vector<std::string> ops() const override { return {"Expand"}; }
+  bool is_identity(const Node& node, const TransformContext&) const override {
+    const NodeArg* out = node.output(0);
+    if (!out->type().shape || !node.input(0)->type().shape || out->uses().empty()) return false;
+    return std::all_of(out->uses().begin(), out->uses().end(),
+                       [&](const Use& use) { return broadcasts(*use.node, out); });
+  }
+
+ private:
+  static bool broadcasts(const Node& reader, const NodeArg* expanded) {
+    // Those that the fusion pass knows take any mix of shapes, unlike PRelu.
+    if (!reader.domain().empty() || !reader.record()->has(kElementwise) || !FusionFacts::instance().find(reader))
+      return false;
+    return same_shape(expanded, reader.output(0)) &&
+           std::any_of(reader.inputs().begin(), reader.inputs().end(),
+                       [&](const NodeArg* in) { return in != expanded && same_shape(in, expanded); });
   }
 };
 
@@ -206,6 +232,7 @@ std::unique_ptr<GraphTransformer> make_identity_elimination() {
   rules.push_back(std::make_unique<IdentityTranspose>());
   rules.push_back(std::make_unique<ReshapeChain>());
   rules.push_back(std::make_unique<SameShape>());
+  rules.push_back(std::make_unique<BroadcastExpand>());
   rules.push_back(std::make_unique<WholeSlice>());
   rules.push_back(std::make_unique<IdleDropout>());
   return std::make_unique<RuleBasedTransformer>("identity_elimination", std::move(rules));

@@ -23,6 +23,7 @@ constexpr Item kPasses[] = {
     {make_padding_removal, PassLevel::kExtended, kForwardOnly},  // knows attention while it is one node
     {make_fuse_vocabulary_loss, PassLevel::kExtended, kForwardOnly},
     {make_fuse_stack, PassLevel::kBasic, kForwardOnly},
+    {make_fuse_rotate_half, PassLevel::kBasic, kForwardOnly},
     {make_accumulate_gradients, PassLevel::kExtended, kJointOnly},
     {make_transpose_before_concat, PassLevel::kBasic, kJointOnly},
     {make_decompose_attention, PassLevel::kRequired, kForwardOnly},

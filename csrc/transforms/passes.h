@@ -17,6 +17,7 @@ std::unique_ptr<GraphTransformer> make_label_compaction();
 std::unique_ptr<GraphTransformer> make_padding_removal();
 std::unique_ptr<GraphTransformer> make_fuse_vocabulary_loss();
 std::unique_ptr<GraphTransformer> make_fuse_stack();
+std::unique_ptr<GraphTransformer> make_fuse_rotate_half();
 std::unique_ptr<GraphTransformer> make_accumulate_gradients();
 std::unique_ptr<GraphTransformer> make_transpose_before_concat();
 

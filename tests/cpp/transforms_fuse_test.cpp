@@ -76,7 +76,19 @@ TEST(Fuse, RowStatisticsAndSumsOverColumnsJoin) {
   EXPECT_EQ(g->find("d")->producer(), g->find("y")->producer());
   ASSERT_EQ(program.outputs.size(), 2u);
   EXPECT_EQ(program.outputs[1].form, OutputForm::kColumn);
-  EXPECT_TRUE(program.reduces_rows());
+  EXPECT_TRUE(program.needs_whole_rows());
+}
+
+TEST(Fuse, ReadersOfOneValueJoinWhereNoKernelRunsBetween) {
+  const std::string head =
+      "graph g(d: float[b, 16], x: float[b, 16], w: float[16, 16]) -> (y, s)\n"
+      " const %rows: int64[1] = [0]\n %s = ReduceSum(%d, %rows) {keepdims=0}\n";
+  auto g = resolved(head + " %y = Mul(%d, %x)");
+  EXPECT_EQ(run(*g).kernels, 1u);
+  g = resolved(head + " %m = MatMul(%x, %w)\n %y = Mul(%d, %m)");
+  EXPECT_EQ(run(*g).kernels, 0u) << "the sum would wait for a product";
+  g = resolved(head + " %t = Neg(%s)\n %y = Mul(%d, %x)");
+  EXPECT_EQ(run(*g).kernels, 0u) << "another node reads the sum before";
 }
 
 TEST(Fuse, WhatReadsASumOverColumnsStaysOutside) {

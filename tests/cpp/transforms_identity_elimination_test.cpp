@@ -48,6 +48,16 @@ TEST(IdentityElimination, RemovesASliceOfEverything) {
   EXPECT_EQ(left(head + "%e = Slice(%x, %m, %l, %o, %m)"), 1u);  // reversed
 }
 
+TEST(IdentityElimination, RemovesAnExpandWhereEveryReaderBroadcasts) {
+  const std::string head =
+      "%n = ai.ortmodule::Sizes() {exprs=[\"batch\", \"4\"]}\n const %l: int64[1] = [-1]\n"
+      " %r = ReduceSum(%x, %l)\n %w = Expand(%r, %n)\n";
+  EXPECT_EQ(left(head + "%e = Mul(%w, %x)"), 2u);
+  EXPECT_EQ(left(head + "%e = Mul(%w, %r)"), 4u);                        // nothing else has the whole shape
+  EXPECT_EQ(left(head + "%e = PRelu(%w, %x)"), 4u);                      // broadcasts one way
+  EXPECT_EQ(left(head + "%a = Mul(%w, %x)\n %e = MatMul(%a, %w)"), 5u);  // a reader that needs the shape
+}
+
 TEST(IdentityElimination, KeepsDropoutThatDropsAndMasksThatAreRead) {
   EXPECT_EQ(left("const %r: double[] = [0.5]\n const %t: bool[] = [1]\n %e = Dropout(%x, %r, %t)"), 1u);
   EXPECT_EQ(left("const %r: double[] = [0]\n %d, %m = Dropout(%x, %r)\n %f = Cast(%m) {to=1}\n %e = Add(%d, %f)"), 3u);

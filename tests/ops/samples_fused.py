@@ -69,6 +69,7 @@ INSTRUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "sigmoid_grad": lambda dy, y: dy * y * (1 - y),
     "round_bfloat16": torch.Tensor.bfloat16,
     "round_half": torch.Tensor.half,
+    "rotate_half": lambda x: torch.cat((-x[..., x.size(-1) // 2 :], x[..., : x.size(-1) // 2]), -1),
     "row_sum": lambda x: x.sum(-1, keepdim=True),
     "row_mean": lambda x: x.mean(-1, keepdim=True),
 }
@@ -143,6 +144,12 @@ def fused_cases(_: torch.dtype) -> list[Case]:
     # A row value that comes in, and a single number.
     cases.append(_case([rand(6, 5, 40), rand(5, 1), rand()], ["%3 = exp %1", "%4 = mul %0 %3", "%5 = add %4 %2"],
                        ["full float %5"], [1]))  # fmt: skip
+    # Rotary embedding of heads that lie apart, by a table that all batches and heads share, and its gradient's form.
+    program = ["%3 = mul %0 %1", "%4 = rotate_half %0", "%5 = mul %4 %2", "%6 = add %3 %5", "%7 = rotate_half %6"]
+    heads = rand(2, 50, 3, 36).transpose(1, 2)
+    cases.append(_case([heads, rand(50, 36), rand(50, 36)], program, ["full float %6", "full bfloat16 %7"]))
+    cases.append(_case([heads.contiguous()], ["%1 = rotate_half %0"], ["full float %1"]))
+    cases.append(_case([rand(), rand(5, 8)], ["%2 = rotate_half %1", "%3 = mul %0 %2"], ["full float %3"]))
     cases.append(_case([rand(), rand()], ["%2 = mul %0 %1"], ["full float %2"]))
     return cases
 

@@ -116,6 +116,7 @@ def layer_norm_cases(dtype: torch.dtype) -> Sequence[Case]:
     return [
         Case((x, rand(8, dtype=dtype), rand(8, dtype=dtype))),
         Case((x, rand(8, dtype=dtype)), {"epsilon": 1e-3}),
+        Case((rand(150, 133, dtype=dtype), rand(133, dtype=dtype), rand(133, dtype=dtype)), {"epsilon": 0.1}),
         Case((x, rand(3, 8, dtype=dtype), rand(3, 8, dtype=dtype)), {"axis": 1}),
         Case((x, rand(1, dtype=dtype))),
     ]

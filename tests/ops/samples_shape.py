@@ -168,6 +168,16 @@ def split_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
+def rotate_half(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+def rotate_half_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x = rand(2, 3, 4, 70, dtype=dtype)
+    return [Case((x,)), Case((x[..., :2],)), Case((x.transpose(1, 2)[..., 4:],)), Case((x[0, 0, 0],)), Case((x[:0],))]
+
+
 def stack(*xs: torch.Tensor, axis: int) -> torch.Tensor:
     return torch.stack(xs, axis)
 
@@ -295,6 +305,7 @@ ROWS = [
     Row("SliceScatter", slice_scatter, slice_scatter_cases, OWN),
     Row("Concat", concat, concat_cases),
     Row("Split", split, split_cases, refuses=True),
+    Row("RotateHalf", rotate_half, rotate_half_cases, OWN, refuses=True),
     Row("Stack", stack, stack_cases, OWN),
     Row("Unstack", unstack, unstack_cases, OWN, differentiable=False),
     Row("Pad", pad, pad_cases, refuses=True),

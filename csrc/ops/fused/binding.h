@@ -15,7 +15,7 @@ namespace ortmodule {
 
 // What the interpreter does at once: an instruction, or two where one reads what only the other makes.
 struct FusedStep {
-  enum class Kind { kElements, kPhilox, kRowSum, kRowMean } kind = Kind::kElements;
+  enum class Kind { kElements, kRotate, kPhilox, kRowSum, kRowMean } kind = Kind::kElements;
   TileFn fn = nullptr;  // of kElements
   int arguments[3] = {-1, -1, -1};
   int result = -1;
@@ -42,7 +42,8 @@ struct FusedPlan {
   std::vector<int> last_read;  // per value: the last step that reads it, -1: none; their number: the end of a tile
   std::vector<int> made;       // per value: the step that makes it, -1: none
   int full_slots = 0, row_slots = 0;
-  bool whole_rows = false;  // reduces over rows: a tile holds whole ones
+  bool whole_rows = false;  // an instruction needs all of a row: a tile holds whole ones
+  bool rotates = false;     // has rows whose halves change over
   bool knows_rows = false;  // has row values: a tile holds whole rows where the sizes allow no other
 
  private:
@@ -55,7 +56,7 @@ struct FusedOperand {
   enum class Mode {
     kSingle,    // one element for all
     kDirect,    // contiguous floats: read in place
-    kRepeated,  // N contiguous floats, the same for each row: read in place where a tile has one row
+    kRepeated,  // contiguous floats, the same again and again: read in place where a tile meets no end of them
     kLoaded,    // anything else: brought into scratch memory
   };
   Mode mode = Mode::kLoaded;

@@ -57,15 +57,13 @@ FusedOperand operand_of(const at::Tensor& t, const std::vector<int64_t>& space, 
     out.sizes.pop_back();
     out.strides.pop_back();
   }
-  const int64_t width = space.empty() ? 1 : space.back();
   collapse(out);
   const bool floats = out.type == at::kFloat;
   if (std::all_of(out.strides.begin(), out.strides.end(), [](int64_t s) { return s == 0; }))
     out.mode = FusedOperand::Mode::kSingle;
   else if (floats && out.sizes.size() == 1 && out.strides[0] == 1)
     out.mode = FusedOperand::Mode::kDirect;
-  else if (floats && !row && out.sizes.size() == 2 && out.strides[0] == 0 && out.strides[1] == 1 &&
-           out.sizes[1] == width)
+  else if (floats && out.sizes.size() == 2 && out.strides[0] == 0 && out.strides[1] == 1)
     out.mode = FusedOperand::Mode::kRepeated;
   return out;
 }
@@ -80,7 +78,7 @@ FusedPlan::FusedPlan(FusedProgram p) : program(std::move(p)), row(program.row_va
   number.assign(values, 0);
   for (int i = 0; i < program.inputs; ++i) state.push_back(program.is_state(i));
   for (size_t k = 0; k < program.code.size(); ++k) number[program.inputs + k] = program.code[k].op == Opcode::kNumber;
-  whole_rows = program.reduces_rows();
+  whole_rows = program.needs_whole_rows();
   knows_rows = std::any_of(row.begin(), row.end(), [](char r) { return r != 0; });
   find_steps();
 
@@ -148,6 +146,9 @@ void FusedPlan::find_steps() {
     };
     if (i.op == Opcode::kPhiloxDropout) {
       step.kind = FusedStep::Kind::kPhilox;
+    } else if (i.op == Opcode::kRotateHalf) {
+      step.kind = FusedStep::Kind::kRotate;
+      rotates = true;
     } else if (i.op == Opcode::kRowSum || i.op == Opcode::kRowMean) {
       step.kind = i.op == Opcode::kRowSum ? FusedStep::Kind::kRowSum : FusedStep::Kind::kRowMean;
       if (once(i.arguments[0], {Opcode::kMul})) {
@@ -241,6 +242,8 @@ std::shared_ptr<const FusedBinding> bind_fused(const FusedPlan& plan, const std:
   for (int64_t size : out->sizes) out->count *= size;
   out->width = out->sizes.empty() ? 1 : out->sizes.back();
   out->rows = out->width ? out->count / out->width : 0;
+  ORTMODULE_CHECK(!plan.rotates || out->width % 2 == 0, kRuntime, "[FusedKernel] rows of ", out->width,
+                  " elements have no halves (", node, ")");
   // Inputs of one element per row broadcast like any other where no result has that form.
   bool row_results = plan.whole_rows || !plan.column_sums.empty();
   for (int v = plan.program.inputs; v < plan.program.value_count(); ++v) row_results |= plan.row[v] != 0;

@@ -160,6 +160,8 @@ class Expansion {
         return f_.cast(f_.cast(x, DType::kBFloat16), DType::kFloat);
       case Opcode::kRoundHalf:
         return f_.cast(f_.cast(x, DType::kFloat16), DType::kFloat);
+      case Opcode::kRotateHalf:
+        return c_.emit("ai.ortmodule::RotateHalf", {x});
       case Opcode::kPhiloxDropout:
         return c_.emit("ai.ortmodule::PhiloxDropoutGrad",
                        {x, c_.node().graph().constant(TensorData::scalar(DType::kDouble, i.number)), y});

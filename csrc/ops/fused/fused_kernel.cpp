@@ -202,12 +202,13 @@ class TileRunner {
     const FusedOperand& o = binding_.operands[i];
     const char* base = run_.inputs[i];
     const bool row = by_row(i);
-    const int64_t first = row ? first_ / width_ : first_;
+    const int64_t first = row ? first_ / width_ : first_, n = row ? rows_ : n_;
     if (o.mode == FusedOperand::Mode::kDirect) return reinterpret_cast<const float*>(base) + first;
-    if (o.mode == FusedOperand::Mode::kRepeated && binding_.by_rows && rows_ == 1)
-      return reinterpret_cast<const float*>(base);
+    if (o.mode == FusedOperand::Mode::kRepeated)
+      if (const int64_t at = first % o.sizes.back(); at + n <= o.sizes.back())
+        return reinterpret_cast<const float*>(base) + at;
     float* to = place(i);
-    gather(o, base, first, row ? rows_ : n_, to);
+    gather(o, base, first, n, to);
     return to;
   }
 
@@ -225,6 +226,8 @@ class TileRunner {
     for (int a = 0; a < 3; ++a)
       if (s.arguments[a] >= 0) operands[a] = at_[s.arguments[a]];
     switch (s.kind) {
+      case FusedStep::Kind::kRotate:
+        return rotate(to, operands[0]);
       case FusedStep::Kind::kPhilox: {
         const auto* state = reinterpret_cast<const int64_t*>(run_.inputs[s.arguments[1]]);
         return philox_tile(to, operands[0], state, s.number, first_, n_);
@@ -245,6 +248,11 @@ class TileRunner {
     if (!any) return s.fn(to, operands[0], operands[1], operands[2], n_);
     for (int64_t r = 0; r < rows_; ++r)
       s.fn(to + r * width_, in_row(s.arguments[0], r), in_row(s.arguments[1], r), in_row(s.arguments[2], r), width_);
+  }
+
+  void rotate(float* to, const TileOperand& x) const {
+    if (!x.single) return tile_ops().rotate(to, x.data, rows_, width_);
+    for (int64_t i = 0; i < n_; ++i) to[i] = i % width_ < width_ / 2 ? -*x.data : *x.data;
   }
 
   // Whether a value has one element per row in memory, which stands for its whole row.

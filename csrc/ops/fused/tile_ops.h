@@ -25,6 +25,8 @@ struct TileOps {
   TileFn of[static_cast<size_t>(Opcode::kCount)];  // null: no instruction on elements alone
   // By the first instruction, x add, sub or mul y, and the second: one loop for both.
   TileFn pair[3][4];
+  // Rows of `width` floats, which is even: see Opcode::kRotateHalf. d may be x.
+  void (*rotate)(float* d, const float* x, int64_t rows, int64_t width);
   float (*sum)(const float* x, int64_t n);
   float (*dot)(const float* x, const float* y, int64_t n);
 };

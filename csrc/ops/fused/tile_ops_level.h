@@ -175,6 +175,23 @@ TILE_PAIRS(sub, x - y)
 TILE_PAIRS(mul, x* y)
 #undef TILE_PAIRS
 
+LEVEL_TARGET void rotate(float* d, const float* x, int64_t rows, int64_t width) {
+  const int64_t half = width / 2;
+  for (int64_t r = 0; r < rows; ++r, d += width, x += width) {
+    int64_t i = 0;
+    for (; i + kLanes <= half; i += kLanes) {
+      const V first = load(x + i), second = load(x + half + i);
+      *reinterpret_cast<Loose*>(d + i) = -second;
+      *reinterpret_cast<Loose*>(d + half + i) = first;
+    }
+    for (; i < half; ++i) {
+      const float first = x[i], second = x[half + i];
+      d[i] = -second;
+      d[half + i] = first;
+    }
+  }
+}
+
 // The sum of element(i) for i < n, in four vectors of partial sums.
 #define TILE_SUM(name, parameters, vector_element, element)                             \
   LEVEL_TARGET float name parameters {                                                  \
@@ -237,10 +254,12 @@ constexpr TileOps kOps{{nullptr,
                         round_half,
                         nullptr,
                         nullptr,
+                        nullptr,
                         nullptr},
                        {{add_add, add_sub, add_sub_from, add_mul},
                         {sub_add, sub_sub, sub_sub_from, sub_mul},
                         {mul_add, mul_sub, mul_sub_from, mul_mul}},
+                       rotate,
                        sum,
                        dot};
 
