@@ -111,7 +111,7 @@ StepEdges KeptEdges::take_idle() {
 
 void KeptEdges::give_back(StepEdges edges) noexcept {
   // Those of other accumulators than the session keeps now, or of a third step in a row, are of no use.
-  if (!edges.kept || edges.kept.use_count() > 3) return;
+  if (!edges.kept || edges.kept.get() != current_.load() || edges.kept.use_count() > 3) return;
   for (size_t k = 0; k < edges.edges.size(); ++k) {
     if ((*edges.kept)[k]) continue;
     edges.edges[k] = {};
@@ -187,11 +187,13 @@ StepEdges KeptEdges::find(const std::vector<at::Tensor>& inputs, const std::vect
     seen_[k] = x.unsafeGetTensorImpl();
   }
   if (changed) kept_ = std::move(changed);
+  current_ = kept_.get();
   out.kept = kept_;
   return out;
 }
 
 void KeptEdges::release() {
+  current_ = nullptr;
   const StepEdges idle = take_idle();  // both go after the lock: leaves may be freed with them
   std::shared_ptr<const KeptAccumulators> kept;
   const std::lock_guard<std::mutex> lock(mutex_);

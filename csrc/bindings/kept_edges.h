@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -70,8 +71,9 @@ class KeptEdges {
 
   std::mutex mutex_;
   std::shared_ptr<const KeptAccumulators> kept_;
-  std::vector<const c10::TensorImpl*> seen_;  // by the step before; never dereferenced
-  std::vector<int> losses_;                   // how often what was kept was of no use
+  std::atomic<const KeptAccumulators*> current_{nullptr};  // kept_, for who may not wait for the lock
+  std::vector<const c10::TensorImpl*> seen_;               // by the step before; never dereferenced
+  std::vector<int> losses_;                                // how often what was kept was of no use
 };
 
 }  // namespace ortmodule

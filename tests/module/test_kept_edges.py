@@ -176,6 +176,19 @@ def test_a_hook_and_a_second_path_after_steps_without() -> None:
     assert_same_gradients(model, eager)
 
 
+def test_a_loss_that_outlives_a_release_keeps_no_accumulator() -> None:
+    model = ORTModule(mlp())
+    train(model)
+    loss = model(torch.ones(5, 4)).sum()
+    loss.backward()
+    model._manager.release_edges()
+    del loss
+    called: list[int] = []
+    accumulator(model.get_parameter("0.weight")).register_hook(lambda *_: called.append(1))  # and goes, with its hook
+    model.module(torch.ones(5, 4)).sum().backward()
+    assert called == []
+
+
 def test_parameters_go_with_their_module() -> None:
     model = ORTModule(mlp())
     train(model)
