@@ -117,8 +117,13 @@ def _forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
                 return result
         return _found_forward(self, args, kwargs)
     except ORTModuleError as error:
-        if not is_unexpected(error):
-            raise
+        return _after_error(self, error, args, kwargs)
+
+
+def _after_error(self: ORTModule, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the call gives that ended in `error` in the engine."""
+    if not isinstance(error, ORTModuleError) or not is_unexpected(error):
+        raise error
     self._manager.release_edges()
     return self._original(*args, **kwargs)  # which raises, with the module's own words
 
@@ -448,3 +453,19 @@ def _note_hidden_names(module: nn.Module) -> None:
             f"{type(module).__name__} is model.module.{name}",
             stacklevel=3,
         )
+
+
+# The steady call, without nn.Module's two steps in Python and our own.
+ORTModule.__call__ = _C.native_call(  # type: ignore[method-assign]
+    ORTModule,
+    ["forward"],
+    nn.Module,
+    ["__call__", "_wrapped_call_impl", "_call_impl"],
+    [
+        nn.modules.module._global_backward_pre_hooks,
+        nn.modules.module._global_backward_hooks,
+        nn.modules.module._global_forward_pre_hooks,
+        nn.modules.module._global_forward_hooks,
+    ],
+    _after_error,
+)

@@ -5,6 +5,7 @@
 #include "bindings/errors.h"
 #include "bindings/fast_call.h"
 #include "bindings/gradient.h"
+#include "bindings/module_call.h"
 #include "bindings/session.h"
 #include "runtime/kernel_clock.h"
 
@@ -39,6 +40,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_errors(m);
   ortmodule::register_session(m);
   ortmodule::register_fast_call(m);
+  ortmodule::register_module_call(m);
   ortmodule::register_gradient_formulas(m);
   m.def("kernel_seconds", &kernel_seconds, pybind11::arg("run"),
         "Calls `run` and returns the seconds spent inside the engine's kernels, their number, and the seconds spent "
