@@ -13,7 +13,7 @@ import torch
 
 from ..capture import Captured, capture
 from ..capture.compat import is_undecided
-from ..errors import CaptureError
+from ..errors import CaptureError, SlowCaptureError
 from .captured_graph import CapturedGraph, flag_value, is_flag
 from .examples import larger_example
 from .signature import Call, CallSignature
@@ -35,6 +35,7 @@ class CaptureAttempts:
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
         self._one_size: set[CallSignature] = set()  # whose forward was captured for its present sizes alone
+        self._too_slow: dict[CallSignature, tuple[int, str]] = {}  # how many choices of sizes took too long, and why
 
     def capture(self, call: Call, dynamic: Sizes, graphs: Sequence[CapturedGraph]) -> tuple[Captured, Sizes]:
         """Captures with these sizes symbolic, or, where the forward allows that not at all, for the present ones.
@@ -50,6 +51,24 @@ class CaptureAttempts:
         Raises:
             CaptureError: the call cannot be captured in any way.
         """
+        slow, why = self._too_slow.get(call.signature, (0, ""))
+        if slow and len(graphs) >= _MOST_SIZES:
+            raise CaptureError(f"{why}; it has {_MOST_SIZES} graphs already")
+        choices: list[Sizes] = [dynamic, {(i, axis) for i, axis in dynamic if axis == 0}, set()]
+        for choice in choices[slow:]:
+            try:
+                captured, symbolic = self._these_or_none(call, choice, graphs)
+            except SlowCaptureError as error:  # never where no size is symbolic
+                slow, why = slow + 1, str(error)
+                self._too_slow[call.signature] = slow, why
+                continue
+            if slow:
+                free = ", those of the first axes apart," if symbolic else ""
+                captured.specialized.append(f"changed sizes{free} take a graph each: {why}")
+            return captured, symbolic
+        raise CaptureError(why)
+
+    def _these_or_none(self, call: Call, dynamic: Sizes, graphs: Sequence[CapturedGraph]) -> tuple[Captured, Sizes]:
         ones = {(i, axis) for i, axis in dynamic if call.leaves[i].shape[axis] == 1}
         if call.signature not in self._one_size:
             with contextlib.suppress(CaptureError):

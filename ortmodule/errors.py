@@ -41,6 +41,10 @@ class ChangedValueError(CaptureError):
     """The forward changes a Python value that a graph would bake in. A later call may find that it stays now."""
 
 
+class SlowCaptureError(ORTModuleError):
+    """Torch's arithmetic on the symbolic sizes takes too long; with these sizes fixed the capture may be quick."""
+
+
 class InvalidGraphError(ORTModuleError):
     """A graph or an ONNX file breaks a rule of the format: a cycle, a missing value, a wrong type, truncated bytes."""
 

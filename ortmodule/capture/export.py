@@ -24,7 +24,7 @@ import torch.nn.modules.module as torch_module
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
-from . import compat, data_writes, patches, regions, sizes_of_one, source_lines, writes
+from . import compat, data_writes, patches, regions, sizes_of_one, source_lines, tracing_time, writes
 from .assigned import AssignedTensors
 from .branches import Branch, Branches
 from .function_call import FunctionCall
@@ -280,6 +280,7 @@ def export_module(
 
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
+        SlowCaptureError: not in reasonable time with these sizes symbolic.
     """
     _refuse_python_at_each_call(module)
     _refuse_tensor_classes(module)
@@ -304,6 +305,8 @@ def export_module(
         stack.enter_context(own_tables(module, threading.get_ident()))
         calls = stack.enter_context(patches.traced_module_calls(reads, branches))
         stack.enter_context(recorded_settings(asked, threading.get_ident()))
+        if dynamic:
+            stack.enter_context(tracing_time.bounded_tracing())
         if from_one:
             stack.enter_context(sizes_of_one.free_sizes())
         try:

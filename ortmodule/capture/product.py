@@ -158,6 +158,7 @@ def capture(
 
     Raises:
         CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
+        SlowCaptureError: not in reasonable time with these sizes symbolic.
     """
     kwargs, dynamic = kwargs or {}, set(dynamic_dims or ())
     optional = set(optional_dims) - dynamic

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 import warnings
 
 import pytest
 import torch
 import torch.nn as nn
 
-from ortmodule import Options, ORTModule
+from ortmodule import CaptureError, Options, ORTModule
+from ortmodule.capture import tracing_time
 from tests.support import Lambda, assert_same_gradients, exports, mlp, pair
 
 
@@ -304,3 +306,37 @@ def test_a_forward_that_fixes_its_sizes_by_data_has_a_graph_for_each_of_a_few() 
         with pytest.warns(UserWarning, match="varying sizes"):
             x = torch.randn(3, 10, 4)
             torch.testing.assert_close(model(x), eager(x), rtol=2e-2, atol=1e-5)
+
+
+class HardSizes(nn.Module):
+    """Takes its time wherever a width is symbolic, as torch does where the expressions for sizes have grown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        end = time.thread_time() + 1.5
+        while isinstance(x.shape[2], torch.SymInt) and time.thread_time() < end:
+            pass
+        return self.layer(x.transpose(1, 2)).mean(1)
+
+
+def test_sizes_that_are_too_hard_to_trace_are_fixed_and_the_batch_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing_time, "SECONDS", 1.0)
+    model, eager = pair(HardSizes())
+    for batch, width in ((2, 5), (3, 6), (4, 6), (3, 7), (5, 7), (6, 6)):
+        check(model, eager, torch.randn(batch, 4, width))
+    assert [e.dynamic for e in model.report().exports] == [(), ("x[0]",), ("x[0]",)]
+    assert "take a graph each" in model.report().exports[1].specialized[0]
+    check(model, eager, torch.randn(2, 4, 8))
+    with pytest.raises(CaptureError, match="it has 4 graphs already"):
+        model(torch.randn(2, 4, 9))
+
+
+def test_sizes_none_of_which_can_be_traced_in_time_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing_time, "SECONDS", 0.0)
+    model, eager = pair(mlp())
+    for batch in (2, 3, 2, 4):
+        check(model, eager, torch.randn(batch, 4))
+    assert [e.dynamic for e in model.report().exports] == [(), (), ()]
