@@ -455,17 +455,19 @@ def _note_hidden_names(module: nn.Module) -> None:
         )
 
 
-# The steady call, without nn.Module's two steps in Python and our own.
-ORTModule.__call__ = _C.native_call(  # type: ignore[method-assign]
-    ORTModule,
-    ["forward"],
-    nn.Module,
-    ["__call__", "_wrapped_call_impl", "_call_impl"],
-    [
-        nn.modules.module._global_backward_pre_hooks,
-        nn.modules.module._global_backward_hooks,
-        nn.modules.module._global_forward_pre_hooks,
-        nn.modules.module._global_forward_hooks,
-    ],
-    _after_error,
-)
+_STEPS = ("__call__", "_wrapped_call_impl", "_call_impl")
+# The steady call, without nn.Module's steps in Python and our own; not where somebody had replaced those before.
+if all(getattr(nn.Module.__dict__[name], "__globals__", None) is vars(nn.modules.module) for name in _STEPS):
+    ORTModule.__call__ = _C.native_call(  # type: ignore[method-assign]
+        ORTModule,
+        ["forward"],
+        nn.Module,
+        list(_STEPS),
+        [
+            nn.modules.module._global_backward_pre_hooks,
+            nn.modules.module._global_backward_hooks,
+            nn.modules.module._global_forward_pre_hooks,
+            nn.modules.module._global_forward_hooks,
+        ],
+        _after_error,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 from unittest import mock
 
@@ -100,6 +102,25 @@ def test_a_patched_nn_module_sees_the_call(name: str) -> None:
     with mock.patch.object(nn.Module, name, patched):
         model(x)
     assert any(module is model for module in seen)
+
+
+def test_an_nn_module_that_was_patched_before_the_import_sees_the_call() -> None:
+    code = """
+import torch
+from torch import nn
+original, seen = nn.Module.__call__, []
+def patched(self, *args, **kwargs):
+    seen.append(type(self).__name__)
+    return original(self, *args, **kwargs)
+nn.Module.__call__ = patched
+from ortmodule import ORTModule
+model = ORTModule(nn.Linear(3, 2))
+for _ in range(3):
+    model(torch.randn(4, 3))
+assert seen.count("ORTModule") == 3, seen
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_compiled_call_is_taken() -> None:
