@@ -82,3 +82,31 @@ def test_gradients(name: str, batch: int, dy_format: torch.memory_format, dtype:
         assert (p.grad is None) == (q.grad is None), key
         if p.grad is not None:
             torch.testing.assert_close(p.grad, q.grad, **tolerance)
+
+
+class EverySecond(nn.Module):
+    """Batch normalisation of rows whose numbers per channel lie apart in memory."""
+
+    def __init__(self, training: bool, plain: bool) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.rand(CHANNELS, 2) + 0.5)
+        self.register_buffer("statistics", torch.rand(CHANNELS, 2) + 0.5)
+        self.batch, self.plain = training, plain
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, mean = self.numbers[:, 0], self.statistics[:, 0]
+        if self.plain:
+            scale, mean = scale.contiguous(), mean.contiguous()
+        return F.batch_norm(x, None if self.batch else mean, None if self.batch else mean, scale, scale, self.batch)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_numbers_per_channel_that_lie_apart(training: bool) -> None:
+    ours, eager = (EverySecond(training, plain).double() for plain in (False, True))
+    eager.load_state_dict(ours.state_dict())
+    x, dy = torch.randn(5, CHANNELS, dtype=torch.double), torch.randn(5, CHANNELS, dtype=torch.double)
+    mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    ORTModule(ours)(mine).backward(dy)
+    eager(theirs).backward(dy)
+    torch.testing.assert_close(mine.grad, theirs.grad)
+    torch.testing.assert_close(ours.numbers.grad, eager.numbers.grad)

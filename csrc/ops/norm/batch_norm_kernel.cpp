@@ -66,12 +66,17 @@ bool gradient_without_elements(KernelContext& c) {
   return true;
 }
 
-// X and its gradient in the one layout that X's strides mean. ATen's gradients read the one as the other lies where X
-// is one picture with the strides of a transposed view, in eager too.
-struct SameLayout {
-  SameLayout(const at::Tensor& of_dy, const at::Tensor& of_x)
-      : x(of_x.contiguous(of_x.suggest_memory_format())), dy(of_dy.contiguous(of_x.suggest_memory_format())) {}
-  at::Tensor x, dy;
+// What a gradient kernel reads, X and its gradient in the one layout that X's strides mean, the numbers per channel one
+// after another. ATen's kernels read X's gradient as X lies where one of them is one picture with the strides of a
+// transposed view, and the numbers as if none lay between them; eager's gradients are wrong there.
+struct GradientInputs {
+  explicit GradientInputs(KernelContext& c)
+      : dy(c.in(0).contiguous(c.in(1).suggest_memory_format())),
+        x(c.in(1).contiguous(c.in(1).suggest_memory_format())),
+        scale(c.in(2).contiguous()),
+        mean(c.in(3).contiguous()),
+        spread(c.in(4).contiguous()) {}
+  at::Tensor dy, x, scale, mean, spread;  // spread: the variance, or one over its root
 };
 
 // Whether X, which is input `x`, and the numbers per channel, inputs up to 4, are what our own kernels take.
@@ -118,8 +123,8 @@ Kernel make_batch_norm_grad(const Node& node) {
   const double epsilon = node.get_float("epsilon", 1e-5);
   return [epsilon](KernelContext& c) {
     if (gradient_without_elements(c)) return;
-    const SameLayout in(c.in(0), c.in(1));
-    auto [dx, dscale, dbias] = at::native_batch_norm_backward(in.dy, in.x, c.in(2), c.in(3), c.in(4), {}, {}, false,
+    const GradientInputs in(c);
+    auto [dx, dscale, dbias] = at::native_batch_norm_backward(in.dy, in.x, in.scale, in.mean, in.spread, {}, {}, false,
                                                               epsilon, {c.wants(0), c.wants(1), c.wants(2)});
     c.out(0, std::move(dx));
     c.out(1, std::move(dscale));
@@ -184,10 +189,10 @@ Kernel make_training_grad(const Node& node) {
     }
     const at::Tensor reserve = c.has(5) ? c.in(5) : at::empty({0}, x.options().dtype(at::kByte));
     const auto type = c.in(2).scalar_type();
-    const SameLayout in(c.in(0), x);
-    auto [dx, dscale, dbias] =
-        at::batch_norm_backward(in.dy, in.x, c.in(2).to(c.in(3).scalar_type()), {}, {}, c.in(3), c.in(4), true, epsilon,
-                                {c.wants(0), c.wants(1), c.wants(2)}, reserve);  // one type for all numbers per channel
+    const GradientInputs in(c);
+    auto [dx, dscale, dbias] = at::batch_norm_backward(in.dy, in.x, in.scale.to(in.mean.scalar_type()), {}, {}, in.mean,
+                                                       in.spread, true, epsilon, {c.wants(0), c.wants(1), c.wants(2)},
+                                                       reserve);  // one type for all numbers per channel
     c.out(0, std::move(dx));
     if (c.wants(1)) c.out(1, dscale.to(type));
     if (c.wants(2)) c.out(2, dbias.to(type));
