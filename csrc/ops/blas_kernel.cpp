@@ -9,6 +9,7 @@
 
 #include "ops/conversion.h"
 #include "ops/packed_product.h"
+#include "ops/pair_rate.h"
 #include "ops/small_tensor.h"
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -86,7 +87,7 @@ Sgemm* sgemm() {
 const uint16_t* bits(const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); }
 
 // The product of bfloat16 matrices, with the sizes of the result.
-at::Tensor pair_product(const at::Tensor& a, int64_t m, int64_t a_row, int64_t a_column, const at::Tensor& b, int64_t n,
+at::Tensor bfloat16_product(const at::Tensor& a, int64_t m, int64_t a_row, int64_t a_column, const at::Tensor& b, int64_t n,
                         int64_t b_row, int64_t b_column, int64_t k, const at::Tensor& bias, at::IntArrayRef sizes) {
   MatrixOf<uint16_t> left, right;
   if (!fits(m) || !fits(n) || !fits(k) || !read(bits(a), m, k, a_row, a_column, left) ||
@@ -96,7 +97,7 @@ at::Tensor pair_product(const at::Tensor& a, int64_t m, int64_t a_row, int64_t a
   if (bias.defined()) load_elements(at::kBFloat16, bias.const_data_ptr(), 1, start.data(), n);
   at::Tensor c = at::empty(sizes, at::TensorOptions(at::kBFloat16));
   packed_product(m, n, k, left.matrix(), right.matrix(), bias.defined() ? start.data() : nullptr,
-                 static_cast<uint16_t*>(c.mutable_data_ptr()), n);
+                 static_cast<uint16_t*>(c.mutable_data_ptr()), n, pairs_pay());
   return c;
 }
 
@@ -105,7 +106,7 @@ at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b, bool pack
   if ((!packed && !sgemm()) || a.dim() != 2 || b.dim() != 2 || a.size(1 - rows) != b.size(0)) return {};
   const int64_t m = a.size(rows), k = b.size(0), n = b.size(1);
   if (packed && plain(a, at::kBFloat16) && plain(b, at::kBFloat16))
-    return pair_product(a, m, a.stride(rows), a.stride(1 - rows), b, n, b.stride(0), b.stride(1), k, {}, {m, n});
+    return bfloat16_product(a, m, a.stride(rows), a.stride(1 - rows), b, n, b.stride(0), b.stride(1), k, {}, {m, n});
   if (!plain(a) || !plain(b)) return {};
   Operand left, right;
   if (!fits(m) || !fits(n) || !fits(k) ||
@@ -142,7 +143,7 @@ at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tenso
   c10::DimVector sizes(a.sizes());
   sizes.back() = n;
   if (type == at::kBFloat16)
-    return pair_product(a, m, a_row, a.stride(-1), w, n, w.stride(1), w.stride(0), k, bias, sizes);
+    return bfloat16_product(a, m, a_row, a.stride(-1), w, n, w.stride(1), w.stride(0), k, bias, sizes);
   Operand left, right;
   if (!fits(m) || !fits(n) || !fits(k) || !read(a.const_data_ptr<float>(), m, k, a_row, a.stride(-1), left) ||
       !read(w.const_data_ptr<float>(), k, n, w.stride(1), w.stride(0), right))

@@ -20,7 +20,7 @@
 #include "base/thread_clock.h"
 #include "ops/blas.h"
 #include "ops/packed_product.h"
-#include "ops/tile_product.h"
+#include "ops/pair_rate.h"
 
 namespace ortmodule {
 namespace {
@@ -140,7 +140,7 @@ enum class Direct { kNo, kBlas, kPacked };
 
 Direct direct_way(int64_t m, int64_t n, int64_t k, at::ScalarType type) {
   if (current == MatmulProvider::kOneDnn) return Direct::kNo;
-  const auto is_best = type == at::kBFloat16 ? packed_pairs_are_best : packed_product_is_best;
+  const auto is_best = type == at::kBFloat16 ? packed_bfloat16_is_best : packed_product_is_best;
   if (current == MatmulProvider::kAuto && is_best(m, n, k, at::get_num_threads()) &&
       !at::globalContext().deterministicAlgorithms())
     return Direct::kPacked;
@@ -162,7 +162,7 @@ bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tenso
 bool adds_bias_in_onednn(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
   return bias.defined() && current != MatmulProvider::kAten && a.scalar_type() == at::kBFloat16 && a.is_cpu() &&
          w.dim() == 2 && w.scalar_type() == at::kBFloat16 && bias.dim() == 1 && bias.scalar_type() == at::kBFloat16 &&
-         bias.is_contiguous() && a.numel() * w.size(0) >= kSmallProduct && has_pair_product() && onednn() &&
+         bias.is_contiguous() && a.numel() * w.size(0) >= kSmallProduct && has_pairs() && onednn() &&
          !at::globalContext().deterministicAlgorithms();
 }
 

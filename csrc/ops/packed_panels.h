@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -21,9 +22,31 @@ namespace ortmodule {
 #define AVX512 __attribute__((target("avx512bf16,avx512f,avx512vl,avx512bw,avx2,fma")))
 #define AVX512_INLINE inline __attribute__((always_inline, target("avx512bf16,avx512f,avx512vl,avx512bw,avx2,fma")))
 
+// What a factor holds. bfloat16 is the upper half of a float: panels take it in pairs, where the processor has
+// instructions for them, or as floats.
+enum class Paired : uint16_t {};
+enum class Widened : uint16_t {};
+
+// Elements to a word of 32 bits in a panel.
+template <class T>
+constexpr int64_t kPerWord = std::is_same_v<T, Paired> ? 2 : 1;
+
+inline float word(float x) { return x; }
+inline float word(Widened x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+inline __attribute__((always_inline, target("avx2"))) __m256 load_eight(const Widened* from) {
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+inline __attribute__((always_inline, target("avx2"))) __m128 load_four(const float* from) { return _mm_loadu_ps(from); }
+inline __attribute__((always_inline, target("avx2"))) __m128 load_four(const Widened* from) {
+  const __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(halves), 16));
+}
+
 // Each level has its tile, c[rows, kColumns] = a b + start from a panel of each (the product alone where `start` is
-// null), and blocks whose sizes and order were measured. Panels hold words of 32 bits: a float, or a pair of bfloat16
-// that are neighbors in what is summed over. `k` and kDepth count words.
+// null), and blocks whose sizes and order were measured. Panels hold words: a float, or a pair of bfloat16 that are
+// neighbors in what is summed over. `k` and kDepth count words. Out is float, or bfloat16 as its bits.
 
 // Of a: a panel, or rows where they lie in memory, `row` words apart.
 struct Left {
@@ -32,11 +55,24 @@ struct Left {
 };
 
 // With 32 KiB, 512 KiB and a shared cache. One panel of b stays in the first, a block of a in the second.
+template <class T>
 struct Avx2 {
-  using Element = float;
+  using Element = T;
   static constexpr int kRows = 6, kLanes = 8, kColumns = 2 * kLanes;
   static constexpr int64_t kDepth = 384, kBlockRows = 48 * kRows, kBlockColumns = 48 * kColumns;
   static constexpr bool kAlongRows = false, kInPlace = false;
+
+  AVX2_INLINE static void store(__m256 sums, float* to) { _mm256_storeu_ps(to, sums); }
+  // Rounded to the nearest, ties to even; NaN stays NaN.
+  AVX2_INLINE static void store(__m256 sums, uint16_t* to) {
+    const __m256i bits = _mm256_castps_si256(sums), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16),
+                                                                           _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(sums, sums, _CMP_UNORD_Q));
+    const __m256i rounded = _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), _mm256_set1_epi32(0x7FC0), nan);
+    const __m256i halves = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(halves));
+  }
 
   template <int rows, int vectors, class Out>
   AVX2 static void tile(int64_t k, const Left& left, const float* b, const float* start, int64_t start_row, Out* c,
@@ -63,24 +99,23 @@ struct Avx2 {
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) {
         if (start) sums[i][j] = _mm256_add_ps(sums[i][j], _mm256_loadu_ps(start + i * start_row + j * kLanes));
-        _mm256_storeu_ps(c + i * ld + j * kLanes, sums[i][j]);
+        store(sums[i][j], c + i * ld + j * kLanes);
       }
     }
   }
 };
 
-// With 32 KiB, 1 MiB and a shared cache. One panel of a stays in the first, a block of b in the second. `pairs`: of
-// bfloat16, whose sums are fp32 all the same.
-template <bool pairs>
+// With 32 KiB, 1 MiB and a shared cache. One panel of a stays in the first, a block of b in the second.
+template <class T>
 struct Avx512 {
-  using Element = std::conditional_t<pairs, uint16_t, float>;
+  using Element = T;
   static constexpr int kRows = 12, kLanes = 16, kColumns = 2 * kLanes;
   static constexpr int64_t kDepth = 384, kBlockRows = kRows, kBlockColumns = 12 * kColumns;
   static constexpr int64_t kAhead = 4 * kColumns;  // floats of b's panel that are asked for ahead of their use
-  static constexpr bool kAlongRows = true, kInPlace = true;
+  static constexpr bool kAlongRows = true, kInPlace = !std::is_same_v<T, Widened>;
 
   AVX512_INLINE static __m512 multiply_add(const float* x, __m512 right, __m512 sum) {
-    if constexpr (pairs) {
+    if constexpr (std::is_same_v<T, Paired>) {
       int32_t pair;
       std::memcpy(&pair, x, sizeof pair);
       return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair)),
@@ -90,8 +125,18 @@ struct Avx512 {
     }
   }
   AVX512_INLINE static void store(__m512 sums, float* to) { _mm512_storeu_ps(to, sums); }
+  // Without instructions for bfloat16 the rounding is that of Avx2.
   AVX512_INLINE static void store(__m512 sums, uint16_t* to) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums)));
+    __m256i halves;
+    if constexpr (std::is_same_v<T, Paired>) {
+      halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums));
+    } else {
+      typedef uint32_t Words __attribute__((vector_size(64)));
+      typedef uint16_t Halves __attribute__((vector_size(32)));
+      const Words bits = (Words)sums, rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+      halves = (__m256i)__builtin_convertvector(sums == sums ? rounded : 0x7FC0 + Words{}, Halves);
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
   }
 
   // One place of what is summed over: a row of the panel of b by an element of each row of a, three of which lie `step`
@@ -168,19 +213,20 @@ void tile(int64_t rows, int64_t columns, int64_t k, const Left& a, const float* 
 }
 
 // to[p * width + i] = from(i, p), i < count, p < depth; zeros for the i up to `width`.
-inline void pack_any(const StridedMatrix& from, int64_t count, int64_t depth, int64_t width, float* to) {
+template <class T>
+void pack_any(const Strided<T>& from, int64_t count, int64_t depth, int64_t width, float* to) {
   for (int64_t p = 0; p < depth; ++p, to += width) {
-    for (int64_t i = 0; i < count; ++i) to[i] = from.data[i * from.row + p * from.column];
+    for (int64_t i = 0; i < count; ++i) to[i] = word(from.data[i * from.row + p * from.column]);
     std::fill(to + count, to + width, 0.0f);
   }
 }
 
 // The same in pairs; an odd last element is paired with zero.
-inline void pack_any(const StridedPairs& from, int64_t count, int64_t depth, int64_t width, float* to) {
+inline void pack_any(const Strided<Paired>& from, int64_t count, int64_t depth, int64_t width, float* to) {
   for (int64_t p = 0; p < depth; p += 2, to += width) {
     for (int64_t i = 0; i < count; ++i) {
-      const uint16_t* x = from.data + i * from.row + p * from.column;
-      const uint16_t pair[2] = {x[0], p + 1 < depth ? x[from.column] : uint16_t{0}};
+      const Paired* x = from.data + i * from.row + p * from.column;
+      const Paired pair[2] = {x[0], p + 1 < depth ? x[from.column] : Paired{0}};
       std::memcpy(to + i, pair, sizeof pair);
     }
     std::fill(to + count, to + width, 0.0f);
@@ -188,11 +234,11 @@ inline void pack_any(const StridedPairs& from, int64_t count, int64_t depth, int
 }
 
 // to[p * width + i] = from[i * step + p] for p < 4, i < count: 4, or 2.
-template <int count>
-AVX2_INLINE void transpose_few(const float* from, int64_t step, float* to, int64_t width) {
-  __m128 x0 = _mm_loadu_ps(from), x1 = _mm_loadu_ps(from + step);
+template <int count, class T>
+AVX2_INLINE void transpose_few(const T* from, int64_t step, float* to, int64_t width) {
+  __m128 x0 = load_four(from), x1 = load_four(from + step);
   if constexpr (count == 4) {
-    __m128 x2 = _mm_loadu_ps(from + 2 * step), x3 = _mm_loadu_ps(from + 3 * step);
+    __m128 x2 = load_four(from + 2 * step), x3 = load_four(from + 3 * step);
     _MM_TRANSPOSE4_PS(x0, x1, x2, x3);
     _mm_storeu_ps(to, x0);
     _mm_storeu_ps(to + width, x1);
@@ -208,12 +254,12 @@ AVX2_INLINE void transpose_few(const float* from, int64_t step, float* to, int64
 }
 
 // to[p * width + i] = from[i * step + p] for i < width; returns how many p < depth it did, the first ones.
-template <int width>
-AVX2 int64_t transpose(const float* from, int64_t step, int64_t depth, float* to) {
+template <int width, class T>
+AVX2 int64_t transpose(const T* from, int64_t step, int64_t depth, float* to) {
   constexpr int eights = width / 8 * 8, fours = width / 4 * 4;
   int64_t p = 0;
   for (; p + 8 <= depth; p += 8) {
-    const float* x = from + p;
+    const T* x = from + p;
     float* out = to + p * width;
     for (int i = 0; i < eights; i += 8) transpose_eight(x + i * step, step, out + i, width);
     for (int q = 0; q < 8 && eights < width; q += 4) {
@@ -225,12 +271,12 @@ AVX2 int64_t transpose(const float* from, int64_t step, int64_t depth, float* to
 }
 
 // One panel of whole width from rows side by side in memory; what it returns counts elements.
-template <int width>
-int64_t pack_rows(const StridedMatrix& from, int64_t depth, float* to) {
+template <int width, class T>
+int64_t pack_rows(const Strided<T>& from, int64_t depth, float* to) {
   return from.column == 1 ? transpose<width>(from.data, from.row, depth, to) : 0;
 }
 template <int width>
-int64_t pack_rows(const StridedPairs& from, int64_t depth, float* to) {
+int64_t pack_rows(const Strided<Paired>& from, int64_t depth, float* to) {
   if (from.column != 1 || from.row % 2 != 0) return 0;  // words as they are
   return 2 * transpose<width>(reinterpret_cast<const float*>(from.data), from.row / 2, depth / 2, to);
 }
@@ -241,8 +287,15 @@ AVX2_INLINE void pack_across(const float* from, int64_t, float* to) {
   std::memcpy(to, from, width * sizeof(float));
 }
 template <int width>
-AVX2_INLINE void pack_across(const uint16_t* even, int64_t step, float* to) {
-  const uint16_t* odd = even + step;
+AVX2_INLINE void pack_across(const Widened* from, int64_t, float* to) {
+#pragma GCC unroll 4
+  for (int i = 0; i + 8 <= width; i += 8) _mm256_storeu_ps(to + i, load_eight(from + i));
+  if constexpr (width % 8 >= 4) _mm_storeu_ps(to + width / 8 * 8, load_four(from + width / 8 * 8));
+  for (int i = width / 4 * 4; i < width; ++i) to[i] = word(from[i]);
+}
+template <int width>
+AVX2_INLINE void pack_across(const Paired* even, int64_t step, float* to) {
+  const Paired* odd = even + step;
 #pragma GCC unroll 4
   for (int i = 0; i + 8 <= width; i += 8) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(even + i));
@@ -261,7 +314,7 @@ AVX2_INLINE void pack_across(const uint16_t* even, int64_t step, float* to) {
 // ahead.
 template <int width, class T>
 AVX2 int64_t pack_columns(const Strided<T>& from, int64_t depth, float* to) {
-  constexpr int64_t per_word = sizeof(float) / sizeof(T), kAhead = 64, kLine = 64 / sizeof(T);
+  constexpr int64_t per_word = kPerWord<T>, kAhead = 64, kLine = 64 / sizeof(T);
   int64_t p = 0;
   for (; p + per_word <= depth; p += per_word, to += width) {
     for (int64_t q = 0; q < per_word; ++q)
@@ -275,7 +328,7 @@ AVX2 int64_t pack_columns(const Strided<T>& from, int64_t depth, float* to) {
 // `lines` of `from`, `width` side by side in a panel; depth counts elements.
 template <int width, class T>
 void pack(const Strided<T>& from, int64_t lines, int64_t depth, float* to) {
-  constexpr int64_t per_word = sizeof(float) / sizeof(T);
+  constexpr int64_t per_word = kPerWord<T>;
   for (int64_t i = 0; i < lines; i += width, to += (depth + per_word - 1) / per_word * width) {
     const Strided<T> panel = from.from(i, 0);
     const int64_t p = lines - i < width ? 0

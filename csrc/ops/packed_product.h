@@ -5,7 +5,8 @@
 // what can be measured. On AMD's Zen 4 tiles of AVX-512 are a tenth faster for all but tiny products, and up to twice
 // over a vocabulary, although the processor splits such vectors in two.
 //
-// oneDNN's products of bfloat16, which ATen takes, copy and reorder more than these do on the same processor.
+// oneDNN's products of bfloat16, which ATen takes, copy and reorder more than these do on Zen 4; and they take its
+// instructions for pairs where those are slow (pair_rate.h): there, and where there are none, panels hold floats.
 //
 // Each thread copies its part of both operands into panels and meets the others once, at the end. What an element of
 // the result is summed up from, and in which order, depends on the inner size alone: neither on the threads nor on the
@@ -31,18 +32,17 @@ struct Strided {
   Strided from(int64_t i, int64_t j) const { return {data + i * row + j * column, row, column}; }
 };
 using StridedMatrix = Strided<float>;
-using StridedPairs = Strided<uint16_t>;  // bfloat16 as its bits
+using StridedBfloat16 = Strided<uint16_t>;  // as its bits
 
 // c = a b + start, a [m, k], b [k, n], on ATen's threads. c's rows are `ld` floats apart. `start` has the columns of c;
 // its rows are `start_row` apart, 0 for a bias; it may be c itself, and null for none. NaN and infinities propagate.
 void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, const StridedMatrix& b, const float* start,
                     int64_t start_row, float* c, int64_t ld);
 
-// The same of bfloat16, two neighbors in what is summed over to an instruction: AVX-512 BF16. Sums are fp32 and are
-// rounded once, when all is summed up; k > 0, and `start` is a bias of floats or null.
-bool has_packed_pairs();
-bool packed_pairs_are_best(int64_t m, int64_t n, int64_t k, int threads);
-void packed_product(int64_t m, int64_t n, int64_t k, const StridedPairs& a, const StridedPairs& b, const float* start,
-                    uint16_t* c, int64_t ld);
+// The same of bfloat16. Sums are fp32 and are rounded once, when all is summed up; k > 0, and `start` is a bias of
+// floats or null. `pairs`: two neighbors in what is summed over to an instruction, which the processor must have.
+bool packed_bfloat16_is_best(int64_t m, int64_t n, int64_t k, int threads);
+void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, const StridedBfloat16& b,
+                    const float* start, uint16_t* c, int64_t ld, bool pairs);
 
 }  // namespace ortmodule

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "base/status.h"
+#include "ops/pair_rate.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define ORTMODULE_PACKED
@@ -73,7 +74,7 @@ struct Part {
 // first cache.
 template <class Level>
 bool reads_in_place(const Strided<typename Level::Element>& a, int64_t k) {
-  constexpr int64_t per_word = sizeof(float) / sizeof(typename Level::Element), kOneSet = 4096 / sizeof(float);
+  constexpr int64_t per_word = kPerWord<typename Level::Element>, kOneSet = 4096 / sizeof(float);
   if (!Level::kInPlace || a.column != 1 || a.row % per_word != 0 || k % per_word != 0) return false;
   const int64_t row = a.row / per_word;
   return row > 0 && row % (kOneSet / 2) != 0;
@@ -96,8 +97,7 @@ void multiply_blocks(int64_t rows, int64_t columns, int64_t words, const Left& l
 
 template <class Level, class Out>
 void on_one_thread(const Part<Level, Out>& part) {
-  using Element = typename Level::Element;
-  constexpr int64_t per_word = sizeof(float) / sizeof(Element);
+  constexpr int64_t per_word = kPerWord<typename Level::Element>;
   // Blocks of about one size.
   const int64_t step = rounded_up(parts_of(part.k, parts_of(part.k, Level::kDepth * per_word)), 8 * per_word);
   const int64_t right_size = std::min(Level::kBlockColumns, rounded_up(part.n, Level::kColumns)) * step / per_word;
@@ -219,24 +219,38 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, con
     }
     return;
   }
-  if (has_avx512()) return multiply<Avx512<false>, float>({m, n, k, a, b, start, start_row, c, ld});
-  multiply<Avx2, float>({m, n, k, a, b, start, start_row, c, ld});
+  if (has_avx512()) return multiply<Avx512<float>, float>({m, n, k, a, b, start, start_row, c, ld});
+  multiply<Avx2<float>, float>({m, n, k, a, b, start, start_row, c, ld});
 }
 
-bool has_packed_pairs() {
-  static const bool found = has_avx512() && __builtin_cpu_supports("avx512bf16");
-  return found;
-}
-
-bool packed_pairs_are_best(int64_t m, int64_t n, int64_t k, int threads) {
-  static const bool here = has_packed_pairs() && has_split_avx512();
+bool packed_bfloat16_is_best(int64_t m, int64_t n, int64_t k, int threads) {
+  // Where pairs are fast oneDNN's are, but for Zen 4; and tiles of the processor are its alone.
+  static const bool here = has_packed_product() && !has_bfloat16_tiles() && (!pairs_pay() || has_split_avx512());
   return here && threads <= kMostThreads && m >= 24 && n >= 16 && k >= 32 && m * n * k >= int64_t{1} << 18;
 }
 
-void packed_product(int64_t m, int64_t n, int64_t k, const StridedPairs& a, const StridedPairs& b, const float* start,
-                    uint16_t* c, int64_t ld) {
+namespace {
+
+template <class T>
+Strided<T> as(const StridedBfloat16& matrix) {
+  return {reinterpret_cast<const T*>(matrix.data), matrix.row, matrix.column};
+}
+
+template <class Level>
+void multiply_bfloat16(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, const StridedBfloat16& b,
+                       const float* start, uint16_t* c, int64_t ld) {
+  using T = typename Level::Element;
+  multiply<Level, uint16_t>({m, n, k, as<T>(a), as<T>(b), start, 0, c, ld});
+}
+
+}  // namespace
+
+void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, const StridedBfloat16& b,
+                    const float* start, uint16_t* c, int64_t ld, bool pairs) {
   if (m <= 0 || n <= 0) return;
-  multiply<Avx512<true>, uint16_t>({m, n, k, a, b, start, 0, c, ld});
+  (pairs           ? multiply_bfloat16<Avx512<Paired>>
+   : has_avx512() ? multiply_bfloat16<Avx512<Widened>>
+                  : multiply_bfloat16<Avx2<Widened>>)(m, n, k, a, b, start, c, ld);
 }
 
 #else
@@ -248,11 +262,10 @@ void packed_product(int64_t, int64_t, int64_t, const StridedMatrix&, const Strid
   ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");
 }
 
-bool has_packed_pairs() { return false; }
-bool packed_pairs_are_best(int64_t, int64_t, int64_t, int) { return false; }
-void packed_product(int64_t, int64_t, int64_t, const StridedPairs&, const StridedPairs&, const float*, uint16_t*,
-                    int64_t) {
-  ORTMODULE_CHECK(false, kInternal, "packed_product of bfloat16 needs AVX-512 BF16");
+bool packed_bfloat16_is_best(int64_t, int64_t, int64_t, int) { return false; }
+void packed_product(int64_t, int64_t, int64_t, const StridedBfloat16&, const StridedBfloat16&, const float*, uint16_t*,
+                    int64_t, bool) {
+  ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");
 }
 
 #endif

@@ -113,15 +113,6 @@ void pack_columns(float* panels, int64_t first, const float* rows, int64_t step,
   }
 }
 
-bool has_pair_product() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  static const bool found = level().width == v4_pairs::kWidth && __builtin_cpu_supports("avx512bf16");
-  return found;
-#else
-  return false;
-#endif
-}
-
 #if defined(__x86_64__) && defined(__GNUC__)
 void pair_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
                   bool add, const Triangle& triangle) {

@@ -8,12 +8,18 @@
 
 namespace ortmodule {
 
+// Another type than float needs a function of this name, which says what floats eight of it are.
+inline __attribute__((always_inline, target("avx2"))) __m256 load_eight(const float* from) {
+  return _mm256_loadu_ps(from);
+}
+
 // to[p * width + i] = from[i * step + p] for i, p < 8: pairs, then quadruples, then halves change places.
-inline __attribute__((always_inline, target("avx2"))) void transpose_eight(const float* from, int64_t step, float* to,
+template <class T>
+inline __attribute__((always_inline, target("avx2"))) void transpose_eight(const T* from, int64_t step, float* to,
                                                                            int64_t width) {
   __m256 rows[8], pairs[8];
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) rows[i] = _mm256_loadu_ps(from + i * step);
+  for (int i = 0; i < 8; ++i) rows[i] = load_eight(from + i * step);
 #pragma GCC unroll 4
   for (int i = 0; i < 8; i += 2) {
     pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "ops/pair_rate.h"
 #include "values.h"
 
 namespace ortmodule {
@@ -118,13 +119,13 @@ std::vector<uint16_t> halves(const std::vector<float>& of) {
 }
 float widened(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
 
-void check_pairs(int64_t m, int64_t n, int64_t k, int a_layout, int b_layout, bool with_bias) {
+void check_bfloat16(int64_t m, int64_t n, int64_t k, int a_layout, int b_layout, bool with_bias, bool pairs) {
   const auto a_values = halves(values(3 * m * k + 1, 0.7f)), b_values = halves(values(3 * k * n + 1, 1.3f));
   const auto bias = values(n, 0.3f);
-  const StridedPairs a = laid(a_values, m, k, a_layout), b = laid(b_values, k, n, b_layout);
+  const StridedBfloat16 a = laid(a_values, m, k, a_layout), b = laid(b_values, k, n, b_layout);
   const int64_t ld = n + 3;
   std::vector<uint16_t> c(m * ld, 7);
-  packed_product(m, n, k, a, b, with_bias ? bias.data() : nullptr, c.data(), ld);
+  packed_product(m, n, k, a, b, with_bias ? bias.data() : nullptr, c.data(), ld, pairs);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < ld; ++j) {
       if (j >= n) {
@@ -140,20 +141,51 @@ void check_pairs(int64_t m, int64_t n, int64_t k, int a_layout, int b_layout, bo
   }
 }
 
-TEST_F(PackedProduct, OfPairsMultipliesWhateverTheTailsAndTheStrides) {
-  if (!has_packed_pairs()) GTEST_SKIP() << "this processor does not multiply bfloat16";
+// Pairs where the processor has them, and widened.
+class PackedBfloat16 : public PackedProduct, public testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    PackedProduct::SetUp();
+    if (GetParam() && !has_pairs()) GTEST_SKIP() << "this processor does not multiply pairs of bfloat16";
+  }
+};
+
+TEST_P(PackedBfloat16, MultipliesWhateverTheTailsAndTheStrides) {
   for (int64_t m : {1, 5, 12, 13, 29})
     for (int64_t n : {1, 15, 16, 17, 32, 40, 75})
       for (int64_t k : {1, 2, 3, 8, 13, 32, 37})
         for (int a = 0; a < 3; ++a)
-          for (int b = 0; b < 3; ++b) check_pairs(m, n, k, a, b, (m + n + k) % 2 == 0);
+          for (int b = 0; b < 3; ++b) check_bfloat16(m, n, k, a, b, (m + n + k) % 2 == 0, GetParam());
 }
 
-TEST_F(PackedProduct, OfPairsRoundsOnceAfterAllBlocks) {
-  if (!has_packed_pairs()) GTEST_SKIP() << "this processor does not multiply bfloat16";
-  check_pairs(290, 33, 801, 0, 1, true);
-  check_pairs(19, 2 * 384 + 5, 1603, 1, 0, false);
-  check_pairs(2 * 2048 + 7, 20, 900, 0, 0, true);
+TEST_P(PackedBfloat16, RoundsOnceAfterAllBlocks) {
+  check_bfloat16(290, 33, 801, 0, 1, true, GetParam());
+  check_bfloat16(19, 2 * 384 + 5, 1603, 1, 0, false, GetParam());
+  check_bfloat16(2 * 2048 + 7, 20, 900, 0, 0, true, GetParam());
+}
+
+TEST_P(PackedBfloat16, RoundsToTheNearestAndKeepsWhatIsNoNumber) {
+  // 1 + 2^-8 lies between 1 and 1 + 2^-7 and goes to the even one; 1 + 3 * 2^-8 goes up.
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> starts{0x1p-8f, 0x3p-8f, -0x1p-8f - 2, nan, infinity, -infinity, 0x1p127f, 0x1.1p-8f};
+  const std::vector<float> expected{1, 1 + 0x1p-6f, -1, nan, infinity, -infinity, 0x1p127f, 1 + 0x1p-7f};
+  const std::vector<uint16_t> ones(starts.size(), 0x3F80);
+  std::vector<uint16_t> c(starts.size());
+  packed_product(1, c.size(), 1, {ones.data(), 1, 1}, {ones.data(), 8, 1}, starts.data(), c.data(), 8, GetParam());
+  for (size_t i = 0; i < c.size(); ++i) {
+    if (std::isnan(expected[i]))
+      EXPECT_TRUE(std::isnan(widened(c[i]))) << i;
+    else
+      EXPECT_EQ(widened(c[i]), expected[i]) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, PackedBfloat16, testing::Bool(),
+                         [](const auto& form) { return form.param ? "pairs" : "widened"; });
+
+TEST(PairRate, IsTheSameEachTimeAndNeedsTheInstructions) {
+  EXPECT_EQ(pairs_pay(), pairs_pay());
+  EXPECT_LE(pairs_pay(), has_pairs());
 }
 
 }  // namespace

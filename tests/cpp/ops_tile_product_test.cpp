@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "ops/pair_rate.h"
 #include "values.h"
 
 namespace ortmodule {
@@ -80,7 +81,7 @@ uint32_t to_bfloat16(float x) { return std::bit_cast<uint32_t>(x) >> 16; }
 float of_bfloat16(float x) { return std::bit_cast<float>(to_bfloat16(x) << 16); }
 
 TEST(PairProduct, SumsOverBothHalvesOfEveryPair) {
-  if (!has_pair_product()) GTEST_SKIP() << "this processor does not multiply pairs of bfloat16";
+  if (!has_pairs()) GTEST_SKIP() << "this processor does not multiply pairs of bfloat16";
   for (int64_t m : {1, 12, 13, 25}) {
     for (int64_t n : {1, 31, 32, 65}) {
       for (int64_t k : {1, 7, 33}) {  // pairs

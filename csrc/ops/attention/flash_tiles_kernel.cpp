@@ -10,6 +10,7 @@
 #include "ops/attention/flash_rows.h"
 #include "ops/conversion.h"
 #include "ops/cpu_simd.h"
+#include "ops/pair_rate.h"
 #include "ops/philox_state.h"
 
 namespace ortmodule {
@@ -120,7 +121,7 @@ FlashProblem::FlashProblem(const FlashInputs& in)
       group(heads / key_heads),
       size_room(round_up(size, panel_width())),
       value_room(round_up(value_size, panel_width())),
-      pairs(in.q.scalar_type() == at::kBFloat16 && has_pair_product()),
+      pairs(in.q.scalar_type() == at::kBFloat16 && pairs_pay()),
       key_room(round_up(keys, panel_width())),
       causal(in.causal),
       scale(in.scale),
