@@ -39,8 +39,9 @@ ORTMODULE_INLINE float simd_exp(float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & in_range);
 }
 
-// 2^x for x <= 127 with a relative error below 1e-7; 0 below -125. NaN stays NaN. Two thirds of simd_exp's work:
-// nothing is lost when the integer part comes off, and the polynomial is as shallow as it can be.
+// 2^x for x <= 127 with a relative error below 1e-7; 0 below -100. NaN stays NaN. Two thirds of simd_exp's work:
+// nothing is lost when the integer part comes off, and the polynomial is as shallow as it can be. Smaller numbers would
+// vanish in any sum with those they are for (probabilities), and their products are denormal, which is slow on Intel.
 ORTMODULE_INLINE float simd_exp2(float x) {
   const float shifted = x + 12582912.0f;
   const float r = x - (shifted - 12582912.0f);
@@ -51,7 +52,7 @@ ORTMODULE_INLINE float simd_exp2(float x) {
   const float p = (high * square + middle) * square + low;
   const uint32_t power = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;
   const float value = (p * r + 1.0f) * std::bit_cast<float>(power);
-  const uint32_t in_range = -static_cast<uint32_t>(!(x < -125.0f));
+  const uint32_t in_range = -static_cast<uint32_t>(!(x < -100.0f));
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & in_range);
 }
 
