@@ -203,6 +203,47 @@ def test_memory_does_not_grow() -> None:
     assert peaks[True] <= peaks[False]
 
 
+class ScaledBranch(nn.Module):
+    """What ends a block of a convolutional network: a number per channel, and a residual sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.randn(8, 1, 1))
+
+    def forward(self, x: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * self.gamma) * 0.5 + shortcut
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "plain": lambda t: t,
+    "channels last": lambda t: t.contiguous(memory_format=torch.channels_last),
+    "transposed": lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
+    "batch inside": lambda t: t.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
+    "with gaps": lambda t: torch.cat([t, t], 1)[:, :8],
+}
+
+
+@pytest.mark.parametrize("sizes", [(3, 8, 5, 20), (1, 8, 20, 5), (2, 8, 1, 1), (70, 8, 9, 4)], ids=str)
+@pytest.mark.parametrize("second", LAYOUTS)
+@pytest.mark.parametrize("first", LAYOUTS)
+def test_results_lie_as_the_inputs_do(first: str, second: str, sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    eager = ScaledBranch()
+    model = ORTModule(copy.deepcopy(eager))
+    results = []
+    for module in (eager, model):
+        torch.manual_seed(1)
+        x, shortcut = (LAYOUTS[n](torch.randn(sizes)).detach().requires_grad_() for n in (first, second))
+        y = module(x, shortcut)
+        y.backward(LAYOUTS[first](torch.randn(sizes)))
+        results.append((y, x.grad, shortcut.grad, module.gamma.grad))
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert sum(s.fused_kernels for s in model.report().sessions) > 0
+    if first == second != "with gaps":
+        assert results[1][0].stride() == results[0][0].stride()
+
+
 def test_empty_batches_and_single_rows() -> None:
     eager = Residual()
     model = ORTModule(copy.deepcopy(eager))

@@ -45,6 +45,8 @@ struct FusedPlan {
   bool whole_rows = false;  // an instruction needs all of a row: a tile holds whole ones
   bool rotates = false;     // has rows whose halves change over
   bool knows_rows = false;  // has row values: a tile holds whole rows where the sizes allow no other
+  bool row_results = false;  // makes row values, or sums over columns, or reads whole rows
+  bool any_order = false;   // an element's place decides nothing: no rows, no sums over columns, no random numbers
 
  private:
   void find_steps();
@@ -68,11 +70,16 @@ struct FusedBinding {
   // Inputs as they were: per input its type, its rank, its sizes and its strides.
   std::vector<int64_t> key;
   std::vector<int64_t> sizes;  // of the iteration space
+  // Its axes from the outermost in memory to the innermost, where elements may be computed in any order: as the inputs
+  // lie (channels last, say), so that they are read along memory and results lie as eager's do. Else empty.
+  std::vector<int64_t> order;
   int64_t count = 0, rows = 0, width = 0;
   int64_t tile = 0;  // elements; a multiple of width where rows are whole
   bool by_rows = false;
   std::vector<FusedOperand> operands;
 
+  // Of results that have the space's sizes.
+  std::vector<int64_t> strides() const;
   static bool matches(const std::vector<int64_t>& key, const at::Tensor* const* inputs, size_t count);
 };
 

@@ -1,6 +1,9 @@
 #include "ops/fused/binding.h"
 
 #include <algorithm>
+#include <numeric>
+#include <cstdio>
+#include <cstdlib>
 
 #include "base/status.h"
 
@@ -45,14 +48,36 @@ void collapse(FusedOperand& operand) {
   operand.strides = std::move(strides);
 }
 
-FusedOperand operand_of(const at::Tensor& t, const std::vector<int64_t>& space, bool row) {
+// The order of the first tensor that has all elements and lies without gaps, where it is not row by row.
+std::vector<int64_t> order_of(const std::vector<const at::Tensor*>& inputs, const FusedPlan& plan,
+                              const FusedBinding& space) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& t = *inputs[i];
+    if (plan.state[i] || t.sizes() != c10::IntArrayRef(space.sizes) || !t.is_non_overlapping_and_dense()) continue;
+    if (t.is_contiguous()) return {};
+    std::vector<int64_t> order(space.sizes.size());
+    std::iota(order.begin(), order.end(), int64_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return t.stride(a) > t.stride(b); });
+    return order;
+  }
+  return {};
+}
+
+FusedOperand operand_of(const at::Tensor& t, const FusedBinding& space, bool row) {
   FusedOperand out;
   out.type = t.scalar_type();
-  out.sizes = space;
-  out.strides.assign(space.size(), 0);
-  const size_t missing = space.size() - t.dim();
+  out.sizes = space.sizes;
+  out.strides.assign(space.sizes.size(), 0);
+  const size_t missing = space.sizes.size() - t.dim();
   for (int64_t i = 0; i < t.dim(); ++i)
     if (t.size(i) != 1) out.strides[missing + i] = t.stride(i);
+  if (!space.order.empty()) {
+    const std::vector<int64_t> strides = out.strides;
+    for (size_t i = 0; i < space.order.size(); ++i) {
+      out.sizes[i] = space.sizes[space.order[i]];
+      out.strides[i] = strides[space.order[i]];
+    }
+  }
   if (row) {
     out.sizes.pop_back();
     out.strides.pop_back();
@@ -79,8 +104,13 @@ FusedPlan::FusedPlan(FusedProgram p) : program(std::move(p)), row(program.row_va
   for (int i = 0; i < program.inputs; ++i) state.push_back(program.is_state(i));
   for (size_t k = 0; k < program.code.size(); ++k) number[program.inputs + k] = program.code[k].op == Opcode::kNumber;
   whole_rows = program.needs_whole_rows();
-  knows_rows = std::any_of(row.begin(), row.end(), [](char r) { return r != 0; });
+  const auto truth = [](char r) { return r != 0; };
+  knows_rows = std::any_of(row.begin(), row.end(), truth);
   find_steps();
+  const auto is_random = [](const Instruction& i) { return i.op == Opcode::kPhiloxDropout; };
+  row_results = whole_rows || !column_sums.empty() || std::any_of(row.begin() + program.inputs, row.end(), truth);
+  for (const FusedProgram::Output& out : program.outputs) row_results |= row[out.value] != 0;
+  any_order = !row_results && !rotates && std::none_of(program.code.begin(), program.code.end(), is_random);
 
   const int end = static_cast<int>(steps.size());
   for (int k = 0; k < end; ++k) {
@@ -204,6 +234,17 @@ void FusedPlan::find_column_sums(std::vector<int>& reads) {
   }
 }
 
+std::vector<int64_t> FusedBinding::strides() const {
+  std::vector<int64_t> out(sizes.size());
+  int64_t step = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    const size_t axis = order.empty() ? i : static_cast<size_t>(order[i]);
+    out[axis] = step;
+    step *= sizes[axis];
+  }
+  return out;
+}
+
 bool FusedBinding::matches(const std::vector<int64_t>& key, const at::Tensor* const* inputs, size_t count) {
   size_t at = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -244,16 +285,14 @@ std::shared_ptr<const FusedBinding> bind_fused(const FusedPlan& plan, const std:
   out->rows = out->width ? out->count / out->width : 0;
   ORTMODULE_CHECK(!plan.rotates || out->width % 2 == 0, kRuntime, "[FusedKernel] rows of ", out->width,
                   " elements have no halves (", node, ")");
+  if (plan.any_order) out->order = order_of(inputs, plan, *out);
   // Inputs of one element per row broadcast like any other where no result has that form.
-  bool row_results = plan.whole_rows || !plan.column_sums.empty();
-  for (int v = plan.program.inputs; v < plan.program.value_count(); ++v) row_results |= plan.row[v] != 0;
-  for (const FusedProgram::Output& o : plan.program.outputs) row_results |= plan.row[o.value] != 0;
-  out->by_rows = row_results || (plan.knows_rows && out->width >= kNarrow);
+  out->by_rows = plan.row_results || (plan.knows_rows && out->order.empty() && out->width >= kNarrow);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool row = out->by_rows && plan.row[i];
     ORTMODULE_CHECK(!row || inputs[i]->dim() == 0 || inputs[i]->size(-1) == 1, kRuntime, "[FusedKernel] input ", i,
                     " should have one element per row, got shape ", inputs[i]->sizes(), " (", node, ")");
-    out->operands.push_back(plan.state[i] ? FusedOperand{} : operand_of(*inputs[i], out->sizes, row));
+    out->operands.push_back(plan.state[i] ? FusedOperand{} : operand_of(*inputs[i], *out, row));
   }
   out->tile = std::clamp(kScratchFloats / std::max(plan.full_slots, 1) / 64 * 64, kSmallestTile, kLargestTile);
   if (out->by_rows) out->tile = std::max<int64_t>(out->tile / std::max<int64_t>(out->width, 1), 1) * out->width;

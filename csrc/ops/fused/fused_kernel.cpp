@@ -1,6 +1,6 @@
 // The CPU's kernel of FusedKernel: an interpreter that runs a program tile by tile.
 //
-// A tile is a run of elements in row-major order of the iteration space, small enough that what the program computes of
+// A tile is a run of elements in row-major order of the iteration space (or as the inputs lie), small enough that what the program computes of
 // it stays in the first-level cache; every instruction is one vector loop over it (tile_ops.h). Contiguous floats are
 // read where they are, and written where they belong by the instruction that makes them: scratch memory holds what lies
 // between, and what needs converting or gathering. A tile of a program with row values is a number of whole rows.
@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <memory>
@@ -340,7 +341,8 @@ int replaceable(const KernelContext& c, const FusedPlan& plan, const FusedBindin
     const bool in_place = binding.operands[i].mode == FusedOperand::Mode::kDirect && type == at::kFloat;
     if (in_place && plan.last_read[i] > made) continue;
     const at::Tensor& t = c.in(i);
-    if (t.scalar_type() == type && t.is_contiguous() && t.sizes() == c10::IntArrayRef(binding.sizes)) return i;
+    if (t.scalar_type() != type || t.sizes() != c10::IntArrayRef(binding.sizes)) continue;
+    if (binding.order.empty() ? t.is_contiguous() : t.strides() == c10::IntArrayRef(binding.strides())) return i;
   }
   return -1;
 }
@@ -403,7 +405,10 @@ class FusedKernelState {
       } else {
         const auto sizes = output_sizes(run.binding, out.form);
         const at::ScalarType type = run.outputs[o].type;
-        outputs[o] = type == at::kFloat ? make_float(sizes) : at::empty(sizes, at::TensorOptions(type));
+        const at::TensorOptions options(type);
+        outputs[o] = !run.binding.order.empty() ? at::empty_strided(sizes, run.binding.strides(), options)
+                     : type == at::kFloat       ? make_float(sizes)
+                                                : at::empty(sizes, options);
       }
       run.outputs[o].data = static_cast<char*>(outputs[o].mutable_data_ptr());
       if (plan_.made[out.value] >= 0 && !is_column(out.form) && run.outputs[o].type == at::kFloat &&
