@@ -87,8 +87,9 @@ Sgemm* sgemm() {
 const uint16_t* bits(const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); }
 
 // The product of bfloat16 matrices, with the sizes of the result.
-at::Tensor bfloat16_product(const at::Tensor& a, int64_t m, int64_t a_row, int64_t a_column, const at::Tensor& b, int64_t n,
-                        int64_t b_row, int64_t b_column, int64_t k, const at::Tensor& bias, at::IntArrayRef sizes) {
+at::Tensor bfloat16_product(const at::Tensor& a, int64_t m, int64_t a_row, int64_t a_column, const at::Tensor& b,
+                            int64_t n, int64_t b_row, int64_t b_column, int64_t k, const at::Tensor& bias,
+                            at::IntArrayRef sizes) {
   MatrixOf<uint16_t> left, right;
   if (!fits(m) || !fits(n) || !fits(k) || !read(bits(a), m, k, a_row, a_column, left) ||
       !read(bits(b), k, n, b_row, b_column, right))

@@ -65,8 +65,8 @@ struct Avx2 {
   AVX2_INLINE static void store(__m256 sums, float* to) { _mm256_storeu_ps(to, sums); }
   // Rounded to the nearest, ties to even; NaN stays NaN.
   AVX2_INLINE static void store(__m256 sums, uint16_t* to) {
-    const __m256i bits = _mm256_castps_si256(sums), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16),
-                                                                           _mm256_set1_epi32(1));
+    const __m256i bits = _mm256_castps_si256(sums),
+                  odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(sums, sums, _CMP_UNORD_Q));
     const __m256i rounded = _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), _mm256_set1_epi32(0x7FC0), nan);
@@ -134,7 +134,7 @@ struct Avx512 {
       typedef uint32_t Words __attribute__((vector_size(64)));
       typedef uint16_t Halves __attribute__((vector_size(32)));
       const Words bits = (Words)sums, rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-      halves = (__m256i)__builtin_convertvector(sums == sums ? rounded : 0x7FC0 + Words{}, Halves);
+      halves = (__m256i) __builtin_convertvector(sums == sums ? rounded : 0x7FC0 + Words{}, Halves);
     }
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
   }

@@ -248,7 +248,7 @@ void multiply_bfloat16(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a
 void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, const StridedBfloat16& b,
                     const float* start, uint16_t* c, int64_t ld, bool pairs) {
   if (m <= 0 || n <= 0) return;
-  (pairs           ? multiply_bfloat16<Avx512<Paired>>
+  (pairs          ? multiply_bfloat16<Avx512<Paired>>
    : has_avx512() ? multiply_bfloat16<Avx512<Widened>>
                   : multiply_bfloat16<Avx2<Widened>>)(m, n, k, a, b, start, c, ld);
 }

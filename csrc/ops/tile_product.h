@@ -48,8 +48,9 @@ struct Triangle {
 void tile_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
                   bool add, const Triangle& triangle = {});
 
-// The same for bfloat16, on a processor with has_pairs() of pair_rate.h, twice as many to an instruction: each "float" of a and of b stands for two neighbors in what
-// is summed over, the first in its low half, and k counts pairs. Sums are fp32.
+// The same for bfloat16, on a processor with has_pairs() of pair_rate.h, twice as many to an instruction: each "float"
+// of a and of b stands for two neighbors in what is summed over, the first in its low half, and k counts pairs. Sums
+// are fp32.
 void pair_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
                   bool add, const Triangle& triangle = {});
 // Pairs of the neighbors in a row of n floats, and of two rows, of which there may be no odd one; zero fills up the

@@ -42,11 +42,11 @@ struct FusedPlan {
   std::vector<int> last_read;  // per value: the last step that reads it, -1: none; their number: the end of a tile
   std::vector<int> made;       // per value: the step that makes it, -1: none
   int full_slots = 0, row_slots = 0;
-  bool whole_rows = false;  // an instruction needs all of a row: a tile holds whole ones
-  bool rotates = false;     // has rows whose halves change over
-  bool knows_rows = false;  // has row values: a tile holds whole rows where the sizes allow no other
+  bool whole_rows = false;   // an instruction needs all of a row: a tile holds whole ones
+  bool rotates = false;      // has rows whose halves change over
+  bool knows_rows = false;   // has row values: a tile holds whole rows where the sizes allow no other
   bool row_results = false;  // makes row values, or sums over columns, or reads whole rows
-  bool any_order = false;   // an element's place decides nothing: no rows, no sums over columns, no random numbers
+  bool any_order = false;    // an element's place decides nothing: no rows, no sums over columns, no random numbers
 
  private:
   void find_steps();

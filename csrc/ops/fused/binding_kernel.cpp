@@ -1,9 +1,9 @@
 #include "ops/fused/binding.h"
 
 #include <algorithm>
-#include <numeric>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 
 #include "base/status.h"
 

@@ -1,11 +1,11 @@
 // The CPU's kernel of FusedKernel: an interpreter that runs a program tile by tile.
 //
-// A tile is a run of elements in row-major order of the iteration space (or as the inputs lie), small enough that what the program computes of
-// it stays in the first-level cache; every instruction is one vector loop over it (tile_ops.h). Contiguous floats are
-// read where they are, and written where they belong by the instruction that makes them: scratch memory holds what lies
-// between, and what needs converting or gathering. A tile of a program with row values is a number of whole rows.
-// Tiles are independent, so the order of threads changes nothing; sums over columns are taken by a number of chunks
-// that is the number of threads, and added in order.
+// A tile is a run of elements in row-major order of the iteration space (or as the inputs lie), small enough that what
+// the program computes of it stays in the first-level cache; every instruction is one vector loop over it (tile_ops.h).
+// Contiguous floats are read where they are, and written where they belong by the instruction that makes them: scratch
+// memory holds what lies between, and what needs converting or gathering. A tile of a program with row values is a
+// number of whole rows. Tiles are independent, so the order of threads changes nothing; sums over columns are taken by
+// a number of chunks that is the number of threads, and added in order.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
