@@ -2,23 +2,28 @@
 
 A traced autocast region has the right result dtypes but no casts. For an operator that autocast handles, the result's
 dtype says which way its operands were cast: to the region's dtype (matrix products), or to float32 (losses, softmax on
-CUDA). A composite operator without a kernel of its own may reach such an operator inside; there the operands are cast
-only where all of them differ from the result, so that mixed-precision normalization stays as it is.
+CUDA). A composite operator without a kernel of its own may reach such an operator inside (`einsum`); its operands are
+cast in the same way, but for normalization, which takes float32 weights to operands of any type as it is.
 
 As in torch, the cast of a parameter is made once per region. Which region applies is the business of regions.py.
+
+Operators that only a trace knows (recurrent layers, CTC) are cast while they are traced: `recurrent`, `in_float32`.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+from torch.utils._pytree import tree_map_only
 
-__all__ = ["AutocastRegion"]
+__all__ = ["AutocastRegion", "in_float32", "recurrent"]
 
 _TO = torch.ops.aten._to_copy.default
+_MIXED = frozenset(f"aten::{name}" for name in ("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"))
 
 
 @functools.cache
@@ -30,6 +35,26 @@ def _handled(operator: str, device: str) -> bool:
 @functools.cache
 def _composite(operator: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CompositeImplicitAutograd")
+
+
+def in_float32(x: torch.Tensor) -> torch.Tensor:
+    """`x` as autocast hands it to an operator that it runs in float32."""
+    on = torch.is_autocast_enabled(x.device.type) and x.dtype in (torch.bfloat16, torch.float16)
+    return x.float() if on else x
+
+
+def recurrent(name: str, run: Callable[..., Any], x: torch.Tensor, states: Any, params: Any) -> Any:
+    """Results of `run(x, states, params)`, a recurrent layer, with the dtype that they have in eager.
+
+    Under autocast operands may differ in their dtypes. They are widened here, and the results rounded once; eager
+    rounds between the steps, in the way of whichever library it finds.
+    """
+    device = x.device.type
+    if not torch.is_autocast_enabled(device):
+        return run(x, states, params)
+    dtype = x.dtype if name == "gru" and device == "cpu" else torch.get_autocast_dtype(device)
+    results = run(*tree_map_only(torch.Tensor, in_float32, (x, states, params)))
+    return tuple(y.to(dtype) for y in results)
 
 
 class AutocastRegion:
@@ -51,7 +76,8 @@ class AutocastRegion:
         if wanted is None or not differing:
             return
         name = node.target.name()
-        if not _handled(name, self._device) and not (_composite(name) and len(differing) == len(operands)):
+        takes_both = name.partition(".")[0] in _MIXED and len(differing) < len(operands)
+        if not _handled(name, self._device) and (takes_both or not _composite(name)):
             return
         with graph.inserting_before(node):
             for operand in differing:

@@ -59,6 +59,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 
 from ..errors import CaptureError
 from . import composites, equivalents, library, sequences  # noqa: F401  library defines the operators that the patches emit
+from .autocast import recurrent
 from .checkpoints import marked_call, marked_generator
 from .data_writes import replaced_data
 from .function_call import FunctionCall, call_function_class, tracing
@@ -398,7 +399,8 @@ def _recurrent(name: str, original: Any) -> Any:
             return sequences.packed_recurrent(name, x, hx, params, *rest)
         bias, layers, dropout, train, bidirectional, batch_first = rest
         states = list(hx) if name == "lstm" else hx
-        return operator(x, states, list(params), bias, layers, float(dropout), train, bidirectional, batch_first)
+        settings = (bias, layers, float(dropout), train, bidirectional, batch_first)
+        return recurrent(name, lambda *operands: operator(*operands, *settings), x, states, list(params))
 
     return call
 

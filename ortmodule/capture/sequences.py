@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
+from .autocast import in_float32, recurrent
 from .library import LIBRARY
 
 __all__ = ["STANDS_FOR", "packed_recurrent", "patches"]
@@ -101,9 +102,8 @@ def packed_recurrent(
     """What `torch._VF.<name>` computes of a packed sequence, as one operator of the trace."""
     operator = getattr(torch.ops.ortmodule, f"{name}_packed")
     states = list(hx) if name == "lstm" else hx
-    return operator(
-        data, batch_sizes, states, list(params), has_biases, num_layers, float(dropout), train, bidirectional
-    )
+    settings = (has_biases, num_layers, float(dropout), train, bidirectional)
+    return recurrent(name, lambda x, h, p: operator(x, batch_sizes, h, p, *settings), data, states, list(params))
 
 
 def _pad_packed(
@@ -122,7 +122,7 @@ def _ctc_loss(original: Any) -> Any:
         reduction: int = 1, zero_infinity: bool = False,
     ) -> Any:  # fmt: skip
         given = (n if isinstance(n, torch.Tensor) else _numbers(n) for n in (input_lengths, target_lengths))
-        return torch.ops.ortmodule.ctc_loss(log_probs, targets, *given, blank, reduction, zero_infinity)
+        return torch.ops.ortmodule.ctc_loss(in_float32(log_probs), targets, *given, blank, reduction, zero_infinity)
 
     return loss
 

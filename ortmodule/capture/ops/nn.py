@@ -98,13 +98,23 @@ def layer_norm(
     )
 
 
+def _sums_in_float32() -> bool:
+    """Whether `rms_norm(x, eps=None)` of a 16-bit tensor adds float32's epsilon, as later versions of torch do, or that
+    of the tensor's own type: next to it these numbers are nothing."""
+    return torch.nn.functional.rms_norm(torch.full((1,), 1e-3, dtype=torch.bfloat16), (1,)).item() > 0.5
+
+
+_RMS_EPSILON_OF_FLOAT32 = _sums_in_float32()
+
+
 @translates("rms_norm")
 def rms_norm(
     c: Converter, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None, eps: float | None = None
 ) -> Any:
     dtype = weight.dtype if weight is not None else input.dtype
     scale = weight or filled_vector(c, 1.0, normalized_shape, dtype)
-    epsilon = torch.finfo(input.dtype).eps if eps is None else eps
+    summed = torch.promote_types(input.dtype, torch.float32) if _RMS_EPSILON_OF_FLOAT32 else input.dtype
+    epsilon = torch.finfo(summed).eps if eps is None else eps
     return c.emit(
         "RMSNormalization", c.cast(input, dtype), scale, compute=dtype, axis=-len(normalized_shape), epsilon=epsilon
     )
