@@ -86,6 +86,8 @@ class AutocastRegion:
     def _result_dtype(self, result: Any) -> torch.dtype | None:
         first = result[0] if isinstance(result, (list, tuple)) and result else result
         dtype = first.dtype if isinstance(first, torch.Tensor) else None
+        if dtype == torch.complex64:  # a Fourier transform's
+            return torch.float32
         return dtype if dtype in (self._dtype, torch.float32) else None
 
     def _castable(self, node: Node) -> bool:

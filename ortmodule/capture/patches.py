@@ -58,7 +58,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 from ..errors import CaptureError
-from . import composites, equivalents, library, sequences  # noqa: F401  library defines the operators that the patches emit
+from . import composites, equivalents, gradient_modes, library, sequences  # noqa: F401  library defines the operators that the patches emit
 from .autocast import recurrent
 from .checkpoints import marked_call, marked_generator
 from .data_writes import replaced_data
@@ -231,6 +231,7 @@ def _patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     ]
     table.append((FakeTensorMode, "_dispatch_impl", _with_trials))
     table += sequences.patches()
+    table += gradient_modes.patches()
     handles = sys.modules.get("torch.distributed._meta_registrations")
     if hasattr(handles, "generate_unique_id"):
         table.append((handles, "generate_unique_id", lambda original: functools.partial(next, _handle_numbers)))

@@ -159,6 +159,8 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "rnn": lambda: Operator(lambda m, x: m.layer(m.first(x))[0], nn.RNN(8, 8)),
     "packed gru": lambda: Operator(packed, nn.GRU(8, 8, batch_first=True)),
     "ctc": lambda: Operator(ctc),
+    "fft": lambda: Operator(lambda m, x: torch.fft.fftn(m.first(x), dim=(1, 2)).real),
+    "rfft": lambda: Operator(lambda m, x: torch.fft.rfft(m.first(x)).abs()),
     "layer_norm": lambda: Operator(lambda m, x: m.layer(m.first(x)), nn.LayerNorm(8)),
     "group_norm": lambda: Operator(lambda m, x: m.layer(m.first(x).transpose(1, 2)), nn.GroupNorm(2, 8)),
     "rms_norm": lambda: Operator(lambda m, x: m.layer(m.first(0.1 * x)), nn.RMSNorm(8)),
@@ -190,3 +192,66 @@ def test_rms_normalization_without_an_epsilon_adds_what_eager_adds(dtype: torch.
     model, eager = pair(nn.RMSNorm(8).to(dtype))
     x = (1e-3 * torch.randn(4, 8)).to(dtype)
     torch.testing.assert_close(model(x), eager(x))
+
+
+def before_a_loop(m: Operator, x: torch.Tensor) -> torch.Tensor:
+    z = x + m.row
+    with torch.no_grad():
+        for _ in range(2):
+            z = torch.tanh(m.first(z)) + x
+    return m.first(z + x)
+
+
+def modes_in_turns(m: Operator, x: torch.Tensor) -> torch.Tensor:
+    for i in range(4):
+        with torch.set_grad_enabled(i % 2 == 1):
+            x = torch.tanh(m.first(x + m.row))
+    return x
+
+
+def two_results(m: Operator, x: torch.Tensor) -> torch.Tensor:
+    z = m.first(x)
+    with torch.no_grad():
+        y, scale = m.first(z), m.row * 2
+    return m.first(z + y) * scale
+
+
+def nested(m: Operator, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        y = m.first(x)
+        with torch.autocast("cpu", enabled=False):
+            y = y.float() @ m.square
+        with torch.enable_grad():
+            z = m.first(y)
+    return m.first(x) * y + z
+
+
+def written(m: Operator, x: torch.Tensor) -> torch.Tensor:
+    z = m.first(x)
+    with torch.no_grad():
+        z += m.row.to(z.dtype)
+    return z
+
+
+MODES = [before_a_loop, modes_in_turns, two_results, nested, written]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
+@pytest.mark.parametrize("run", MODES, ids=lambda run: run.__name__)
+def test_no_grad_under_autocast_stops_gradients(run: Callable[..., torch.Tensor], inside: bool) -> None:
+    def forward(m: Operator, x: torch.Tensor) -> torch.Tensor:
+        with autocast(inside):
+            return run(m, x)
+
+    torch.manual_seed(0)
+    model, eager = pair(Operator(forward if inside else run))
+    x = torch.randn(3, 6, 8)
+    for module in (model, eager):
+        with autocast(not inside):
+            y = module(x)
+        (y.float() ** 2).sum().backward()
+    for (name, p), q in zip(model.named_parameters(), eager.named_parameters(), strict=True):
+        got, want = p.grad, q[1].grad
+        assert (got is None) == (want is None), name
+        if got is not None and want is not None:
+            assert (got - want).abs().max() <= 0.03 * want.abs().max() + 1e-3, name
