@@ -1,10 +1,12 @@
-"""Changes of the gradient mode under autocast, in the form that torch.export's own pass overlooks.
+"""Changes of the gradient mode that torch.export loses: under autocast, and by `torch.inference_mode`.
 
 torch splits a trace where `no_grad` begins and ends, and closes and opens autocast again at each such place. Its pass
 then knows a part without gradients by its first node, which is the opened autocast: the part is taken for an ordinary
 one, and gradients flow through it. Here such a part is found behind the autocasts that it begins in, and they are moved
 around it: autocast regions hold parts without gradients, as inline_regions (regions.py) expects. The pass for autocast
 in turn has to look behind the name of the part that such a region holds.
+
+A trace has no word for inference mode. To gradients it is what `no_grad` is, which takes its place.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ def patches() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (gradient_pass, "_is_set_grad_enabled_sub_mod", _is_part_with_a_mode),
         (gradient_pass, "_replace_with_hop", _replaced_by_region),
         (autocast_pass, "_is_autocast_sub_mod", _is_autocast_part),
+        (torch.inference_mode, "__enter__", _entered),
+        (torch.inference_mode, "__exit__", _left),
     ]
 
 
@@ -88,3 +92,21 @@ def _replaced_by_region(original: Any) -> Any:
 
 def _is_autocast_part(original: Any) -> Any:
     return lambda call: (call.op == "call_module" and bool(_opened(call)[0])) or original(call)
+
+
+def _entered(original: Any) -> Any:
+    def enter(context: Any) -> Any:
+        if not context.mode:
+            return original(context)
+        context._ortmodule_no_grad = torch.no_grad()
+        return context._ortmodule_no_grad.__enter__()
+
+    return enter
+
+
+def _left(original: Any) -> Any:
+    def leave(context: Any, *error: Any) -> Any:
+        inner = vars(context).pop("_ortmodule_no_grad", None)
+        return original(context, *error) if inner is None else inner.__exit__(*error)
+
+    return leave

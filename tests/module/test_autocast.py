@@ -233,21 +233,37 @@ def written(m: Operator, x: torch.Tensor) -> torch.Tensor:
     return z
 
 
-MODES = [before_a_loop, modes_in_turns, two_results, nested, written]
+def inference(m: Operator, x: torch.Tensor) -> torch.Tensor:
+    z = m.first(x)
+    with torch.inference_mode():
+        y = m.first(z)
+    return m.first(z + y)
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
+@torch.inference_mode()
+def teacher(m: Operator, x: torch.Tensor) -> torch.Tensor:
+    return m.first(x) * m.row
+
+
+def taught(m: Operator, x: torch.Tensor) -> torch.Tensor:
+    return m.first(x) - teacher(m, x)
+
+
+MODES = [inference, taught, before_a_loop, modes_in_turns, two_results, nested, written]
+
+
+@pytest.mark.parametrize("where", ["around", "inside", "off"])
 @pytest.mark.parametrize("run", MODES, ids=lambda run: run.__name__)
-def test_no_grad_under_autocast_stops_gradients(run: Callable[..., torch.Tensor], inside: bool) -> None:
+def test_blocks_without_gradients_stop_them(run: Callable[..., torch.Tensor], where: str) -> None:
     def forward(m: Operator, x: torch.Tensor) -> torch.Tensor:
-        with autocast(inside):
+        with autocast():
             return run(m, x)
 
     torch.manual_seed(0)
-    model, eager = pair(Operator(forward if inside else run))
+    model, eager = pair(Operator(forward if where == "inside" else run))
     x = torch.randn(3, 6, 8)
     for module in (model, eager):
-        with autocast(not inside):
+        with autocast(where == "around"):
             y = module(x)
         (y.float() ** 2).sum().backward()
     for (name, p), q in zip(model.named_parameters(), eager.named_parameters(), strict=True):
