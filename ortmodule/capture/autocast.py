@@ -8,19 +8,21 @@ cast in the same way, but for normalization, which takes float32 weights to oper
 As in torch, the cast of a parameter is made once per region. Which region applies is the business of regions.py.
 
 Operators that only a trace knows (recurrent layers, CTC) are cast while they are traced: `recurrent`, `in_float32`.
+Python that is run later on, a custom Function's, is run under the autocast that it was called under: `AutocastState`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["AutocastRegion", "in_float32", "recurrent"]
+__all__ = ["AutocastRegion", "AutocastState", "in_float32", "recurrent"]
 
 _TO = torch.ops.aten._to_copy.default
 _MIXED = frozenset(f"aten::{name}" for name in ("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"))
@@ -35,6 +37,30 @@ def _handled(operator: str, device: str) -> bool:
 @functools.cache
 def _composite(operator: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CompositeImplicitAutograd")
+
+
+class AutocastState:
+    """Which autocast is on when it is made."""
+
+    def __init__(self) -> None:
+        self._settings = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Autocast as it was; nothing is recorded of it in a trace, and no copy of a weight is kept."""
+        outer, cached = AutocastState(), torch.is_autocast_cache_enabled()
+        self._set()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            yield
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+            outer._set()
+
+    def _set(self) -> None:
+        for device, enabled, dtype in self._settings:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
 
 
 def in_float32(x: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
+from .autocast import AutocastState
 from .trials import UnknownSizeError, results_by_trial
 
 __all__ = ["FunctionCall", "call_function_class", "call_of", "tracing"]
@@ -122,6 +123,7 @@ class FunctionCall:
         self.returned: dict[int, int] = {}
         self.written: list[int] = []
         self._constant: list[int] = []  # positions of the results marked as not differentiable
+        self._autocast = AutocastState()
         self.fid = next(_fids)
         _calls[self.fid] = self
 
@@ -153,7 +155,7 @@ class FunctionCall:
         """Runs the user's forward and keeps what it returns and what it writes into; the tensors it returned."""
         args, kwargs = self.arguments(xs, sizes)
         context = _TraceContext(len(args))
-        with _Writes() as writes:
+        with self._autocast.restored(), _Writes() as writes:
             if self.cls.setup_context is torch.autograd.Function.setup_context:
                 results = self.cls.forward(context, *args, **kwargs)
             else:
@@ -210,7 +212,8 @@ class FunctionCall:
         """
         own = [x.clone() if i in self.returned or i in self.written else x for i, x in enumerate(xs)]
         args, kwargs = self.arguments(own, sizes)
-        leaves = pytree.tree_leaves(self.cls.apply(*args, **kwargs))
+        with self._autocast.restored():
+            leaves = pytree.tree_leaves(self.cls.apply(*args, **kwargs))
         results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         results += [own[i].detach() for i in self.written]
         taken = {_memory(x) for x in xs}

@@ -142,6 +142,32 @@ def packed(m: Operator, x: torch.Tensor) -> torch.Tensor:
     return nn.utils.rnn.pad_packed_sequence(m.layer(sequences)[0], batch_first=True)[0]
 
 
+class Square(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        return 2 * x * dy
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        return (dy.float() @ w.T).to(x.dtype), x.flatten(0, -2).T.float() @ dy.flatten(0, -2).float()
+
+
 def ctc(m: Operator, x: torch.Tensor) -> torch.Tensor:
     scores = F.log_softmax(m.first(x), -1).transpose(0, 1)
     return F.ctc_loss(scores, torch.ones(3, 2, dtype=torch.long), torch.full((3,), 6), torch.full((3,), 2))
@@ -161,6 +187,8 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "ctc": lambda: Operator(ctc),
     "fft": lambda: Operator(lambda m, x: torch.fft.fftn(m.first(x), dim=(1, 2)).real),
     "rfft": lambda: Operator(lambda m, x: torch.fft.rfft(m.first(x)).abs()),
+    "function in float32": lambda: Operator(lambda m, x: Square.apply(m.first(x))),
+    "function of two types": lambda: Operator(lambda m, x: Product.apply(m.first(x), m.square)),
     "layer_norm": lambda: Operator(lambda m, x: m.layer(m.first(x)), nn.LayerNorm(8)),
     "group_norm": lambda: Operator(lambda m, x: m.layer(m.first(x).transpose(1, 2)), nn.GroupNorm(2, 8)),
     "rms_norm": lambda: Operator(lambda m, x: m.layer(m.first(0.1 * x)), nn.RMSNorm(8)),
