@@ -69,6 +69,11 @@ def in_float32(x: torch.Tensor) -> torch.Tensor:
     return x.float() if on else x
 
 
+def _wider(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """`torch.promote_types` of two that autocast knows; that of torch would become a part of the trace."""
+    return one if one == other else torch.float32
+
+
 def recurrent(name: str, run: Callable[..., Any], x: torch.Tensor, states: Any, params: Any) -> Any:
     """Results of `run(x, states, params)`, a recurrent layer, with the dtype that they have in eager.
 
@@ -78,9 +83,13 @@ def recurrent(name: str, run: Callable[..., Any], x: torch.Tensor, states: Any, 
     device = x.device.type
     if not torch.is_autocast_enabled(device):
         return run(x, states, params)
-    dtype = x.dtype if name == "gru" and device == "cpu" else torch.get_autocast_dtype(device)
     results = run(*tree_map_only(torch.Tensor, in_float32, (x, states, params)))
-    return tuple(y.to(dtype) for y in results)
+    dtypes = [torch.get_autocast_dtype(device)] * len(results)
+    if device == "cpu" and name == "gru":  # its steps add to the state what they multiply, which widens to the state
+        dtypes = [_wider(dtypes[0], states.dtype)] * len(results)
+    elif device == "cpu" and name == "lstm" and states[0].shape[-1] != states[1].shape[-1]:
+        dtypes[2] = _wider(dtypes[2], states[1].dtype)  # so do those of cells with a projection
+    return tuple(y.to(dtype) for y, dtype in zip(results, dtypes, strict=True))
 
 
 class AutocastRegion:
