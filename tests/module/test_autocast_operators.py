@@ -1,4 +1,4 @@
-"""Under autocast, what torch casts operator by operator: operands of two types, results' types, blocks without gradients."""
+"""Under autocast: operands of two types, the types of results, and blocks without gradients."""
 
 from __future__ import annotations
 
