@@ -1,8 +1,6 @@
 #include "ops/fused/binding.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <numeric>
 
 #include "base/status.h"
