@@ -14,8 +14,9 @@ Python that is run later on, a custom Function's, is run under the autocast that
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 __all__ = ["AutocastRegion", "AutocastState", "in_float32", "recurrent"]
 
+_DEVICES = ("cpu", "cuda")
 _TO = torch.ops.aten._to_copy.default
 _MIXED = frozenset(f"aten::{name}" for name in ("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"))
 
@@ -39,26 +41,43 @@ def _composite(operator: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CompositeImplicitAutograd")
 
 
+@dataclasses.dataclass(frozen=True)
 class AutocastState:
-    """Which autocast is on when it is made."""
+    """Which autocast is on.
 
-    def __init__(self) -> None:
-        self._settings = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    Attributes:
+        settings: of each device type: its name, whether autocast is on, and the dtype.
+    """
+
+    settings: tuple[tuple[str, bool, torch.dtype], ...]
+
+    @classmethod
+    def now(cls) -> AutocastState:
+        """That of the caller."""
+        return cls(tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES))
+
+    @classmethod
+    def inside(cls, entered: Iterable[Sequence[Any]]) -> AutocastState:
+        """That inside of autocasts, outermost first: device type, dtype, whether it is on, and more of each."""
+        settings = {d: (d, False, torch.get_autocast_dtype(d)) for d in _DEVICES}
+        settings |= {device: (device, enabled, dtype) for device, dtype, enabled, *_ in entered if device in settings}
+        return cls(tuple(settings.values()))
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         """Autocast as it was; nothing is recorded of it in a trace, and no copy of a weight is kept."""
-        outer, cached = AutocastState(), torch.is_autocast_cache_enabled()
-        self._set()
+        outer, cached = AutocastState.now(), torch.is_autocast_cache_enabled()
+        self.set()
         torch.set_autocast_cache_enabled(False)
         try:
             yield
         finally:
             torch.set_autocast_cache_enabled(cached)
-            outer._set()
+            outer.set()
 
-    def _set(self) -> None:
-        for device, enabled, dtype in self._settings:
+    def set(self) -> None:
+        """Turns autocast on and off as it is here."""
+        for device, enabled, dtype in self.settings:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
 

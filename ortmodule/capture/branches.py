@@ -31,7 +31,6 @@ from .questions import is_floating, nodes_behind, program_of
 __all__ = ["Branch", "Branches"]
 
 _MOST_QUESTIONS = 64  # of one graph; they are asked at each call
-_DEVICES = ("cpu", "cuda")
 
 Place = int | tuple[torch.nn.Module, str]
 
@@ -202,8 +201,6 @@ class Branches:
         if any(name in holder._parameters for holder, name in of_module) and len(of_module) < len(places):
             return None
         if None in places:
-            return None
-        if any(torch.is_autocast_enabled(d) for d in _DEVICES) and any(is_floating(one) for one in needed):
             return None
         return program_of(self._tracer, targets, needed, inputs)
 

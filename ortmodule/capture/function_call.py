@@ -123,7 +123,7 @@ class FunctionCall:
         self.returned: dict[int, int] = {}
         self.written: list[int] = []
         self._constant: list[int] = []  # positions of the results marked as not differentiable
-        self._autocast = AutocastState()
+        self._autocast = AutocastState.now()
         self.fid = next(_fids)
         _calls[self.fid] = self
 

@@ -1,8 +1,8 @@
 """The part of a trace that leads to a value, as a program of its own: what a branch asks, asked again at each call.
 
 Here: which nodes of a running trace a value comes from, what the trace has written into them, whether all of it can be
-repeated outside of the trace, and the program. Not here: which values are worth it, and what is done with the answer
-(branches.py).
+repeated outside of the trace, and the program, whose operators run under the autocast that they were traced under. Not
+here: which values are worth it, and what is done with the answer (branches.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from . import compat
+from .autocast import AutocastState
 
 __all__ = ["is_floating", "nodes_behind", "program_of"]
 
 _MOST_NODES = 256  # of one question; it is asked at each call
 _SIZE_MODULES = ("_operator", "math")  # arithmetic on sizes
+_ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
 
 
 def nodes_behind(targets: Iterable[Node]) -> set[Node]:
@@ -65,12 +67,34 @@ def program_of(
     for one in copies:
         if _storage(one) in written:  # the caller's own tensor, which the question must leave alone
             copies[one] = graph.call_function(torch.ops.aten.clone.default, (copies[one],))
+    under_autocast = any(is_floating(one) for one in needed) and any(
+        one.target is _ENTER for one in targets[0].graph.nodes
+    )
+    opened: list[Node] = []  # the trace's autocasts, outermost first
+    last: AutocastState | None = None
     for one in targets[0].graph.nodes:
-        if one in needed and one not in inputs:
+        if one.target is _ENTER:
+            opened.append(one)
+        elif one.target is _EXIT:
+            opened.remove(one.args[0])
+        elif one in needed and one not in inputs:
+            autocast = AutocastState.inside([mode.args for mode in opened])
+            if under_autocast and autocast != last:
+                graph.call_function(autocast.set)
+                last = autocast
             copies[one] = graph.node_copy(one, copies.__getitem__)
             copies[one].meta = {}  # it would keep the trace's tensors alive
     graph.output([copies[one] for one in targets])
-    return GraphModule(root, graph).forward  # without the hooks of a module's call
+    program = GraphModule(root, graph).forward  # without the hooks of a module's call
+    return _leaving_autocast(program) if under_autocast else program
+
+
+def _leaving_autocast(program: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*given: torch.Tensor) -> Any:
+        with AutocastState.now().restored():
+            return program(*given)
+
+    return run
 
 
 def is_floating(node: Node) -> bool:

@@ -246,17 +246,47 @@ def test_a_question_with_random_numbers_is_left_to_pytorch() -> None:
             assert torch.equal(*results)
 
 
-def test_autocast_does_not_change_an_answer() -> None:
-    def close(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        scores = ids.float() @ ids.float().T  # in bfloat16 under autocast: 257 * 257 is not exact there
-        return hidden.tanh() if (scores[0, 0] == 66049).item() else hidden
+def product_is_exact(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    scores = ids.float() @ ids.float().T  # in bfloat16 under autocast: 257 * 257 is not exact there
+    return hidden.tanh() if (scores[0, 0] == 66049).item() else hidden
 
-    model, eager = pair(close)
-    ids = torch.tensor([[257], [1]])
-    x = torch.randn(2, 1, 4)
-    with pytest.warns(UserWarning, match="runs in PyTorch"), torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(model(x, ids), eager(x, ids))
-    torch.testing.assert_close(model(x, ids), eager(x, ids))
+
+def product_is_exact_outside(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        scores = ids.float() @ ids.float().T
+    return hidden.tanh() if scores[0, 0] == 66049 else hidden
+
+
+def product_is_exact_later(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = (ids.float() @ ids.float().T).float()
+    with torch.autocast("cpu", enabled=False):
+        return hidden.float().tanh() if scores[0, 0] == (ids.float() @ ids.float().T)[0, 0] else hidden.float()
+
+
+def weight_is_exact(model: Any, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return hidden.tanh() if (model.first.weight @ model.second.weight).sum() > 0.5 else hidden
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("body", [product_is_exact, product_is_exact_outside, product_is_exact_later, weight_is_exact])
+def test_a_question_is_asked_under_the_autocast_of_its_operators(
+    body: Callable[..., torch.Tensor], around: bool
+) -> None:
+    model, eager = pair(body, fallback="error")
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
+        for value in (257, 256, 255, 257):
+            ids = torch.tensor([[value], [1]])
+            x = torch.randn(2, 1, 4)
+            results = []
+            for module in (model, eager):
+                module.zero_grad()
+                loss = module(x, ids)
+                loss.backward()
+                results.append(loss)
+            assert torch.is_autocast_enabled("cpu") == around
+            torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
+            assert_same_gradients(model, eager, rtol=2e-2, atol=2e-2)
 
 
 def test_many_answers_end_in_pytorch() -> None:
