@@ -11,6 +11,7 @@
 #include "ops/recompute.h"
 #include "ops/registry.h"
 #include "ops/resolve.h"
+#include "transforms/passes.h"
 
 namespace ortmodule {
 namespace {
@@ -263,6 +264,7 @@ class Rewriter {
         node->set_input(i, again);
       }
     }
+    make_dead_node_elimination()->apply(graph_, {});  // what a copied node gives beside the wanted output
     return true;
   }
   size_t nodes() const { return nodes_; }

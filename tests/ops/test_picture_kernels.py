@@ -1,5 +1,5 @@
 """Our own kernels for pictures against PyTorch: maxima of windows to the bit, small planes convolved by products,
-batch normalisation of planes.
+bfloat16 convolved in floats, batch normalisation of planes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def pool(x: torch.Tensor, kernel: tuple, strides: tuple, pads: tuple, dilations:
     return run_engine(POOL, Case((x,), attributes, outputs=2), [x])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("content", ["distinct", "ties", "special"])
 @pytest.mark.parametrize(("sizes", "kernel", "strides", "pads", "dilations"), WINDOWS)
-def test_maxima_and_their_places_are_torchs_to_the_bit(sizes, kernel, strides, pads, dilations, content):
+def test_maxima_and_their_places_are_torchs_to_the_bit(sizes, kernel, strides, pads, dilations, content, dtype):
     torch.manual_seed(0)
-    x = torch.randn(sizes)
+    x = torch.randn(sizes, dtype=dtype)
     if content == "ties":
         x = x.round()
     elif content == "special":
@@ -78,6 +79,26 @@ def test_convolutions_of_small_planes_are_torchs(sizes, kernel, stride, padding,
         pairs = zip(torch.autograd.grad(got, leaves, dy), torch.autograd.grad(want, leaves, dy), strict=True)
         for ours, theirs in pairs:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [nn.Conv2d, nn.ConvTranspose2d])
+@pytest.mark.parametrize("groups", [1, 32])  # the second has too few products to be widened anywhere
+def test_bfloat16_convolutions_are_as_exact_as_torchs(make, groups):
+    torch.manual_seed(0)
+    module = make(64, 64, 3, stride=2, padding=1, groups=groups).bfloat16()
+    eager, exact = copy.deepcopy(module), copy.deepcopy(module).double()
+    model = ORTModule(module)
+    x = torch.randn(2, 64, 15, 14, dtype=torch.bfloat16)
+    dy = torch.randn_like(eager(x))
+    results = []
+    for m in (model, eager, exact):
+        given = x.to(m.weight.dtype).requires_grad_()
+        y = m(given)
+        results.append([y, *torch.autograd.grad(y, [given, m.weight, m.bias], dy.to(y.dtype))])
+    for ours, theirs, truth in zip(*results, strict=True):
+        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        error, allowed = (ours - truth).abs().max(), (theirs - truth).abs().max()
+        assert error <= 1.5 * allowed, f"{error} from the double result, eager {allowed}"
 
 
 @pytest.mark.parametrize("offset", [0.0, 300.0])

@@ -2,7 +2,7 @@
 //
 // ATen pads both ends alike. Where the standard does not, Conv pads its input first; ConvTranspose computes everything
 // and cuts the result. Backward undoes the same step. Where planes are small, a matrix product may take ATen's place
-// (small_planes.h).
+// (small_planes.h). bfloat16 is widened to floats on CPUs that multiply those faster.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
@@ -15,6 +15,7 @@
 #include "ops/conv/small_planes.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/pair_rate.h"
 
 namespace ortmodule {
 
@@ -93,15 +94,50 @@ c10::DimVector result_sizes(const at::Tensor& x, const at::Tensor& w, c10::IntAr
   return out;
 }
 
+// Multiplications per element read and written from which on a conversion of all of them is worth it: those of 3x3
+// depthwise convolutions are not.
+constexpr int64_t kWorthWidening = 24;
+
+// Whether oneDNN multiplies bfloat16 slower than the same numbers as floats.
+bool is_better_wide(const at::Tensor& x, const at::Tensor& w, int64_t results, bool transposed) {
+  if (!x.is_cpu() || x.scalar_type() != at::kBFloat16 || w.scalar_type() != at::kBFloat16 || w.size(0) == 0)
+    return false;
+  const int64_t products = (transposed ? x.numel() : results) * (w.numel() / w.size(0));
+  return products >= kWorthWidening * (x.numel() + results) && !has_bfloat16_tiles() && !pairs_pay();
+}
+
+int64_t count(c10::IntArrayRef sizes) { return c10::multiply_integers(sizes); }
+
+at::Tensor widened(const at::Tensor& t, bool wide) { return wide && t.defined() ? t.to(at::kFloat) : t; }
+at::Tensor narrowed(const at::Tensor& t, bool wide) { return wide && t.defined() ? t.to(at::kBFloat16) : t; }
+
+// at::convolution and its gradients, computed in floats where that is better.
+at::Tensor convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const ConvAttributes& a,
+                       c10::IntArrayRef padding, bool transposed, c10::IntArrayRef output_padding, bool wide) {
+  return narrowed(at::convolution(widened(x, wide), widened(w, wide), widened(bias, wide), a.strides, padding,
+                                  a.dilations, transposed, output_padding, a.group),
+                  wide);
+}
+
+ConvGradients gradients(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, const ConvAttributes& a,
+                        c10::IntArrayRef padding, bool transposed, c10::IntArrayRef output_padding,
+                        std::array<bool, 3> wants, bool wide) {
+  const int64_t bias_sizes[] = {dy.size(1)};
+  const auto [dx, dw, db] = at::convolution_backward(widened(dy, wide), widened(x, wide), widened(w, wide),
+                                                     at::OptionalIntArrayRef(bias_sizes), a.strides, padding,
+                                                     a.dilations, transposed, output_padding, a.group, wants);
+  return {narrowed(dx, wide), narrowed(dw, wide), narrowed(db, wide)};
+}
+
 void conv(KernelContext& c, const ConvAttributes& declared) {
   const at::Tensor &x = c.in(0), &w = c.in(1), bias = c.in_or_undefined(2);
   check_fits(declared, x, w);
   const size_t rank = spatial_rank(x);
   const auto run = [&](const at::Tensor& input, c10::IntArrayRef padding, const ConvAttributes& a) {
-    const auto direct = [&] {
-      return at::convolution(input, w, bias, a.strides, padding, a.dilations, false, zeros(rank), a.group);
-    };
     const c10::DimVector sizes = result_sizes(input, w, padding, a);
+    const auto direct = [&] {
+      return convolution(input, w, bias, a, padding, false, zeros(rank), is_better_wide(input, w, count(sizes), false));
+    };
     if (!has_small_planes(input, w, a, sizes)) return c.out(0, direct());
     ConvAttributes padded = a;
     padded.pads.assign(padding.begin(), padding.end());
@@ -141,12 +177,9 @@ void conv_grad(KernelContext& c, const ConvAttributes& declared) {
   const at::Tensor input = symmetric ? x : at::constant_pad_nd(x, aten_pads(a, false));
   const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(rank);
   check_gradient(dy, input, w, result_sizes(input, w, padding, a));
-  const int64_t bias_sizes[] = {dy.size(1)};
   const std::array<bool, 3> wants{c.wants(0), c.wants(1), c.wants(2)};
   const auto direct = [&] {
-    auto [dx, dw, db] = at::convolution_backward(dy, input, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding,
-                                                 a.dilations, false, zeros(rank), a.group, wants);
-    return ConvGradients{dx, dw, db};
+    return gradients(dy, input, w, a, padding, false, zeros(rank), wants, is_better_wide(input, w, dy.numel(), false));
   };
   ConvAttributes padded = a;
   padded.pads.assign(padding.begin(), padding.end());
@@ -164,9 +197,9 @@ void conv_transpose(KernelContext& c, const ConvAttributes& declared) {
   const at::Tensor &x = c.in(0), &w = c.in(1);
   const ConvAttributes a = transpose_attributes(declared, x, w);
   const bool symmetric = a.symmetric();
-  const at::Tensor y =
-      at::convolution(x, w, c.in_or_undefined(2), a.strides, symmetric ? begins(a).vec() : zeros(spatial_rank(x)),
-                      a.dilations, true, a.output_padding, a.group);
+  const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(spatial_rank(x));
+  const bool wide = is_better_wide(x, w, count(transposed_sizes(x, w, padding, a)), true);
+  const at::Tensor y = convolution(x, w, c.in_or_undefined(2), a, padding, true, a.output_padding, wide);
   c.out(0, symmetric ? y : at::constant_pad_nd(y, aten_pads(a, true)));
 }
 
@@ -177,10 +210,8 @@ void conv_transpose_grad(KernelContext& c, const ConvAttributes& declared) {
   const at::Tensor dy = symmetric ? c.in(0) : at::constant_pad_nd(c.in(0), aten_pads(a, false));
   const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(spatial_rank(x));
   check_gradient(dy, x, w, transposed_sizes(x, w, padding, a));
-  const int64_t bias_sizes[] = {dy.size(1)};
-  auto [dx, dw, db] =
-      at::convolution_backward(dy, x, w, at::OptionalIntArrayRef(bias_sizes), a.strides, padding, a.dilations, true,
-                               a.output_padding, a.group, {c.wants(0), c.wants(1), c.wants(2)});
+  auto [dx, dw, db] = gradients(dy, x, w, a, padding, true, a.output_padding, {c.wants(0), c.wants(1), c.wants(2)},
+                                is_better_wide(x, w, dy.numel(), true));
   c.out(0, std::move(dx));
   c.out(1, std::move(dw));
   c.out(2, std::move(db));

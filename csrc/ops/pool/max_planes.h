@@ -1,4 +1,4 @@
-// Maxima of windows of float planes on the CPU, a row of windows at a time.
+// Maxima of windows of planes of floats, bfloat16 or half on the CPU, a row of windows at a time.
 //
 // ATen looks at one window after the other, element by element; here each element of a window is looked at for all
 // windows of a row together, which vectorises. Values, positions, ties and NaN are ATen's to the bit.

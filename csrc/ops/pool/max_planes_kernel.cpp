@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/conversion.h"
 #include "ops/cpu_simd.h"
 
 namespace ortmodule {
@@ -159,23 +160,36 @@ class PlaneMaxima {
 
 std::pair<at::Tensor, at::Tensor> max_of_planes(const at::Tensor& x, const PoolAttributes& a,
                                                 c10::IntArrayRef padding) {
-  if (!x.is_cpu() || x.scalar_type() != at::kFloat || x.dim() != 4 || a.rank() != 2 || a.ceil || !x.is_contiguous() ||
-      x.numel() == 0 || x.size(2) * x.size(3) > INT32_MAX)
+  const at::ScalarType type = x.scalar_type();
+  const bool is_float = type == at::kFloat;
+  if (!x.is_cpu() || !(is_float || type == at::kBFloat16 || type == at::kHalf) || x.dim() != 4 || a.rank() != 2 ||
+      a.ceil || !x.is_contiguous() || x.numel() == 0 || x.size(2) * x.size(3) > INT32_MAX)
     return {};
   const Axis rows(a, 0, x.size(2), padding[0]), columns(a, 1, x.size(3), padding[1]);
   if (!rows.is_plain() || !columns.is_plain()) return {};
   const at::Tensor y = at::empty({x.size(0), x.size(1), rows.out, columns.out}, x.options());
   const at::Tensor indices = at::empty(y.sizes(), x.options().dtype(at::kLong));
-  const float* from = x.const_data_ptr<float>();
-  float* to = y.mutable_data_ptr<float>();
+  const auto* from = static_cast<const char*>(x.const_data_ptr());
+  auto* to = static_cast<char*>(y.mutable_data_ptr());
   int64_t* places = indices.mutable_data_ptr<int64_t>();
-  const int64_t grain = std::max<int64_t>(1, kLeastWork / (x.size(2) * x.size(3)));
-  at::parallel_for(0, x.size(0) * x.size(1), grain, [&](int64_t begin, int64_t end) {
-    PlaneMaxima maxima(rows, columns);
-    for (int64_t plane = begin; plane < end; ++plane)
-      maxima.find(from + plane * rows.size * columns.size, to + plane * rows.out * columns.out,
-                  places + plane * rows.out * columns.out);
-  });
+  const int64_t plane_in = rows.size * columns.size, plane_out = rows.out * columns.out;
+  const auto bytes = static_cast<int64_t>(x.element_size());
+  at::parallel_for(
+      0, x.size(0) * x.size(1), std::max<int64_t>(1, kLeastWork / plane_in), [&](int64_t begin, int64_t end) {
+        PlaneMaxima maxima(rows, columns);
+        std::vector<float> wide(is_float ? 0 : plane_in), best(is_float ? 0 : plane_out);
+        for (int64_t plane = begin; plane < end; ++plane) {
+          const void* in = from + plane * plane_in * bytes;
+          void* out = to + plane * plane_out * bytes;
+          if (is_float) {
+            maxima.find(static_cast<const float*>(in), static_cast<float*>(out), places + plane * plane_out);
+            continue;
+          }
+          load_elements(type, in, 1, wide.data(), plane_in);
+          maxima.find(wide.data(), best.data(), places + plane * plane_out);
+          store_elements(type, best.data(), out, plane_out);
+        }
+      });
   return {y, indices};
 }
 
