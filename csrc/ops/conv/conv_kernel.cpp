@@ -3,6 +3,7 @@
 // ATen pads both ends alike. Where the standard does not, Conv pads its input first; ConvTranspose computes everything
 // and cuts the result. Backward undoes the same step. Where planes are small, a matrix product may take ATen's place
 // (small_planes.h). bfloat16 is widened to floats on CPUs that multiply those faster.
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
@@ -98,9 +99,11 @@ c10::DimVector result_sizes(const at::Tensor& x, const at::Tensor& w, c10::IntAr
 // depthwise convolutions are not.
 constexpr int64_t kWorthWidening = 24;
 
-// Whether oneDNN multiplies bfloat16 slower than the same numbers as floats.
+// Whether oneDNN multiplies bfloat16 slower than the same numbers as floats. Under torch.use_deterministic_algorithms
+// results are eager's to the bit, as those of products are (matmul_provider.h).
 bool is_better_wide(const at::Tensor& x, const at::Tensor& w, int64_t results, bool transposed) {
-  if (!x.is_cpu() || x.scalar_type() != at::kBFloat16 || w.scalar_type() != at::kBFloat16 || w.size(0) == 0)
+  if (!x.is_cpu() || x.scalar_type() != at::kBFloat16 || w.scalar_type() != at::kBFloat16 || w.size(0) == 0 ||
+      at::globalContext().deterministicAlgorithms())
     return false;
   const int64_t products = (transposed ? x.numel() : results) * (w.numel() / w.size(0));
   return products >= kWorthWidening * (x.numel() + results) && !has_bfloat16_tiles() && !pairs_pay();
