@@ -1,12 +1,12 @@
 """Every architecture of the installed transformers package, tiny and random, through ORTModule beside eager.
 
     python benchmarks/model_zoo.py [--tasks causal,masked,seq2seq,image] [--match TEXT | --only KEYS] [--jobs 2]
-                                   [--json OUT [--resume]] [--page OUT.md]
+                                   [--autocast bfloat16] [--json OUT [--resume]] [--page OUT.md]
 
 Per architecture a process of its own with a limit on its CPU time: a training step at two input sizes, whose loss and
 gradients are compared with eager's. Architectures whose tiny model does not train in eager are left out, with the
 reason. Ends in `N passed, N failed, N whole-fallback`. Not here: speed (step_time.py), how a tiny configuration is
-made (zoo_configs.py), and the page about the results (zoo_page.py).
+made (zoo_configs.py), what is equal (zoo_compare.py), and the page about the results (zoo_page.py).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any
 import torch
 import zoo_configs
 import zoo_page
+from zoo_compare import compare, compare_under_autocast, in_double, step
 
 from common import facts, write_json
 
@@ -42,54 +43,7 @@ WAIT = 10  # times the time limit: how long a process may take where others shar
 MEMORY_LIMIT = 5 << 30  # bytes; what a default configuration may not exceed when its sizes have unusual names
 
 
-def step(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """One forward and backward with fresh gradients; the loss."""
-    module.zero_grad(set_to_none=True)
-    torch.manual_seed(7)
-    loss = module(**batch).loss
-    loss.backward()
-    return loss.detach()
-
-
-def compare(
-    eager: torch.nn.Module, ours: torch.nn.Module, want: torch.Tensor, got: torch.Tensor, scale: float = 1.0
-) -> str | None:
-    """What differs between two steps, or None. A gradient may be off by 1e-4 of its own largest element.
-
-    Args:
-        scale: of all tolerances; 1 is for float32.
-    """
-    if not torch.allclose(got, want, rtol=1e-4 * scale, atol=1e-6 * scale):
-        return f"loss {got.item():.12g}, eager's {want.item():.12g}"
-    for (name, p), q in zip(eager.named_parameters(), ours.parameters(), strict=True):
-        if (p.grad is None) != (q.grad is None):
-            return f"the gradient of {name} is None in {'eager' if p.grad is None else 'ORTModule'} only"
-        if p.grad is None or q.grad is None:
-            continue
-        top = p.grad.abs().max().item() if p.grad.numel() else 0.0
-        atol = (1e-5 + 1e-4 * top) * scale
-        if not torch.allclose(q.grad, p.grad, rtol=1e-3 * scale, atol=atol, equal_nan=True):
-            return f"the gradient of {name} is off by {(q.grad - p.grad).abs().max().item():.2g} of {top:.2g}"
-    return None
-
-
-def in_double(module: torch.nn.Module, state: Result, batch: dict[str, torch.Tensor]) -> str:
-    """Whether the step of a failed comparison agrees when both take it in float64: a fault stays, rounding does not."""
-    from ortmodule import ORTModule
-
-    try:
-        eager = copy.deepcopy(module).double()
-        eager.load_state_dict(state)
-        ours = copy.deepcopy(eager)
-        batch = {name: t.double() if t.is_floating_point() else t for name, t in batch.items()}
-        want = step(eager, batch)
-        why = compare(eager, ours, want, step(ORTModule(ours), batch), scale=1e-6)
-    except Exception as error:
-        return f"not comparable in double: {type(error).__name__}"
-    return f"in double: {why}" if why else "rounding: equal in double"
-
-
-def try_architecture(task: str, name: str, sizes: int = 2) -> Result:
+def try_architecture(task: str, name: str, sizes: int = 2, autocast: torch.dtype | None = None) -> Result:
     """The result of one architecture: {"state": passed | failed | skipped, ...}."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -97,7 +51,7 @@ def try_architecture(task: str, name: str, sizes: int = 2) -> Result:
         module, batches = zoo_configs.build(task, name, TEXT_SIZES[:sizes], IMAGE_BATCHES[:sizes])
         eager = copy.deepcopy(module)
         for batch in batches:
-            loss = step(eager, batch)
+            loss = step(eager, batch, autocast)
             if not loss.requires_grad and not any(p.grad is not None for p in eager.parameters()):
                 raise ValueError("no gradient flows")
             if not torch.isfinite(loss):
@@ -114,13 +68,16 @@ def try_architecture(task: str, name: str, sizes: int = 2) -> Result:
             # Buffers that a step changes (statistics, counters) must be the same before each comparison.
             state = copy.deepcopy(eager.state_dict())
             module.load_state_dict(state)
-            want = step(eager, batch)
-            module_loss = step(model, batch)
+            want, got = step(eager, batch, autocast), step(model, batch, autocast)
             if size == 0:
                 result["first_step_s"] = round(time.perf_counter() - start, 2)
-            why = compare(eager, module, want, module_loss)
+            if autocast:
+                why = compare_under_autocast(eager, module, want, got, state, batch)
+            else:
+                why = compare(eager, module, want, got)
+                why = why and f"{why}; {in_double(module, state, batch)}"
             if why:
-                return {**result, "state": "failed", "why": f"size {size}: {why}; {in_double(module, state, batch)}"}
+                return {**result, "state": "failed", "why": f"size {size}: {why}"}
     except Exception as error:
         lines = traceback.format_exception_only(error)
         return {**result, "state": "failed", "why": " ".join("".join(lines).split())[:300]}
@@ -137,18 +94,20 @@ def try_architecture(task: str, name: str, sizes: int = 2) -> Result:
     return result
 
 
-def child(task: str, name: str, sizes: int, seconds: int, answer: multiprocessing.connection.Connection) -> None:
+def child(seconds: int, answer: multiprocessing.connection.Connection, *request: Any) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     with contextlib.redirect_stdout(io.StringIO()):
-        result = try_architecture(task, name, sizes)
+        result = try_architecture(*request)
     answer.send(result)
     answer.close()
     os._exit(0)
 
 
-def run_all(work: list[tuple[str, str]], jobs: int, seconds: int, sizes: int) -> Iterator[tuple[str, str, Result]]:
+def run_all(
+    work: list[tuple[str, str]], jobs: int, seconds: int, sizes: int, autocast: torch.dtype | None
+) -> Iterator[tuple[str, str, Result]]:
     """Results as they come; a child that crashes or takes too long is a failure with that reason."""
     fork = multiprocessing.get_context("fork")  # the libraries are loaded once, in the parent
     waiting = collections.deque(work)
@@ -157,7 +116,7 @@ def run_all(work: list[tuple[str, str]], jobs: int, seconds: int, sizes: int) ->
         while waiting and len(running) < jobs:
             task, name = waiting.popleft()
             mine, theirs = fork.Pipe(duplex=False)
-            process = fork.Process(target=child, args=(task, name, sizes, seconds, theirs))
+            process = fork.Process(target=child, args=(seconds, theirs, task, name, sizes, autocast))
             process.start()
             theirs.close()
             running[mine] = (task, name, process, time.monotonic())
@@ -191,6 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=int, default=300, help="CPU time limit of one architecture")
     parser.add_argument("--sizes", type=int, default=2, choices=(1, 2), help="1: without the second input size")
+    parser.add_argument("--autocast", choices=("bfloat16", "float16"), help="compare steps under autocast")
     parser.add_argument("--json", metavar="OUT", help="results, written after each architecture")
     parser.add_argument("--resume", action="store_true", help="keep what OUT holds and run only what it lacks")
     parser.add_argument("--page", metavar="OUT.md", help="a page about the results, such as docs/architectures.md")
@@ -206,7 +166,8 @@ def main(argv: list[str] | None = None) -> int:
         with open(args.json) as file:
             results = json.load(file)["results"]
         work = [w for w in work if "/".join(w) not in results]
-    for task, name, result in run_all(work, args.jobs, args.seconds, args.sizes):
+    autocast = getattr(torch, args.autocast) if args.autocast else None
+    for task, name, result in run_all(work, args.jobs, args.seconds, args.sizes, autocast):
         results[f"{task}/{name}"] = result
         print(f"{result['state']:8}{result['seconds']:6.1f} s  {task}/{name}  {result.get('why', '')}", flush=True)
         if args.json:
