@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.torch_version import TorchVersion
 
 from ortmodule import ORTModule
 from tests.support import exports
@@ -111,6 +112,8 @@ def train(module: Callable[..., Any], given: list[torch.Tensor]) -> list[torch.T
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_graph_serves_every_size(name: str) -> None:
+    if name == "cross entropy of probabilities" and TorchVersion(torch.__version__) < (2, 12):
+        pytest.skip("torch 2.11's takes no symbolic sizes")
     function, shapes = CASES[name]
     torch.manual_seed(0)
     model = ORTModule(Call(function))
