@@ -49,7 +49,7 @@ def try_architecture(task: str, name: str, sizes: int = 2, autocast: torch.dtype
     warnings.simplefilter("ignore")
     try:
         module, batches = zoo_configs.build(task, name, TEXT_SIZES[:sizes], IMAGE_BATCHES[:sizes])
-        eager = copy.deepcopy(module)
+        eager, exact = copy.deepcopy(module), copy.deepcopy(module)
         for batch in batches:
             loss = step(eager, batch, autocast)
             if not loss.requires_grad and not any(p.grad is not None for p in eager.parameters()):
@@ -72,7 +72,8 @@ def try_architecture(task: str, name: str, sizes: int = 2, autocast: torch.dtype
             if size == 0:
                 result["first_step_s"] = round(time.perf_counter() - start, 2)
             if autocast:
-                why = compare_under_autocast(eager, module, want, got, state, batch)
+                exact.load_state_dict(state)
+                why = compare_under_autocast(exact, eager, module, want, got, batch)
             else:
                 why = compare(eager, module, want, got)
                 why = why and f"{why}; {in_double(module, state, batch)}"

@@ -75,27 +75,25 @@ def in_double(module: torch.nn.Module, state: dict[str, Any], batch: Batch) -> s
 
 
 def compare_under_autocast(
+    exact: torch.nn.Module,
     eager: torch.nn.Module,
     ours: torch.nn.Module,
     want: torch.Tensor,
     got: torch.Tensor,
-    state: dict[str, Any],
     batch: Batch,
 ) -> str | None:
     """What differs between two steps under autocast, or None: each rounds in its own places, so that the step without
     autocast is the measure. Loss and gradients (all together, by their norm) may be twice as far from it as eager's.
 
     Args:
+        exact: as the others were before their steps.
         eager, ours: after their steps.
         want, got: the losses of these.
-        state: of both, before their steps.
-        batch: of both.
+        batch: of the steps.
     """
     unlike = _unlike(eager, ours)
     if unlike:
         return unlike
-    exact = copy.deepcopy(eager)
-    exact.load_state_dict(state)
     loss = step(exact, batch)
     far, allowed = (_distance([one], [loss]) for one in (got, want))
     if not far <= 2 * allowed + 0.01:

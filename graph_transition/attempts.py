@@ -54,10 +54,11 @@ class CaptureAttempts:
         slow, why = self._too_slow.get(call.signature, (0, ""))
         if slow and len(graphs) >= _MOST_SIZES:
             raise CaptureError(f"{why}; it has {_MOST_SIZES} graphs already")
-        choices: list[Sizes] = [dynamic, {(i, axis) for i, axis in dynamic if axis == 0}, set()]
-        for choice in choices[slow:]:
+        batch = {(i, axis) for i, axis in dynamic if axis == 0}
+        choices: list[tuple[Sizes, int]] = [(dynamic, 2), (batch, 1), (set(), 0)]
+        for choice, axes in choices[slow:]:
             try:
-                captured, symbolic = self._these_or_none(call, choice, graphs)
+                captured, symbolic = self._these_or_none(call, choice, axes, graphs)
             except SlowCaptureError as error:  # never where no size is symbolic
                 slow, why = slow + 1, str(error)
                 self._too_slow[call.signature] = slow, why
@@ -68,40 +69,47 @@ class CaptureAttempts:
             return captured, symbolic
         raise CaptureError(why)
 
-    def _these_or_none(self, call: Call, dynamic: Sizes, graphs: Sequence[CapturedGraph]) -> tuple[Captured, Sizes]:
+    def _these_or_none(
+        self, call: Call, dynamic: Sizes, axes: int, graphs: Sequence[CapturedGraph]
+    ) -> tuple[Captured, Sizes]:
+        """Captures with these sizes symbolic, and with more among the first `axes` of each tensor where that goes."""
         ones = {(i, axis) for i, axis in dynamic if call.leaves[i].shape[axis] == 1}
         if call.signature not in self._one_size:
             with contextlib.suppress(CaptureError):
                 if ones:
-                    return self._larger(call, dynamic, graphs[-1].shapes)
+                    return self._larger(call, dynamic, axes, graphs[-1].shapes)
             dynamic = dynamic - ones
             try:
-                return self._open_or_decided(call, dynamic, graphs)
+                return self._open_or_decided(call, dynamic, axes, graphs)
             except CaptureError as error:
                 if not dynamic:
                     raise
                 try:
-                    captured = self._open_or_decided(call, set(), graphs)
+                    captured = self._open_or_decided(call, set(), axes, graphs)
                 except CaptureError:
                     raise error from None
                 self._one_size.add(call.signature)
                 return captured
         if len(graphs) >= _MOST_SIZES:
             raise CaptureError(f"the forward cannot be captured for varying sizes; it has {_MOST_SIZES} graphs already")
-        return self._open_or_decided(call, set(), graphs)
+        return self._open_or_decided(call, set(), axes, graphs)
 
-    def _larger(self, call: Call, dynamic: Sizes, earlier: Sequence[tuple[int, ...] | None]) -> tuple[Captured, Sizes]:
+    def _larger(
+        self, call: Call, dynamic: Sizes, axes: int, earlier: Sequence[tuple[int, ...] | None]
+    ) -> tuple[Captured, Sizes]:
         """Captures a call some of whose varying sizes are 1, as one in which none is."""
         example = larger_example(call.leaves, earlier, dynamic)
         if example is None:
             raise CaptureError("no call is known in which every varying size is larger than 1")
-        captured, dynamic = self._symbolic(call.with_leaves(example), dynamic)
+        captured, dynamic = self._symbolic(call.with_leaves(example), dynamic, axes)
         failed = captured.check([leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)])
         if failed is not None:
             raise CaptureError(f"the guard `{failed}` does not hold")
         return captured, dynamic
 
-    def _open_or_decided(self, call: Call, dynamic: Sizes, graphs: Sequence[CapturedGraph]) -> tuple[Captured, Sizes]:
+    def _open_or_decided(
+        self, call: Call, dynamic: Sizes, axes: int, graphs: Sequence[CapturedGraph]
+    ) -> tuple[Captured, Sizes]:
         """Captures; where the forward branches on a flag that it is given as a tensor, for the flag's present value,
         and where it branches on what its inputs or the module's buffers hold, for the present answers.
         """
@@ -109,9 +117,11 @@ class CaptureAttempts:
         if ways >= _MOST_ANSWERS:
             raise CaptureError(f"the forward branches on the values of its inputs, in more than {ways} ways")
         if any(g.branching for g in graphs):
-            return self._symbolic(call, dynamic, branching=True)
+            return self._symbolic(call, dynamic, axes, branching=True)
         try:
-            return self._symbolic(call, dynamic)
+            return self._symbolic(call, dynamic, axes)
+        except SlowCaptureError:
+            raise
         except CaptureError as error:
             flags = {i: flag_value(leaf) for i, leaf in enumerate(call.leaves) if is_flag(leaf)}
             with contextlib.suppress(CaptureError):
@@ -120,20 +130,20 @@ class CaptureAttempts:
                     return decided, dynamic
             with contextlib.suppress(CaptureError):
                 if is_undecided(error):
-                    return self._symbolic(call, dynamic, branching=True)
+                    return self._symbolic(call, dynamic, axes, branching=True)
             raise
 
-    def _symbolic(self, call: Call, dynamic: Sizes, branching: bool = False) -> tuple[Captured, Sizes]:
+    def _symbolic(self, call: Call, dynamic: Sizes, axes: int, branching: bool = False) -> tuple[Captured, Sizes]:
         """Captures with these sizes symbolic; returns which ones are.
 
-        Where one size changes, the batch's or the sequence's, the other will: the first two axes of every tensor are
+        Where one size changes, the batch's or the sequence's, the other will: the first `axes` of every tensor are
         kept symbolic with it where the module allows that.
         """
         others = {
             (i, axis)
             for i, leaf in enumerate(call.leaves)
             if dynamic and isinstance(leaf, torch.Tensor)
-            for axis in range(min(2, leaf.dim()))
+            for axis in range(min(axes, leaf.dim()))
             if leaf.shape[axis] > 1
         }
         attempt = functools.partial(capture, self._module, call.args, call.kwargs, branching=branching)
@@ -141,6 +151,8 @@ class CaptureAttempts:
             return attempt(dynamic_dims=dynamic or None), dynamic
         try:
             captured = attempt(dynamic_dims=dynamic, optional_dims=others)
-        except CaptureError:
+        except CaptureError as error:
+            if isinstance(error, SlowCaptureError) and any(axis > 0 for _, axis in dynamic):
+                raise  # it would be as slow again
             return attempt(dynamic_dims=dynamic), dynamic
         return captured, (dynamic | others) - captured.fixed
