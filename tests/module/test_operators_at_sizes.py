@@ -112,8 +112,8 @@ def train(module: Callable[..., Any], given: list[torch.Tensor]) -> list[torch.T
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_graph_serves_every_size(name: str) -> None:
-    if name == "cross entropy of probabilities" and TorchVersion(torch.__version__) < (2, 12):
-        pytest.skip("torch 2.11's takes no symbolic sizes")
+    if name == "cross entropy of probabilities" and TorchVersion(torch.__version__) < (2, 13):
+        pytest.skip("the one of torch 2.11 and 2.12 takes no symbolic sizes")
     function, shapes = CASES[name]
     torch.manual_seed(0)
     model = ORTModule(Call(function))
