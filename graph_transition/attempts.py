@@ -120,8 +120,6 @@ class CaptureAttempts:
             return self._symbolic(call, dynamic, axes, branching=True)
         try:
             return self._symbolic(call, dynamic, axes)
-        except SlowCaptureError:
-            raise
         except CaptureError as error:
             flags = {i: flag_value(leaf) for i, leaf in enumerate(call.leaves) if is_flag(leaf)}
             with contextlib.suppress(CaptureError):
@@ -151,8 +149,6 @@ class CaptureAttempts:
             return attempt(dynamic_dims=dynamic or None), dynamic
         try:
             captured = attempt(dynamic_dims=dynamic, optional_dims=others)
-        except CaptureError as error:
-            if isinstance(error, SlowCaptureError) and any(axis > 0 for _, axis in dynamic):
-                raise  # it would be as slow again
+        except CaptureError:
             return attempt(dynamic_dims=dynamic), dynamic
         return captured, (dynamic | others) - captured.fixed
