@@ -24,4 +24,13 @@ bool is_flat_product(int64_t m, int64_t n);
 // where that is not flat.
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed);
 
+// The gradients of y = x w^T + b by x [M, K], w [N, K] and b [N] from dy [M, N]: half of the threads compute that of x,
+// the others those of w and b, each by products of its own, so that threads meet once.
+// False where that does not apply: matrices that blas_product refuses, an odd number of threads.
+struct LinearGrads {
+  at::Tensor dx, dw, db;
+};
+bool blas_linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, bool wants_db, bool packed,
+                       LinearGrads& out);
+
 }  // namespace ortmodule

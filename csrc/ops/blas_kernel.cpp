@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops/column_sum.h"
 #include "ops/conversion.h"
 #include "ops/packed_product.h"
 #include "ops/pair_rate.h"
@@ -43,6 +44,7 @@ struct MatrixOf {
   int leading = 0;
   bool by_rows = true;
 
+  MatrixOf from_row(int64_t i) const { return {data + i * (by_rows ? leading : 1), leading, by_rows}; }
   Strided<T> matrix() const { return {data, by_rows ? leading : 1, by_rows ? 1 : leading}; }
 };
 using Operand = MatrixOf<float>;
@@ -84,6 +86,21 @@ Sgemm* sgemm() {
   return found;
 }
 
+// c[m, n] = a b on the way asked for; the rows of c lie `stride` apart.
+void multiply(bool packed, int64_t m, int64_t n, int64_t k, const Operand& a, const Operand& b, float* c,
+              int64_t stride) {
+  if (packed)
+    packed_product(m, n, k, a.matrix(), b.matrix(), nullptr, 0, c, stride);
+  else
+    multiply(sgemm(), m, n, k, a, b, c, false, stride);
+}
+
+// The place of one of `parts` parts of n, of about one size; they begin at multiples of 32, for column_sums.
+std::pair<int64_t, int64_t> part_of(int64_t n, int64_t part, int64_t parts) {
+  const int64_t blocks = (n + 31) / 32;
+  return {std::min(n, blocks * part / parts * 32), std::min(n, blocks * (part + 1) / parts * 32)};
+}
+
 const uint16_t* bits(const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); }
 
 // The product of bfloat16 matrices, with the sizes of the result.
@@ -115,10 +132,7 @@ at::Tensor product(const at::Tensor& a, int rows, const at::Tensor& b, bool pack
       !read(b.const_data_ptr<float>(), k, n, b.stride(0), b.stride(1), right))
     return {};
   at::Tensor c = make_float({m, n});
-  if (packed)
-    packed_product(m, n, k, left.matrix(), right.matrix(), nullptr, 0, c.mutable_data_ptr<float>(), n);
-  else
-    multiply(sgemm(), m, n, k, left, right, c.mutable_data_ptr<float>(), false, n);
+  multiply(packed, m, n, k, left, right, c.mutable_data_ptr<float>(), n);
   return c;
 }
 
@@ -128,6 +142,41 @@ at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b, bool packed) {
 
 at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b, bool packed) {
   return product(a, 1, b, packed);
+}
+
+bool blas_linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, bool wants_db, bool packed,
+                       LinearGrads& out) {
+  const int64_t threads = at::get_num_threads(), half = threads / 2, m = dy.size(0), n = dy.size(1), k = x.size(1);
+  if ((!packed && !sgemm()) || half < 1 || threads % 2 != 0 || at::in_parallel_region()) return false;
+  if (!plain(dy) || !plain(x) || !plain(w) || !fits(m) || !fits(n) || !fits(k)) return false;
+  if (wants_db && dy.stride(1) != 1) return false;
+  const float* dy_data = dy.const_data_ptr<float>();
+  const float* x_data = x.const_data_ptr<float>();
+  Operand rows, columns, inputs, weights;  // dy, dy transposed, x, w
+  if (!read(dy_data, m, n, dy.stride(0), dy.stride(1), rows) ||
+      !read(dy_data, n, m, dy.stride(1), dy.stride(0), columns) ||
+      !read(x_data, m, k, x.stride(0), x.stride(1), inputs) ||
+      !read(w.const_data_ptr<float>(), n, k, w.stride(0), w.stride(1), weights))
+    return false;
+  out.dx = make_float({m, k});
+  out.dw = make_float({n, k});
+  if (wants_db) out.db = make_float({n});
+  float *dx = out.dx.mutable_data_ptr<float>(), *dw = out.dw.mutable_data_ptr<float>();
+  float* const db = wants_db ? out.db.mutable_data_ptr<float>() : nullptr;
+  at::parallel_for(0, 2 * half, 1, [&](int64_t first, int64_t last) {
+    for (int64_t part = first; part < last; ++part) {
+      const bool of_x = part < half;
+      const auto [begin, end] = part_of(of_x ? m : n, part % half, half);
+      if (begin == end) continue;
+      if (of_x) {
+        multiply(packed, end - begin, k, n, rows.from_row(begin), weights, dx + begin * k, k);
+      } else {
+        multiply(packed, end - begin, k, m, columns.from_row(begin), inputs, dw + begin * k, k);
+        if (db) column_sums(dy_data + begin, m, dy.stride(0), end - begin, db + begin);
+      }
+    }
+  });
+  return true;
 }
 
 bool is_flat_product(int64_t m, int64_t n) { return m <= kFlatRows && n >= kFlatColumns; }

@@ -11,5 +11,8 @@ namespace ortmodule {
 
 // rows [M, N] summed to [N]; at::sum(rows, 0) for whatever is not small, float and on the CPU.
 at::Tensor column_sum(const at::Tensor& rows);
+// The same for `columns` columns of a matrix whose rows lie `stride` floats apart, on this thread. Columns from a
+// multiple of 32 on have the bits that they have in the whole matrix.
+void column_sums(const float* data, int64_t rows, int64_t stride, int64_t columns, float* sums);
 
 }  // namespace ortmodule

@@ -8,6 +8,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "ops/cpu_simd.h"
 #include "ops/small_tensor.h"
 
 namespace ortmodule {
@@ -32,18 +33,16 @@ int level_power(int64_t rows) {
 
 // sums[c] = the cascade of data[i * stride + c] over i < rows; at most kBlock columns.
 template <typename Count>
-void cascade(const float* data, int64_t rows, int64_t stride, Count columns, float* sums) {
+ORTMODULE_INLINE void cascade(const float* data, int64_t rows, int64_t stride, Count columns, float* sums) {
   float level[kLevels][kBlock];
-  const auto add_row = [&](const float* row) {
-    for (int64_t c = 0; c < columns; ++c) level[0][c] += row[c];
-  };
   const int power = level_power(rows);
   const int64_t group = int64_t{1} << power;
   const int levels = rows < group ? 1 : kLevels;  // few rows never leave the first
   for (int j = 0; j < levels; ++j) std::fill_n(level[j], static_cast<int64_t>(columns), 0.0F);
   int64_t i = 0;
   while (i + group <= rows) {
-    for (int64_t k = 0; k < group; ++k, ++i) add_row(data + i * stride);
+    for (int64_t k = 0; k < group; ++k, ++i)
+      for (int64_t c = 0; c < columns; ++c) level[0][c] += data[i * stride + c];
     for (int j = 1; j < kLevels; ++j) {
       for (int64_t c = 0; c < columns; ++c) {
         level[j][c] += level[j - 1][c];
@@ -52,14 +51,15 @@ void cascade(const float* data, int64_t rows, int64_t stride, Count columns, flo
       if (i & ((group - 1) << (j * power))) break;
     }
   }
-  for (; i < rows; ++i) add_row(data + i * stride);
+  for (; i < rows; ++i)
+    for (int64_t c = 0; c < columns; ++c) level[0][c] += data[i * stride + c];
   for (int j = 1; j < levels; ++j)
     for (int64_t c = 0; c < columns; ++c) level[0][c] += level[j][c];
   std::copy_n(level[0], static_cast<int64_t>(columns), sums);
 }
 
 // What columns remain beside whole blocks.
-void cascade_by_parts(const float* data, int64_t rows, int64_t stride, int64_t columns, float* sums) {
+ORTMODULE_INLINE void cascade_by_parts(const float* data, int64_t rows, int64_t stride, int64_t columns, float* sums) {
   constexpr int64_t kParts = 4;
   float parts[kParts][kBlock];
   const int64_t quarter = rows / kParts;
@@ -77,16 +77,8 @@ bool is_small_matrix(const at::Tensor& t) {
 }
 
 at::Tensor sum_of(const at::Tensor& rows) {
-  const int64_t m = rows.size(0), n = rows.size(1), stride = rows.stride(0);
-  at::Tensor out = make_float({n});
-  const float* data = rows.const_data_ptr<float>();
-  float* sums = out.mutable_data_ptr<float>();
-  const int64_t block = n >= kVector ? kBlockOfAten : 4, whole = n - n % block;
-  int64_t c = 0;
-  for (; c + kBlock <= whole; c += kBlock)
-    cascade(data + c, m, stride, std::integral_constant<int64_t, kBlock>(), sums + c);
-  if (c < whole) cascade(data + c, m, stride, whole - c, sums + c);
-  if (whole < n) cascade_by_parts(data + whole, m, stride, n - whole, sums + whole);
+  at::Tensor out = make_float({rows.size(1)});
+  column_sums(rows.const_data_ptr<float>(), rows.size(0), rows.stride(0), rows.size(1), out.mutable_data_ptr<float>());
   return out;
 }
 
@@ -105,6 +97,15 @@ bool is_atens() {
 }
 
 }  // namespace
+
+ORTMODULE_SIMD void column_sums(const float* data, int64_t rows, int64_t stride, int64_t columns, float* sums) {
+  const int64_t block = columns >= kVector ? kBlockOfAten : 4, whole = columns - columns % block;
+  int64_t c = 0;
+  for (; c + kBlock <= whole; c += kBlock)
+    cascade(data + c, rows, stride, std::integral_constant<int64_t, kBlock>(), sums + c);
+  if (c < whole) cascade(data + c, rows, stride, whole - c, sums + c);
+  if (whole < columns) cascade_by_parts(data + whole, rows, stride, columns - whole, sums + whole);
+}
 
 at::Tensor column_sum(const at::Tensor& rows) {
   return is_small_matrix(rows) && is_atens() ? sum_of(rows) : at::sum(rows, 0);

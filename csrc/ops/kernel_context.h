@@ -39,12 +39,11 @@ class KernelContext {
   void out(size_t i, at::Tensor value) const {
     if (wants(i)) frame_[step_.outputs[i]] = std::move(value);
   }
-  // True when this step is the input's last use and nobody else holds its memory: the kernel may write its result
-  // into in(i) and hand that over.
+  // True when this step is the input's last use and nobody else has the tensor; others may share its memory.
+  bool is_last_reader(size_t i) const { return has(i) && step_.last_use[i] && in(i).use_count() == 1; }
+  // True when nobody else holds its memory either: the kernel may write its result into in(i) and hand that over.
   bool may_overwrite(size_t i) const {
-    if (!has(i) || !step_.last_use[i]) return false;
-    const at::Tensor& t = in(i);
-    return t.use_count() == 1 && t.storage().use_count() == 1 && t.is_non_overlapping_and_dense();
+    return is_last_reader(i) && in(i).storage().use_count() == 1 && in(i).is_non_overlapping_and_dense();
   }
   // Elements of a small integer input in host memory.
   std::vector<int64_t> ints(size_t i) const;

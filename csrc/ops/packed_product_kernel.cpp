@@ -139,24 +139,26 @@ void on_one_thread(const Part<Level, Out>& part) {
 }
 
 // How many threads share the rows of c; the others share the columns. Every thread packs what it reads itself, so the
-// parts should be as square as they can be.
+// parts should be as square as they can be; else by rows, as the layers before and after share their work.
 int64_t threads_by_row(int64_t m, int64_t n, int64_t threads) {
   int64_t best = 1;
   const auto reads = [&](int64_t by_row) { return parts_of(m, by_row) + parts_of(n, threads / by_row); };
   for (int64_t by_row = 2; by_row <= threads; ++by_row)
-    if (threads % by_row == 0 && reads(by_row) < reads(best)) best = by_row;
+    if (threads % by_row == 0 && reads(by_row) <= reads(best)) best = by_row;
   return best;
 }
 
 // Measured with one and two threads, as are the bounds below. Shorter parts are not worth their threads meeting.
 constexpr int64_t kMostThreads = 8, kLeastPart = int64_t{1} << 19;
+constexpr int64_t kLongestWithBias = int64_t{1} << 25;
 // Of which sums are kept until they are rounded, at most: some MiB per thread.
 constexpr int64_t kMostSums = 2048;
 
 // Shared out to ATen's threads.
 template <class Level, class Out>
 void multiply(const Part<Level, Out>& all) {
-  const int64_t threads = std::clamp<int64_t>(all.m * all.n * all.k / kLeastPart, 1, at::get_num_threads());
+  const int64_t most_threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t threads = std::clamp<int64_t>(all.m * all.n * all.k / kLeastPart, 1, most_threads);
   const int64_t by_row = threads_by_row(all.m, all.n, threads), by_column = threads / by_row;
   const int64_t rows = rounded_up(parts_of(all.m, by_row), Level::kRows);
   const int64_t columns = rounded_up(parts_of(all.n, by_column), Level::kColumns);
@@ -196,12 +198,16 @@ bool has_packed_product() {
   return found;
 }
 
-bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads) {
+bool packed_product_is_best(int64_t m, int64_t n, int64_t k, bool bias, int threads) {
   static const bool foreign = has_packed_product() && !__builtin_cpu_is("intel");
-  if (!foreign || threads > kMostThreads) return false;
-  if (has_split_avx512()) return m >= 24 && n >= 16 && k >= 16 && m * n * k >= int64_t{1} << 17;
+  const int64_t size = m * n * k;
+  if (!has_packed_product() || threads > kMostThreads) return false;
+  // On its own processors MKL is as fast, but a bias goes before it, in a pass over the result.
+  const bool short_with_bias = !foreign && bias && has_avx512() && size <= kLongestWithBias;
+  if (has_split_avx512() || short_with_bias) return m >= 24 && n >= 16 && k >= 16 && size >= int64_t{1} << 17;
+  if (!foreign) return false;
   // With AVX-512 of full width oneDNN is twice as fast as either.
-  if (has_avx512() || m * n * k < (int64_t{1} << 22) * threads) return false;
+  if (has_avx512() || size < (int64_t{1} << 22) * threads) return false;
   const bool few_rows = m >= 16 && m <= 128 && n >= 2048;
   const bool short_sums = k >= 16 && k <= 96 && m * n >= int64_t{1} << 20;
   return few_rows || short_sums;
@@ -256,7 +262,7 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, c
 #else
 
 bool has_packed_product() { return false; }
-bool packed_product_is_best(int64_t, int64_t, int64_t, int) { return false; }
+bool packed_product_is_best(int64_t, int64_t, int64_t, bool, int) { return false; }
 void packed_product(int64_t, int64_t, int64_t, const StridedMatrix&, const StridedMatrix&, const float*, int64_t,
                     float*, int64_t) {
   ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");

@@ -11,10 +11,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <array>
+#include <tuple>
 #include <vector>
 
 #include "ops/attention/flash_rows.h"
 #include "ops/attention/flash_tiles.h"
+#include "ops/strided_view.h"
 
 namespace ortmodule {
 namespace {
@@ -220,6 +224,36 @@ at::Tensor like(const at::Tensor& t) {
   return at::empty(t.sizes(), t.options());
 }
 
+// Whether q, k and v are the parts of one dense [batch, length, heads * size] tensor, side by side in any order: what a
+// joint projection gives, split up. `first`: where it begins.
+bool are_joint(const FlashInputs& in, int64_t& first) {
+  std::array<const at::Tensor*, 3> parts{&in.q, &in.k, &in.v};
+  std::ranges::sort(parts, {}, [](const at::Tensor* t) { return t->storage_offset(); });
+  first = parts[0]->storage_offset();
+  int64_t row = 0;
+  for (const at::Tensor* t : parts) {
+    if (!t->is_alias_of(in.q) || t->size(2) != in.q.size(2) || t->storage_offset() != first + row) return false;
+    row += t->size(1) * t->size(3);
+  }
+  return std::ranges::all_of(parts, [&](const at::Tensor* t) {
+    const int64_t strides[4] = {row * t->size(2), t->size(3), row, 1};
+    return t->strides().equals(strides);
+  });
+}
+
+// Like q, k and v; in one buffer where they are joint, so that whoever joins them again finds them joined.
+std::array<at::Tensor, 3> gradients_like(const FlashInputs& in, const FlashWants& wants) {
+  int64_t first = 0;
+  if (!(wants.q && wants.k && wants.v && are_joint(in, first)))
+    return {wants.q ? like(in.q) : at::Tensor(), wants.k ? like(in.k) : at::Tensor(),
+            wants.v ? like(in.v) : at::Tensor()};
+  const at::Tensor all = at::empty({in.q.size(0) * in.q.stride(0)}, in.q.options());
+  const auto part = [&](const at::Tensor& t) {
+    return strided_view(all, t.sizes(), t.strides(), t.storage_offset() - first);
+  };
+  return {part(in.q), part(in.k), part(in.v)};
+}
+
 }  // namespace
 
 FlashGrads flash_backward(const FlashInputs& inputs, const at::Tensor& dy, const at::Tensor& y, const at::Tensor& lse,
@@ -238,9 +272,10 @@ FlashGrads flash_backward(const FlashInputs& inputs, const at::Tensor& dy, const
     mask_grad.data = shaped.mutable_data_ptr<float>();
   }
   const Schedule schedule(p, wants.mask, mask_grad);
-  if (wants.q) to.dq = TileView(grads.q = like(inputs.q));
-  if (wants.k) to.dk = TileView(grads.k = like(inputs.k));
-  if (wants.v) to.dv = TileView(grads.v = like(inputs.v));
+  std::tie(grads.q, grads.k, grads.v) = std::tuple_cat(gradients_like(inputs, wants));
+  if (wants.q) to.dq = TileView(grads.q);
+  if (wants.k) to.dk = TileView(grads.k);
+  if (wants.v) to.dv = TileView(grads.v);
   const auto sums = inputs.q.options().dtype(at::kFloat);
   const int64_t rows = schedule.shares * p.batch * p.key_heads * p.keys;
   at::Tensor dk, dv, copies;

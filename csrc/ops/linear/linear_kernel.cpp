@@ -22,17 +22,24 @@ void linear_grad(KernelContext& c) {
   const at::Tensor& dy = c.in(0);
   at::Tensor dy_view, x_view;
   const at::Tensor& rows = as_matrix(dy, dy_view);
+  LinearGrads grads;
+  if (c.wants(0) && c.wants(1)) {
+    grads = linear_grads(rows, as_matrix(c.in(1), x_view), c.in(2), c.wants(2));
+  } else {
+    if (c.wants(0)) grads.dx = matrix_product(rows, c.in(2));
+    if (c.wants(1)) grads.dw = transposed_product(rows, as_matrix(c.in(1), x_view));
+    if (c.wants(2)) grads.db = column_sum(rows);
+  }
   if (c.wants(0)) {
-    at::Tensor dx = matrix_product(rows, c.in(2));
     if (dy.dim() != 2) {
       c10::DimVector sizes(dy.sizes());
-      sizes.back() = dx.size(1);
-      dx = dx.view(sizes);
+      sizes.back() = grads.dx.size(1);
+      grads.dx = grads.dx.view(sizes);
     }
-    c.out(0, std::move(dx));
+    c.out(0, std::move(grads.dx));
   }
-  if (c.wants(1)) c.out(1, transposed_product(rows, as_matrix(c.in(1), x_view)));
-  if (c.wants(2)) c.out(2, column_sum(rows));
+  if (c.wants(1)) c.out(1, std::move(grads.dw));
+  if (c.wants(2)) c.out(2, std::move(grads.db));
 }
 
 }  // namespace

@@ -1,4 +1,9 @@
 // ATen kernels of Concat and Split; the parts of a Split are views.
+//
+// Note [Neighbours in memory]
+// A kernel may write what is going to be joined side by side into one buffer: the gradients of a joint projection's
+// parts, say. Where nobody but the parts holds that buffer and nobody reads them any more, the whole is a view of it.
+// In forward it must be contiguous too, since it may be what the user gets; backward takes any order of axes.
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
@@ -11,9 +16,42 @@
 namespace ortmodule {
 namespace {
 
+// Whether `t` lies beside `first` but for what differs along the axis.
+bool is_alike(const at::Tensor& first, const at::Tensor& t, int64_t axis) {
+  if (t.dim() != first.dim() || t.scalar_type() != first.scalar_type() || !t.is_alias_of(first)) return false;
+  for (int64_t i = 0; i < t.dim(); ++i)
+    if (i != axis && (t.size(i) != first.size(i) || (t.size(i) != 1 && t.stride(i) != first.stride(i)))) return false;
+  return true;
+}
+
+// The inputs as one view of the buffer that they share: see the note above. Undefined where they are no neighbours.
+at::Tensor joined(const KernelContext& c, int64_t given, bool contiguous) {
+  const at::Tensor& first = c.in(0);
+  const size_t count = c.input_count();
+  if (count < 2 || first.layout() != at::kStrided || !first.has_storage() || first.storage().use_count() != count)
+    return {};
+  const int64_t axis = given < 0 ? given + first.dim() : given;
+  if (axis < 0 || axis >= first.dim() || first.size(axis) == 0) return {};
+  const int64_t step = first.size(axis) > 1 ? first.stride(axis) : c.in(1).storage_offset() - first.storage_offset();
+  c10::DimVector sizes(first.sizes()), strides(first.strides());
+  sizes[axis] = 0;
+  strides[axis] = step;
+  for (size_t i = 0; i < count; ++i) {
+    const at::Tensor& t = c.in(i);
+    if (!c.is_last_reader(i) || !is_alike(first, t, axis) || (t.size(axis) > 1 && t.stride(axis) != step) ||
+        t.storage_offset() != first.storage_offset() + sizes[axis] * step)
+      return {};
+    sizes[axis] += t.size(axis);
+  }
+  at::Tensor whole = strided_view(first, sizes, strides, first.storage_offset());
+  return (contiguous ? whole.is_contiguous() : whole.is_non_overlapping_and_dense()) ? whole : at::Tensor();
+}
+
 ORTMODULE_KERNEL("", Concat, "aten", [](const Node& node) -> Kernel {
   const int64_t axis = node.get_int("axis", 0);
-  return [axis](KernelContext& c) {
+  const bool contiguous = node.phase() == Phase::kForward;
+  return [axis, contiguous](KernelContext& c) {
+    if (at::Tensor whole = joined(c, axis, contiguous); whole.defined()) return c.out(0, std::move(whole));
     c10::SmallVector<at::Tensor, 8> parts;
     for (size_t i = 0; i < c.input_count(); ++i) parts.push_back(c.in(i));
     c.out(0, at::cat(at::TensorList(parts.data(), parts.size()), axis));
