@@ -109,12 +109,16 @@ std::vector<NodeArg*> gradient_outputs(const Graph& graph, size_t forward, const
   return out;
 }
 
+// What the caches hold is not worth a node that runs again. A free size may be small now and large later.
+constexpr double kLittle = 8.0 * (1 << 20);
+
 // Chooses what forward keeps; `trainable` inputs are leaves that must not change before backward anyway.
 RecomputeResult minimize_kept(Graph& graph, const Roots& roots, const CompileOptions& options) {
   if (options.memory_budget && *options.memory_budget < 0) return {};
   RecomputeOptions request;
   request.sizes = options.sizes;
   request.budget = options.memory_budget;
+  request.little = options.sizes.empty() ? kLittle : 0;
   for (size_t i : roots.x_inputs) request.readable.insert(graph.inputs()[i]);
   for (const std::string& name : options.weights)
     if (const NodeArg* weight = graph.find(name); weight && weight->is_graph_input()) request.readable.insert(weight);

@@ -20,6 +20,7 @@ constexpr double kUnknownSize = 64;
 // The price of a byte moved, in bytes kept: a normalization and an activation that stream (four passes) are worth one
 // kept activation, an exponential is not.
 constexpr double kNearlyFree = 0.2;
+constexpr double kOfViews = 1;  // at which a view is worth it, and nothing that reads and writes
 // Without a budget the price falls further as long as what is computed again stays below this share of the step:
 // beside products over many channels an activation function is worth its bytes, beside small ones it is not.
 constexpr double kShareOfStep = 0.03, kLowestPrice = kNearlyFree / 16;
@@ -354,8 +355,9 @@ ValueSet choose_nearly_free(Cut& cut) {
   return std::move(best.kept);
 }
 
-ValueSet choose(Cut& cut, std::optional<double> budget, double before) {
-  if (!budget) return choose_nearly_free(cut);
+ValueSet choose(Cut& cut, const RecomputeOptions& options, double before) {
+  const std::optional<double>& budget = options.budget;
+  if (!budget) return before <= options.little ? cut.solve(kOfViews, false).kept : choose_nearly_free(cut);
   ValueSet kept = cut.solve(kNearlyFree, false).kept;
   const double limit = *budget <= 1 ? *budget * before : *budget;
   if (cut.bytes_of(kept) <= limit) return kept;
@@ -382,7 +384,7 @@ RecomputeResult recompute(Graph& graph, const RecomputeOptions& options) {
   RecomputeResult result;
   Cut cut(graph, options);
   result.kept_before = cut.bytes_now();
-  const ValueSet kept = choose(cut, options.budget, result.kept_before);
+  const ValueSet kept = choose(cut, options, result.kept_before);
   result.kept_after = cut.bytes_of(kept);
   Rewriter rewriter(graph, kept);
   ORTMODULE_CHECK(rewriter.run(), kInternal, "the cut of kept values leaves a value that cannot be recomputed");

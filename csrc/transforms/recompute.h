@@ -28,6 +28,7 @@ struct RecomputeOptions {
   std::unordered_set<const NodeArg*> readable{};  // graph inputs that backward may read though it did not before
   // Bytes, or up to 1 a fraction of what would be kept if nothing was recomputed. None: only what is nearly free.
   std::optional<double> budget{};
+  double little = 0;  // bytes: where no more are kept and there is no budget, only views are repeated
 };
 
 struct RecomputeResult {

@@ -12,13 +12,12 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 #include <vector>
 
+#include "ops/attention/flash_gradients.h"
 #include "ops/attention/flash_rows.h"
 #include "ops/attention/flash_tiles.h"
-#include "ops/strided_view.h"
 
 namespace ortmodule {
 namespace {
@@ -56,8 +55,8 @@ class Backward {
         row_(scratch.take(std::max(p.key_room, kKeyTile))),
         q_(scratch.take(p.query_tile * p.size_room)),
         dy_(scratch.take(p.query_tile * p.value_room)),
-        summed_q_(p.pairs ? scratch.take(p.terms(p.query_tile) * p.size_room) : q_),
-        summed_dy_(p.pairs ? scratch.take(p.terms(p.query_tile) * p.value_room) : dy_),
+        summed_q_(p.pairs ? scratch.take(p.terms(p.query_tile) * p.size_room) : nullptr),
+        summed_dy_(p.pairs ? scratch.take(p.terms(p.query_tile) * p.value_room) : nullptr),
         dq_(scratch.take(p.query_tile * p.size_room)),
         p_tile_(scratch.take(p.query_tile * kKeyTile)),
         ds_tile_(scratch.take(p.query_tile * kKeyTile)),
@@ -97,15 +96,13 @@ class Backward {
  private:
   void query_tile(int64_t b, int64_t h, int64_t row, int64_t rows, int64_t visible, const TileView& dy,
                   const TileView& y, const float* lse, const MaskGrad& mask_grad) {
-    p_.load_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
-    p_.load_rows(dy, b, h, row, rows, p_.value_size, p_.value_room, dy_);
+    q_rows_ = p_.rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
+    dy_rows_ = p_.rows(dy, b, h, row, rows, p_.value_size, p_.value_room, dy_);
     if (p_.pairs) {
       p_.load_summed_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, summed_q_);
       p_.load_summed_rows(dy, b, h, row, rows, p_.value_size, p_.value_room, summed_dy_);
     }
-    for (int64_t i = 0; i < rows; ++i)
-      delta_[i] =
-          dot_row(floats(dy, b, h, row + i, buffer_), floats(y, b, h, row + i, buffer_ + p_.value_room), p_.value_size);
+    find_deltas(b, h, row, rows, dy, y);
     lse_ = lse + (b * p_.heads + h) * p_.queries + row;
     const int64_t end = std::min(visible, p_.causal_keys(row + rows - 1));
     if (end == 0) std::fill(dq_, dq_ + rows * p_.size_room, 0.0f);
@@ -113,6 +110,14 @@ class Backward {
       key_tile(b, h, {row, rows, column, std::min(kKeyTile, end - column)}, mask_grad);
     if (to_.dq)
       for (int64_t i = 0; i < rows; ++i) to_.dq.store(b, h, row + i, p_.size, dq_ + i * p_.size_room, p_.scale);
+  }
+
+  void find_deltas(int64_t b, int64_t h, int64_t row, int64_t rows, const TileView& dy, const TileView& y) {
+    const float *here = dy.in_place(b, h, row, 0), *there = y.in_place(b, h, row, 0);
+    if (here && there) return dot_rows(here, dy.stride(2), there, y.stride(2), rows, p_.value_size, delta_);
+    for (int64_t i = 0; i < rows; ++i)
+      dot_rows(floats(dy, b, h, row + i, buffer_), 0, floats(y, b, h, row + i, buffer_ + p_.value_room), 0, 1,
+               p_.value_size, delta_ + i);
   }
 
   // A row of values, where it is or in `buffer`.
@@ -127,9 +132,8 @@ class Backward {
     const Panels values_t = packed(values_t_, p_.terms(p_.value_size)).from_column(tile.column);
     const Triangle scores = p_.triangle(Triangle::kResult, tile),
                    transposed = p_.triangle(Triangle::kLeftTransposed, tile);
-    p_.product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys_t, p_tile_, kKeyTile, false, scores);
-    p_.product(tile.rows, tile.columns, p_.value_size, {dy_, p_.value_room, 1}, values_t, ds_tile_, kKeyTile, false,
-               scores);
+    p_.product(tile.rows, tile.columns, p_.size, q_rows_.left(), keys_t, p_tile_, kKeyTile, false, scores);
+    p_.product(tile.rows, tile.columns, p_.value_size, dy_rows_.left(), values_t, ds_tile_, kKeyTile, false, scores);
     MaskRows masks(p_, b, h, row_);
     for (int64_t i = 0; i < tile.rows; ++i) {
       const int64_t n = std::clamp<int64_t>(p_.causal_keys(tile.row + i) - tile.column, 0, tile.columns);
@@ -139,12 +143,12 @@ class Backward {
     const int64_t rows = tile.rows, columns = tile.columns;
     if (to_.dv)
       p_.product(columns, p_.value_size, rows, p_.over_rows(p_tile_, rows, columns, narrow_),
-                 Panels::in_rows(summed_dy_, p_.value_room), dv_ + tile.column * p_.value_room, p_.value_room, true,
-                 transposed);
+                 p_.pairs ? Panels::in_rows(summed_dy_, p_.value_room) : dy_rows_.right(),
+                 dv_ + tile.column * p_.value_room, p_.value_room, true, transposed);
     if (to_.dk)
       p_.product(columns, p_.size, rows, p_.over_rows(ds_tile_, rows, columns, narrow_),
-                 Panels::in_rows(summed_q_, p_.size_room), dk_ + tile.column * p_.size_room, p_.size_room, true,
-                 transposed);
+                 p_.pairs ? Panels::in_rows(summed_q_, p_.size_room) : q_rows_.right(),
+                 dk_ + tile.column * p_.size_room, p_.size_room, true, transposed);
     if (to_.dq)
       p_.product(rows, p_.size, columns, p_.over_columns(ds_tile_, rows, columns, narrow_),
                  keys_.from_row(p_.terms(tile.column)), dq_, p_.size_room, tile.column > 0,
@@ -175,6 +179,7 @@ class Backward {
   int64_t floats_;
   Panels keys_{};  // of the task at hand, as are the next
   float *dk_ = nullptr, *dv_ = nullptr;
+  Rows q_rows_{}, dy_rows_{};  // of the tile at hand
   const float* lse_ = nullptr;
 };
 
@@ -215,43 +220,6 @@ void finish(const FlashProblem& p, int64_t shares, float* sums, int64_t columns,
       to.store(head / p.key_heads, head % p.key_heads, row % p.keys, columns, sum, factor);
     }
   });
-}
-
-// The result lies in memory as the input does, so that views of one tensor get gradients of one shape.
-at::Tensor like(const at::Tensor& t) {
-  if (t.stride(1) < t.stride(2) && t.stride(3) == 1)
-    return at::empty({t.size(0), t.size(2), t.size(1), t.size(3)}, t.options()).transpose(1, 2);
-  return at::empty(t.sizes(), t.options());
-}
-
-// Whether q, k and v are the parts of one dense [batch, length, heads * size] tensor, side by side in any order: what a
-// joint projection gives, split up. `first`: where it begins.
-bool are_joint(const FlashInputs& in, int64_t& first) {
-  std::array<const at::Tensor*, 3> parts{&in.q, &in.k, &in.v};
-  std::ranges::sort(parts, {}, [](const at::Tensor* t) { return t->storage_offset(); });
-  first = parts[0]->storage_offset();
-  int64_t row = 0;
-  for (const at::Tensor* t : parts) {
-    if (!t->is_alias_of(in.q) || t->size(2) != in.q.size(2) || t->storage_offset() != first + row) return false;
-    row += t->size(1) * t->size(3);
-  }
-  return std::ranges::all_of(parts, [&](const at::Tensor* t) {
-    const int64_t strides[4] = {row * t->size(2), t->size(3), row, 1};
-    return t->strides().equals(strides);
-  });
-}
-
-// Like q, k and v; in one buffer where they are joint, so that whoever joins them again finds them joined.
-std::array<at::Tensor, 3> gradients_like(const FlashInputs& in, const FlashWants& wants) {
-  int64_t first = 0;
-  if (!(wants.q && wants.k && wants.v && are_joint(in, first)))
-    return {wants.q ? like(in.q) : at::Tensor(), wants.k ? like(in.k) : at::Tensor(),
-            wants.v ? like(in.v) : at::Tensor()};
-  const at::Tensor all = at::empty({in.q.size(0) * in.q.stride(0)}, in.q.options());
-  const auto part = [&](const at::Tensor& t) {
-    return strided_view(all, t.sizes(), t.strides(), t.storage_offset() - first);
-  };
-  return {part(in.q), part(in.k), part(in.v)};
 }
 
 }  // namespace

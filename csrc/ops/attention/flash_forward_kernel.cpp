@@ -44,7 +44,7 @@ class Forward {
 
  private:
   void query_tile(int64_t b, int64_t h, int64_t row, int64_t rows, int64_t visible, const TileView& y, float* lse) {
-    p_.load_rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
+    q_rows_ = p_.rows(p_.q, b, h, row, rows, p_.size, p_.size_room, q_);
     std::fill(largest_, largest_ + rows, kNoScore);
     std::fill(sum_, sum_ + rows, 0.0f);
     const int64_t end = std::min(visible, p_.causal_keys(row + rows - 1));
@@ -63,7 +63,7 @@ class Forward {
   void key_tile(int64_t b, int64_t h, const Tile& tile) {
     uint32_t words[kKeyTile];
     const Panels keys = packed(keys_t_, p_.terms(p_.size)).from_column(tile.column);
-    p_.product(tile.rows, tile.columns, p_.size, {q_, p_.size_room, 1}, keys, scores_, kKeyTile, false,
+    p_.product(tile.rows, tile.columns, p_.size, q_rows_.left(), keys, scores_, kKeyTile, false,
                p_.triangle(Triangle::kResult, tile));
     MaskRows masks(p_, b, h, row_);
     for (int64_t i = 0; i < tile.rows; ++i) {
@@ -95,6 +95,7 @@ class Forward {
   float *keys_t_, *values_copy_, *buffer_, *row_, *q_, *scores_, *narrow_, *y_, *largest_, *sum_;
   int64_t floats_;
   Panels values_{};  // of the task at hand
+  Rows q_rows_{};    // of the tile at hand
 };
 
 }  // namespace

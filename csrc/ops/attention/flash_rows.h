@@ -29,7 +29,8 @@ void dropped_score_grad_row(float* dp, float* p, const uint32_t* words, uint32_t
 void multiply_row(float* x, float factor, int64_t n);
 // sum += x
 void add_row(float* sum, const float* x, int64_t n);
-float dot_row(const float* a, const float* b, int64_t n);
+// out[i] = a b over n, for each of `rows` rows that lie `a_step` and `b_step` floats apart.
+void dot_rows(const float* a, int64_t a_step, const float* b, int64_t b_step, int64_t rows, int64_t n, float* out);
 float sum_row(const float* x, int64_t n);
 // Fills words[64 * blocks] with the words of Philox blocks first, first + 1, ...
 void philox_words(uint64_t seed, uint64_t offset, uint64_t first, int64_t blocks, uint32_t* words);

@@ -130,15 +130,18 @@ ORTMODULE_SIMD void add_row(float* sum, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
 }
 
-ORTMODULE_SIMD float dot_row(const float* a, const float* b, int64_t n) {
-  float lanes[kRowStep] = {};
-  int64_t i = 0;
-  for (; i + kRowStep <= n; i += kRowStep) {
+ORTMODULE_SIMD void dot_rows(const float* a, int64_t a_step, const float* b, int64_t b_step, int64_t rows, int64_t n,
+                             float* out) {
+  for (int64_t r = 0; r < rows; ++r, a += a_step, b += b_step) {
+    float lanes[kRowStep] = {};
+    int64_t i = 0;
+    for (; i + kRowStep <= n; i += kRowStep) {
 #pragma omp simd
-    for (int64_t l = 0; l < kRowStep; ++l) lanes[l] += a[i + l] * b[i + l];
+      for (int64_t l = 0; l < kRowStep; ++l) lanes[l] += a[i + l] * b[i + l];
+    }
+    for (; i < n; ++i) lanes[i % kRowStep] += a[i] * b[i];
+    out[r] = reduced(lanes, std::plus<float>());
   }
-  for (; i < n; ++i) lanes[i % kRowStep] += a[i] * b[i];
-  return reduced(lanes, std::plus<float>());
 }
 
 ORTMODULE_SIMD float sum_row(const float* x, int64_t n) {

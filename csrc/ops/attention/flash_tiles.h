@@ -50,6 +50,18 @@ constexpr int64_t kKeyTile = 128;
 constexpr int64_t kPhiloxColumns = 64;
 constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
+// Floats that are whole vectors at every instruction-set level.
+constexpr int64_t kWholeVectors = 16;
+
+// Rows in memory, `step` floats apart.
+struct Rows {
+  const float* data;
+  int64_t step;
+
+  LeftOperand left() const { return {data, step, 1}; }
+  Panels right() const { return Panels::in_rows(data, step); }
+};
+
 // One tile of scores: rows [row, row + rows) of the queries by columns [column, column + columns) of the keys.
 struct Tile {
   int64_t row, rows, column, columns;
@@ -93,7 +105,15 @@ struct FlashProblem {
   Triangle triangle(Triangle::Matrix scores, const Tile& tile) const {
     return causal ? Triangle{scores, tile.row - tile.column} : Triangle{};
   }
-  // Rows of one head of a tensor, for products over their columns: `room` floats apart in out.
+  // Whether rows of n floats are read where they lie: by the few products of a short length, in whole vectors.
+  bool reads_in_place(const TileView& from, int64_t n) const {
+    return !pairs && keys <= kKeyTile && n % kWholeVectors == 0 && from.in_place(0, 0, 0, 0);
+  }
+  // Rows of one head of a tensor, for products over their columns and, without pairs, over the rows: where they lie, or
+  // `room` floats apart in `copy`.
+  Rows rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,
+            float* copy) const;
+  // A copy of them: `room` floats apart in out.
   void load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,
                  float* out) const;
   // The same for products over the rows: terms(rows) rows of `room` floats, filled up with zeros.
@@ -101,7 +121,7 @@ struct FlashProblem {
                         float* out) const;
   // All rows of one head as columns of the right operand, for products over the head size.
   void pack_transposed(const TileView& from, int64_t b, int64_t h, int64_t n, float* panels, float* buffer) const;
-  // All rows of one head as rows of the right operand, for products over the keys: where they are if few rows of the
+  // All rows of one head as rows of the right operand, for products over the keys: where they lie if few rows of the
   // other operand come to read them, else side by side in `copy`.
   Panels rows_of(const TileView& from, int64_t b, int64_t h, int64_t n, int64_t room, float* copy) const;
   // A tile of fp32 numbers, kKeyTile apart, as the left operand of a product over its columns, and transposed, over its

@@ -150,6 +150,13 @@ void FlashProblem::words(int64_t b, int64_t h, int64_t row, int64_t column, int6
                out);
 }
 
+Rows FlashProblem::rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n, int64_t room,
+                        float* copy) const {
+  if (reads_in_place(from, n)) return {from.in_place(b, h, row, 0), from.stride(2)};
+  load_rows(from, b, h, row, rows, n, room, copy);
+  return {copy, room};
+}
+
 void FlashProblem::load_rows(const TileView& from, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t n,
                              int64_t room, float* out) const {
   for (int64_t i = 0; i < rows; ++i, out += room) {
@@ -191,8 +198,9 @@ void FlashProblem::pack_transposed(const TileView& from, int64_t b, int64_t h, i
 }
 
 Panels FlashProblem::rows_of(const TileView& from, int64_t b, int64_t h, int64_t n, int64_t room, float* copy) const {
-  const float* here = from.in_place(b, h, 0, 0);
-  if (here && n == room && queries * group <= 16) return Panels::in_rows(here, from.stride(2));
+  constexpr int64_t kFewRows = 64;
+  if (reads_in_place(from, n) && queries * group <= kFewRows)
+    return Panels::in_rows(from.in_place(b, h, 0, 0), from.stride(2));
   load_summed_rows(from, b, h, 0, keys, n, room, copy);
   return Panels::in_rows(copy, room);
 }

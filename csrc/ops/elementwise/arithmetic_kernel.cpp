@@ -16,8 +16,10 @@
 #include <optional>
 
 #include "base/status.h"
+#include "ops/elementwise/short_sum.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/small_tensor.h"
 
 namespace ortmodule {
 namespace {
@@ -49,8 +51,16 @@ Kernel binary_kernel(Compute compute, Into into) {
 }
 
 ORTMODULE_KERNEL("", Add, "aten", [](const Node&) -> Kernel {
-  return binary_kernel([](const at::Tensor& a, const at::Tensor& b) { return at::add(a, b); },
-                       [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::add_out(out, a, b); });
+  return binary_kernel(
+      [](const at::Tensor& a, const at::Tensor& b) {
+        if (!is_short_sum(a, b)) return at::add(a, b);
+        at::Tensor out = make_float(a.sizes());
+        short_sum(a, b, out);
+        return out;
+      },
+      [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+        is_short_sum(a, b) ? short_sum(a, b, out) : void(at::add_out(out, a, b));
+      });
 }).inplace();
 
 ORTMODULE_KERNEL("", Sub, "aten", [](const Node&) -> Kernel {

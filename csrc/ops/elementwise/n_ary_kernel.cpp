@@ -4,8 +4,10 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 
+#include "ops/elementwise/short_sum.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
+#include "ops/small_tensor.h"
 
 namespace ortmodule {
 namespace {
@@ -26,12 +28,16 @@ void sum(KernelContext& c) {
   for (size_t i = 0; i < n; ++i) {
     if (i == taken) continue;
     const at::Tensor& next = c.in(i);
-    if (own && total.sizes() == next.sizes()) {
+    if (is_short_sum(total, next)) {
+      const at::Tensor out = own ? total : make_float(total.sizes());
+      short_sum(total, next, out);
+      total = out;
+    } else if (own && total.sizes() == next.sizes()) {
       total.add_(next);
     } else {
       total = at::add(total, next);
-      own = true;
     }
+    own = true;
   }
   c.out(0, own ? std::move(total) : total.clone());
 }
