@@ -224,7 +224,9 @@ LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Te
   LinearGrads out;
   const int64_t m = dy.size(0), n = dy.size(1), k = x.size(1);
   const Direct way = direct_way(m, n, k, false, dy.scalar_type());
-  if (is_small_pair(m, n, k) && blas_linear_grads(dy, x, w, wants_db, way == Direct::kPacked, out)) return out;
+  const bool is_float = dy.is_cpu() && dy.scalar_type() == at::kFloat;
+  if (is_float && is_small_pair(m, n, k) && blas_linear_grads(dy, x, w, wants_db, way == Direct::kPacked, out))
+    return out;
   out.dx = matrix_product(dy, w);
   out.dw = transposed_product(dy, x);
   if (wants_db) out.db = column_sum(dy);

@@ -2,7 +2,7 @@
 //
 // Note [Neighbours in memory]
 // A kernel may write what is going to be joined side by side into one buffer: the gradients of a joint projection's
-// parts, say. Where nobody but the parts holds that buffer and nobody reads them any more, the whole is a view of it.
+// parts, say. Where they are all of it, nobody else holds it and nobody reads them any more, the whole is a view of it.
 // In forward it must be contiguous too, since it may be what the user gets; backward takes any order of axes.
 #include <ATen/ops/cat.h>
 
@@ -18,7 +18,9 @@ namespace {
 
 // Whether `t` lies beside `first` but for what differs along the axis.
 bool is_alike(const at::Tensor& first, const at::Tensor& t, int64_t axis) {
-  if (t.dim() != first.dim() || t.scalar_type() != first.scalar_type() || !t.is_alias_of(first)) return false;
+  if (t.dim() != first.dim() || t.scalar_type() != first.scalar_type() || t.key_set() != first.key_set() ||
+      !t.is_alias_of(first))
+    return false;
   for (int64_t i = 0; i < t.dim(); ++i)
     if (i != axis && (t.size(i) != first.size(i) || (t.size(i) != 1 && t.stride(i) != first.stride(i)))) return false;
   return true;
@@ -44,7 +46,8 @@ at::Tensor joined(const KernelContext& c, int64_t given, bool contiguous) {
     sizes[axis] += t.size(axis);
   }
   at::Tensor whole = strided_view(first, sizes, strides, first.storage_offset());
-  return (contiguous ? whole.is_contiguous() : whole.is_non_overlapping_and_dense()) ? whole : at::Tensor();
+  const bool fits = contiguous ? whole.is_contiguous() : whole.is_non_overlapping_and_dense();
+  return fits && whole.nbytes() == whole.storage().nbytes() ? whole : at::Tensor();
 }
 
 ORTMODULE_KERNEL("", Concat, "aten", [](const Node& node) -> Kernel {
