@@ -24,9 +24,10 @@ bool is_flat_product(int64_t m, int64_t n);
 // where that is not flat.
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed);
 
-// The gradients of y = x w^T + b by x [M, K], w [N, K] and b [N] from dy [M, N]: half of the threads compute that of x,
-// the others those of w and b, each by products of its own, so that threads meet once.
-// False where that does not apply: matrices that blas_product refuses, an odd number of threads.
+// The gradients of y = x w^T + b by x [M, K], w [N, K] and b [N] from dy [M, N], on all threads at once, which meet
+// once or twice. Where there are many rows beside N and K each thread computes those of a part of the rows; else half
+// of them compute that of x, the others those of w and b. False where that does not apply: matrices that blas_product
+// refuses, an odd number of threads and few rows.
 struct LinearGrads {
   at::Tensor dx, dw, db;
 };

@@ -9,6 +9,7 @@
 
 #include "ops/column_sum.h"
 #include "ops/conversion.h"
+#include "ops/cpu_simd.h"
 #include "ops/packed_product.h"
 #include "ops/pair_rate.h"
 #include "ops/small_tensor.h"
@@ -44,7 +45,9 @@ struct MatrixOf {
   int leading = 0;
   bool by_rows = true;
 
-  MatrixOf from_row(int64_t i) const { return {data + i * (by_rows ? leading : 1), leading, by_rows}; }
+  MatrixOf from(int64_t row, int64_t column) const {
+    return {data + (by_rows ? row * leading + column : row + column * leading), leading, by_rows};
+  }
   Strided<T> matrix() const { return {data, by_rows ? leading : 1, by_rows ? 1 : leading}; }
 };
 using Operand = MatrixOf<float>;
@@ -101,6 +104,69 @@ std::pair<int64_t, int64_t> part_of(int64_t n, int64_t part, int64_t parts) {
   return {std::min(n, blocks * part / parts * 32), std::min(n, blocks * (part + 1) / parts * 32)};
 }
 
+ORTMODULE_SIMD void add_to(float* sums, const float* terms, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sums[i] += terms[i];
+}
+
+// The rows that by_rows gives to a thread, at least: sums over fewer are not worth their results.
+constexpr int64_t kLeastRows = 32;
+
+// The gradients of a linear layer from its operands as a BLAS sees them.
+struct GradientProducts {
+  bool packed;
+  int64_t m, n, k, dy_row;
+  const float* dy_data = nullptr;
+  Operand dy{}, dy_transposed{}, x{}, w{};
+
+  void of_x(int64_t begin, int64_t end, float* dx) const {
+    multiply(packed, end - begin, k, n, dy.from(begin, 0), w, dx + begin * k, k);
+  }
+  // What `rows` rows from `row` on add to dw and db at columns [begin, end) of dy.
+  void of_w(int64_t row, int64_t rows, int64_t begin, int64_t end, float* dw, float* db) const {
+    multiply(packed, end - begin, k, rows, dy_transposed.from(begin, row), x.from(row, 0), dw + begin * k, k);
+    if (db) column_sums(dy_data + row * dy_row + begin, rows, dy_row, end - begin, db + begin);
+  }
+
+  // Each thread takes a part of the rows, as the layers before and after do, so that it reads what it wrote itself; in
+  // the end the threads add up what they have for dw and db.
+  void by_rows(int64_t threads, float* dx, float* dw, float* db) const {
+    const int64_t share = (m + threads - 1) / threads, size = n * k, stride = size + n;
+    const at::Tensor parts = make_float({(threads - 1) * stride});
+    float* const others = parts.mutable_data_ptr<float>();
+    at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+      for (int64_t t = first; t < last; ++t) {
+        const int64_t begin = std::min(m, t * share), end = std::min(m, begin + share);
+        float* const part = others + (t - 1) * stride;
+        of_x(begin, end, dx);
+        of_w(begin, end - begin, 0, n, t ? part : dw, t && db ? part + size : db);
+      }
+    });
+    at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+      for (int64_t t = 0; t < threads - 1; ++t) {
+        const float* const part = others + t * stride;
+        const auto add = [&](float* sums, const float* terms, int64_t count) {
+          const int64_t begin = count * first / threads;
+          add_to(sums + begin, terms + begin, count * last / threads - begin);
+        };
+        add(dw, part, size);
+        if (db) add(db, part + size, n);
+      }
+    });
+  }
+
+  // `half` threads compute dx, as many the others.
+  void side_by_side(int64_t half, float* dx, float* dw, float* db) const {
+    at::parallel_for(0, 2 * half, 1, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        const bool for_x = part < half;
+        const auto [begin, end] = part_of(for_x ? m : n, part % half, half);
+        if (begin == end) continue;
+        for_x ? of_x(begin, end, dx) : of_w(0, m, begin, end, dw, db);
+      }
+    });
+  }
+};
+
 const uint16_t* bits(const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); }
 
 // The product of bfloat16 matrices, with the sizes of the result.
@@ -146,36 +212,24 @@ at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b, boo
 
 bool blas_linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, bool wants_db, bool packed,
                        LinearGrads& out) {
-  const int64_t threads = at::get_num_threads(), half = threads / 2, m = dy.size(0), n = dy.size(1), k = x.size(1);
-  if ((!packed && !sgemm()) || half < 1 || threads % 2 != 0 || at::in_parallel_region()) return false;
+  const int64_t threads = at::get_num_threads(), m = dy.size(0), n = dy.size(1), k = x.size(1);
+  const bool by_rows = m >= kLeastRows * threads && m * (n + k) >= 2 * n * k;
+  if ((!packed && !sgemm()) || threads < 2 || at::in_parallel_region() || (!by_rows && threads % 2 != 0)) return false;
   if (!plain(dy) || !plain(x) || !plain(w) || !fits(m) || !fits(n) || !fits(k)) return false;
   if (wants_db && dy.stride(1) != 1) return false;
-  const float* dy_data = dy.const_data_ptr<float>();
-  const float* x_data = x.const_data_ptr<float>();
-  Operand rows, columns, inputs, weights;  // dy, dy transposed, x, w
-  if (!read(dy_data, m, n, dy.stride(0), dy.stride(1), rows) ||
-      !read(dy_data, n, m, dy.stride(1), dy.stride(0), columns) ||
-      !read(x_data, m, k, x.stride(0), x.stride(1), inputs) ||
-      !read(w.const_data_ptr<float>(), n, k, w.stride(0), w.stride(1), weights))
+  GradientProducts products{.packed = packed, .m = m, .n = n, .k = k, .dy_row = dy.stride(0)};
+  products.dy_data = dy.const_data_ptr<float>();
+  if (!read(products.dy_data, m, n, dy.stride(0), dy.stride(1), products.dy) ||
+      !read(products.dy_data, n, m, dy.stride(1), dy.stride(0), products.dy_transposed) ||
+      !read(x.const_data_ptr<float>(), m, k, x.stride(0), x.stride(1), products.x) ||
+      !read(w.const_data_ptr<float>(), n, k, w.stride(0), w.stride(1), products.w))
     return false;
   out.dx = make_float({m, k});
   out.dw = make_float({n, k});
   if (wants_db) out.db = make_float({n});
-  float *dx = out.dx.mutable_data_ptr<float>(), *dw = out.dw.mutable_data_ptr<float>();
+  float *const dx = out.dx.mutable_data_ptr<float>(), *const dw = out.dw.mutable_data_ptr<float>();
   float* const db = wants_db ? out.db.mutable_data_ptr<float>() : nullptr;
-  at::parallel_for(0, 2 * half, 1, [&](int64_t first, int64_t last) {
-    for (int64_t part = first; part < last; ++part) {
-      const bool of_x = part < half;
-      const auto [begin, end] = part_of(of_x ? m : n, part % half, half);
-      if (begin == end) continue;
-      if (of_x) {
-        multiply(packed, end - begin, k, n, rows.from_row(begin), weights, dx + begin * k, k);
-      } else {
-        multiply(packed, end - begin, k, m, columns.from_row(begin), inputs, dw + begin * k, k);
-        if (db) column_sums(dy_data + begin, m, dy.stride(0), end - begin, db + begin);
-      }
-    }
-  });
+  by_rows ? products.by_rows(threads, dx, dw, db) : products.side_by_side(threads / 2, dx, dw, db);
   return true;
 }
 

@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <string>
 
 #include "ops/blas.h"
@@ -41,8 +42,9 @@ at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b);
 // The same with a [K, M]: what a weight's gradient is.
 at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b);
 
-// The gradients of y = x w^T + b by x [M, K], w [N, K] and, where `wants_db`, b [N], from dy [M, N].
-LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, bool wants_db);
+// The gradients of y = x w^T + b by x [M, K], w [N, K] and b [N] from dy [M, N], those that are wanted: dx needs w, dw
+// needs x.
+LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, std::array<bool, 3> wanted);
 
 // Shape classes measured so far in this process, a line each: "M~512 K=768 N=3072 nt: aten 1.23 ms, onednn 0.61 ms".
 std::string matmul_choices();

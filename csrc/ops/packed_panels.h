@@ -48,10 +48,11 @@ inline __attribute__((always_inline, target("avx2"))) __m128 load_four(const Wid
 // null), and blocks whose sizes and order were measured. Panels hold words: a float, or a pair of bfloat16 that are
 // neighbors in what is summed over. `k` and kDepth count words. Out is float, or bfloat16 as its bits.
 
-// Of a: a panel, or rows where they lie in memory, `row` words apart.
+// Of a, in words: panels, whose rows are neighbors, or a where it lies in memory, where rows or places are.
 struct Left {
   const float* data;
-  int64_t row;  // 0 for a panel
+  int64_t row, place;  // from one to the next in a tile
+  int64_t tile;        // from one tile to the next, for each row
 };
 
 // With 32 KiB, 512 KiB and a shared cache. One panel of b stays in the first, a block of a in the second.
@@ -83,7 +84,7 @@ struct Avx2 {
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) sums[i][j] = _mm256_setzero_ps();
-    for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) {
+    for (int64_t p = 0; p < k; ++p, a += left.place, b += kColumns) {
       __m256 right[vectors];
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) right[j] = _mm256_load_ps(b + j * kLanes);
@@ -170,11 +171,11 @@ struct Avx512 {
       }
     }
     const float* a = left.data;
-    if (const int64_t row = left.row) {
+    if (const int64_t row = left.row; row != 1) {
       for (int64_t p = 0; p < k; ++p, ++a, b += kColumns)
         add_place(b, {a, a + 3 * row, a + 6 * row, a + 9 * row}, row, sums);
     } else {
-      for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) add_place(b, {a, a + 3, a + 6, a + 9}, 1, sums);
+      for (int64_t p = 0; p < k; ++p, a += left.place, b += kColumns) add_place(b, {a, a + 3, a + 6, a + 9}, 1, sums);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {

@@ -1,5 +1,5 @@
 // Products of fp32 and bfloat16 matrices where torch's BLAS falls short: MKL on processors of other makers, and short
-// products with a bias on any.
+// products on any.
 //
 // With AVX2 alone it runs at half to nine tenths of its rate for few rows and many columns (scores over a vocabulary
 // for the labelled rows, say) and for short sums (the gradient of that table); elsewhere the two are equal to within
@@ -20,9 +20,9 @@ namespace ortmodule {
 
 // Whether this processor can run packed_product at all: x86-64 with AVX2.
 bool has_packed_product();
-// Whether it is the better one here for a [m, k] times b [k, n], plus a bias or not, on `threads` threads. It depends
-// on the machine and on these numbers, never on a clock: two runs must not differ in their rounding.
-bool packed_product_is_best(int64_t m, int64_t n, int64_t k, bool bias, int threads);
+// Whether it is the better one here for a [m, k] times b [k, n] on `threads` threads. It depends on the machine and on
+// these numbers, never on a clock: two runs must not differ in their rounding.
+bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads);
 
 // Element (i, j) lies at data + i * row + j * column, with any strides.
 template <class T>

@@ -3,7 +3,8 @@
 //
 // The scheme is Goto's and BLIS's: a block of b is packed into panels as wide as a tile, a block of a into panels as
 // high, and each pair of panels makes one tile of c. Zeros fill up the last panels, so that every panel is whole. With
-// AVX-512, where a copy costs a twentieth of a tile, rows of a that the cache bears are read where they lie.
+// AVX-512, where a copy costs a twentieth of a tile and more where few tiles read it, rows or columns of a that the
+// cache bears are read where they lie.
 #include "ops/packed_product.h"
 
 #include <ATen/Parallel.h>
@@ -70,14 +71,20 @@ struct Part {
   }
 };
 
-// Whether tiles may read the rows of a where they lie: of whole words side by side, which do not meet in one set of the
-// first cache.
+// `a`, of sums over k, as tiles read it where it lies; without data where it has to be packed. Its rows are whole words
+// side by side and do not meet in one set of the first cache, or its columns are side by side and not so far from each
+// other that each is on a page of its own.
 template <class Level>
-bool reads_in_place(const Strided<typename Level::Element>& a, int64_t k) {
-  constexpr int64_t per_word = kPerWord<typename Level::Element>, kOneSet = 4096 / sizeof(float);
-  if (!Level::kInPlace || a.column != 1 || a.row % per_word != 0 || k % per_word != 0) return false;
+Left in_place(const Strided<typename Level::Element>& a, int64_t k) {
+  using Element = typename Level::Element;
+  constexpr int64_t per_word = kPerWord<Element>, kOneSet = 4096 / sizeof(float);
+  const auto* const data = reinterpret_cast<const float*>(a.data);
+  if (!Level::kInPlace) return {};
+  if (std::is_same_v<Element, float> && a.row == 1 && a.column < kOneSet / 2) return {data, 1, a.column, 1};
+  if (a.column != 1 || a.row % per_word != 0 || k % per_word != 0) return {};
   const int64_t row = a.row / per_word;
-  return row > 0 && row % (kOneSet / 2) != 0;
+  if (row <= 0 || row % (kOneSet / 2) == 0) return {};
+  return {data, row, 1, row};
 }
 
 // The tiles of two blocks of `words`, of which the right one is packed.
@@ -90,7 +97,7 @@ void multiply_blocks(int64_t rows, int64_t columns, int64_t words, const Left& l
     const int64_t i = (Level::kAlongRows ? t / across : t % down) * tall;
     const int64_t j = (Level::kAlongRows ? t % across : t / down) * wide;
     tile<Level>(std::min(tall, rows - i), std::min(wide, columns - j), words,
-                {left.data + i * (left.row ? left.row : words), left.row}, right + j * words,
+                {left.data + i * left.tile, left.row, left.place, left.tile}, right + j * words,
                 start ? start + i * start_row + j : nullptr, start_row, c + i * ld + j, ld);
   }
 }
@@ -107,7 +114,6 @@ void on_one_thread(const Part<Level, Out>& part) {
   float* const right = panels(right_size + left_size + (collects ? part.m * Level::kBlockColumns : 0));
   float* const left = right + right_size;  // second: the first is read as aligned vectors
   float* const sums = left + left_size;
-  const bool in_place = reads_in_place<Level>(part.a, part.k);
   for (int64_t column = 0; column < part.n; column += Level::kBlockColumns) {
     const int64_t columns = std::min(Level::kBlockColumns, part.n - column);
     for (int64_t p = 0; p < part.k; p += step) {
@@ -117,9 +123,11 @@ void on_one_thread(const Part<Level, Out>& part) {
       for (int64_t row = 0; row < part.m; row += Level::kBlockRows) {
         const int64_t rows = std::min(Level::kBlockRows, part.m - row);
         const auto above = part.a.from(row, p);
-        if (!in_place) pack<Level::kRows>(above, rows, depth, left);
-        const Left from_a =
-            in_place ? Left{reinterpret_cast<const float*>(above.data), above.row / per_word} : Left{left, 0};
+        Left from_a = in_place<Level>(above, part.k);
+        if (!from_a.data) {
+          pack<Level::kRows>(above, rows, depth, left);
+          from_a = {left, 1, Level::kRows, words};
+        }
         const float* start = part.start ? part.start + row * part.start_row + column : nullptr;
         Out* const c = part.c + row * part.ld + column;
         const auto multiply = [&](const float* from, int64_t from_row, auto* to, int64_t to_row) {
@@ -150,7 +158,7 @@ int64_t threads_by_row(int64_t m, int64_t n, int64_t threads) {
 
 // Measured with one and two threads, as are the bounds below. Shorter parts are not worth their threads meeting.
 constexpr int64_t kMostThreads = 8, kLeastPart = int64_t{1} << 19;
-constexpr int64_t kLongestWithBias = int64_t{1} << 25;
+constexpr int64_t kShortSums = 512, kShortProduct = int64_t{1} << 25;
 // Of which sums are kept until they are rounded, at most: some MiB per thread.
 constexpr int64_t kMostSums = 2048;
 
@@ -198,13 +206,14 @@ bool has_packed_product() {
   return found;
 }
 
-bool packed_product_is_best(int64_t m, int64_t n, int64_t k, bool bias, int threads) {
+bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads) {
   static const bool foreign = has_packed_product() && !__builtin_cpu_is("intel");
   const int64_t size = m * n * k;
   if (!has_packed_product() || threads > kMostThreads) return false;
-  // On its own processors MKL is as fast, but a bias goes before it, in a pass over the result.
-  const bool short_with_bias = !foreign && bias && has_avx512() && size <= kLongestWithBias;
-  if (has_split_avx512() || short_with_bias) return m >= 24 && n >= 16 && k >= 16 && size >= int64_t{1} << 17;
+  // On its own processors MKL is as fast, but slower where operands are no longer in the caches nearest to a thread,
+  // and a bias goes before it, in a pass over the result.
+  const bool is_short = !foreign && has_avx512() && (k <= kShortSums || size <= kShortProduct);
+  if (has_split_avx512() || is_short) return m >= 24 && n >= 16 && k >= 16 && size >= int64_t{1} << 17;
   if (!foreign) return false;
   // With AVX-512 of full width oneDNN is twice as fast as either.
   if (has_avx512() || size < (int64_t{1} << 22) * threads) return false;
@@ -262,7 +271,7 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, c
 #else
 
 bool has_packed_product() { return false; }
-bool packed_product_is_best(int64_t, int64_t, int64_t, bool, int) { return false; }
+bool packed_product_is_best(int64_t, int64_t, int64_t, int) { return false; }
 void packed_product(int64_t, int64_t, int64_t, const StridedMatrix&, const StridedMatrix&, const float*, int64_t,
                     float*, int64_t) {
   ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");

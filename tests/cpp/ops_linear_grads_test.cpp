@@ -1,4 +1,5 @@
-// The gradients of a linear layer side by side on the threads: every layout, both ways to multiply, what is refused.
+// The gradients of a linear layer on all threads at once: every layout, both ways to share them and to multiply, what
+// is refused.
 #include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/mm.h>
@@ -55,12 +56,26 @@ TEST_P(LinearGradients, OfFourThreadsAreThoseOfTwo) {
   expect_right(dy, x, w, true);
 }
 
+TEST_P(LinearGradients, OfManyRowsAreSummedUpFromEachThreads) {
+  const at::Tensor wide = at::randn({300, 200});
+  for (const int threads : {2, 3, 4}) {
+    at::set_num_threads(threads);
+    for (const int64_t m : {32 * threads, 129, 300})
+      for (const int64_t n : {1, 24, 70})
+        for (const int64_t k : {1, 16, 65}) expect_right(at::randn({m, n}), at::randn({m, k}), at::randn({n, k}), true);
+    expect_right(wide.slice(1, 3, 99), wide.slice(1, 100, 148), at::randn({48, 96}).t(), true);
+    expect_right(at::randn({96, 300}).t(), at::randn({48, 300}).t(), at::randn({96, 48}), false);
+  }
+}
+
 TEST_P(LinearGradients, AreLeftToOthersWhereTheyDoNotApply) {
   const at::Tensor dy = at::randn({64, 32}), x = at::randn({64, 48}), w = at::randn({32, 48});
   LinearGrads out;
   EXPECT_FALSE(blas_linear_grads(dy.to(at::kDouble), x.to(at::kDouble), w.to(at::kDouble), true, GetParam(), out));
   EXPECT_FALSE(blas_linear_grads(at::randn({32, 64}).t(), x, w, true, GetParam(), out)) << "columns that lie apart";
   EXPECT_FALSE(blas_linear_grads(dy.slice(1, 0, 32, 2), x, w.slice(0, 0, 16), true, GetParam(), out));
+  at::set_num_threads(3);
+  EXPECT_FALSE(blas_linear_grads(dy, x, w, true, GetParam(), out)) << "few rows";
   at::set_num_threads(1);
   EXPECT_FALSE(blas_linear_grads(dy, x, w, true, GetParam(), out));
 }

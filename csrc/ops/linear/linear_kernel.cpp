@@ -1,7 +1,8 @@
 // Kernels of Linear and LinearGrad: products on views flattened to two dimensions.
 #include <ATen/core/Tensor.h>
 
-#include "ops/column_sum.h"
+#include <array>
+
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
 #include "ops/matmul_provider.h"
@@ -21,15 +22,9 @@ void linear(KernelContext& c) { c.out(0, linear_product(c.in(0), c.in(1), c.in_o
 void linear_grad(KernelContext& c) {
   const at::Tensor& dy = c.in(0);
   at::Tensor dy_view, x_view;
-  const at::Tensor& rows = as_matrix(dy, dy_view);
-  LinearGrads grads;
-  if (c.wants(0) && c.wants(1)) {
-    grads = linear_grads(rows, as_matrix(c.in(1), x_view), c.in(2), c.wants(2));
-  } else {
-    if (c.wants(0)) grads.dx = matrix_product(rows, c.in(2));
-    if (c.wants(1)) grads.dw = transposed_product(rows, as_matrix(c.in(1), x_view));
-    if (c.wants(2)) grads.db = column_sum(rows);
-  }
+  const std::array wanted{c.wants(0), c.wants(1), c.wants(2)};
+  LinearGrads grads = linear_grads(as_matrix(dy, dy_view), wanted[1] ? as_matrix(c.in(1), x_view) : at::Tensor(),
+                                   wanted[0] ? c.in(2) : at::Tensor(), wanted);
   if (c.wants(0)) {
     if (dy.dim() != 2) {
       c10::DimVector sizes(dy.sizes());
