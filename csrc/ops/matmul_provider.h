@@ -5,8 +5,8 @@
 // gains anything at all, and then per shape class on the first product of that class. Everything but float products on
 // the CPU is ATen's (but for bfloat16 with a bias, where it has instructions for it), as are all products under
 // torch.use_deterministic_algorithms, whose bits are those of eager. Where oneDNN cannot win by twice the vector width
-// (AVX2 alone, Zen 4), packed_product.h takes shapes by a rule; those of bfloat16 on Zen 4 and where the processor has
-// no fast instructions for them. Not here: batched products, convolutions (ATen's are oneDNN's already).
+// (AVX2 alone, Zen 4, Intel's own) packed_product.h takes shapes by a rule; those of bfloat16 on Zen 4 and where the
+// processor has no fast instructions for them. Not here: batched products, convolutions (ATen's are oneDNN's already).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -158,6 +158,7 @@ int64_t threads_by_row(int64_t m, int64_t n, int64_t threads) {
 
 // Measured with one and two threads, as are the bounds below. Shorter parts are not worth their threads meeting.
 constexpr int64_t kMostThreads = 8, kLeastPart = int64_t{1} << 19;
+constexpr int64_t kLeastProduct = int64_t{1} << 17, kLeastWithoutBias = int64_t{1} << 20;
 constexpr int64_t kShortSums = 512, kShortProduct = int64_t{1} << 25;
 // Of which sums are kept until they are rounded, at most: some MiB per thread.
 constexpr int64_t kMostSums = 2048;
@@ -206,14 +207,17 @@ bool has_packed_product() {
   return found;
 }
 
-bool packed_product_is_best(int64_t m, int64_t n, int64_t k, int threads) {
+bool packed_product_is_best(int64_t m, int64_t n, int64_t k, bool bias, int threads) {
   static const bool foreign = has_packed_product() && !__builtin_cpu_is("intel");
   const int64_t size = m * n * k;
   if (!has_packed_product() || threads > kMostThreads) return false;
+  const bool fits_tiles = m >= 24 && n >= 16 && k >= 16;
+  if (has_split_avx512()) return fits_tiles && size >= kLeastProduct;
   // On its own processors MKL is as fast, but slower where operands are no longer in the caches nearest to a thread,
   // and a bias goes before it, in a pass over the result.
-  const bool is_short = !foreign && has_avx512() && (k <= kShortSums || size <= kShortProduct);
-  if (has_split_avx512() || is_short) return m >= 24 && n >= 16 && k >= 16 && size >= int64_t{1} << 17;
+  if (!foreign && has_avx512())
+    return fits_tiles && size >= (bias ? kLeastProduct : kLeastWithoutBias) &&
+           (k <= kShortSums || size <= kShortProduct);
   if (!foreign) return false;
   // With AVX-512 of full width oneDNN is twice as fast as either.
   if (has_avx512() || size < (int64_t{1} << 22) * threads) return false;
@@ -271,7 +275,7 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, c
 #else
 
 bool has_packed_product() { return false; }
-bool packed_product_is_best(int64_t, int64_t, int64_t, int) { return false; }
+bool packed_product_is_best(int64_t, int64_t, int64_t, bool, int) { return false; }
 void packed_product(int64_t, int64_t, int64_t, const StridedMatrix&, const StridedMatrix&, const float*, int64_t,
                     float*, int64_t) {
   ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");
