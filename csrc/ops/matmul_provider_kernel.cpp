@@ -140,12 +140,12 @@ bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor&
 // How a product a [m, k] times b [k, n] goes past the dispatcher.
 enum class Direct { kNo, kBlas, kPacked };
 
-Direct direct_way(int64_t m, int64_t n, int64_t k, bool bias, at::ScalarType type) {
+Direct direct_way(int64_t m, int64_t n, int64_t k, ProductTraits traits, at::ScalarType type) {
   if (current == MatmulProvider::kOneDnn) return Direct::kNo;
   if (current == MatmulProvider::kAuto && !at::globalContext().deterministicAlgorithms()) {
     const int threads = at::get_num_threads();
     if (type == at::kBFloat16 ? packed_bfloat16_is_best(m, n, k, threads)
-                              : packed_product_is_best(m, n, k, bias, threads))
+                              : packed_product_is_best(m, n, k, traits, threads))
       return Direct::kPacked;
   }
   return m * n * k < kSmallProduct ? Direct::kBlas : Direct::kNo;
@@ -196,7 +196,7 @@ MatmulScope::~MatmulScope() { current = outer_; }
 
 at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
   const int64_t k = w.size(-1), n = w.numel() / std::max<int64_t>(k, 1), m = a.numel() / std::max<int64_t>(k, 1);
-  if (const Direct way = direct_way(m, n, k, bias.defined(), a.scalar_type()); way != Direct::kNo)
+  if (const Direct way = direct_way(m, n, k, {.bias = bias.defined()}, a.scalar_type()); way != Direct::kNo)
     if (at::Tensor out = blas_linear(a, w, bias, way == Direct::kPacked); out.defined()) return out;
   if (adds_bias_in_onednn(a, w, bias)) return by_onednn(a, w, bias);
   at::Tensor result;
@@ -206,7 +206,8 @@ at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Te
 }
 
 at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
-  if (const Direct way = direct_way(a.size(0), b.size(1), a.size(1), false, a.scalar_type()); way != Direct::kNo)
+  const ProductTraits traits{.transposed = a.stride(1) != 1};
+  if (const Direct way = direct_way(a.size(0), b.size(1), a.size(1), traits, a.scalar_type()); way != Direct::kNo)
     if (at::Tensor out = blas_product(a, b, way == Direct::kPacked); out.defined()) return out;
   const at::Tensor w = b.t();
   at::Tensor result;
@@ -216,7 +217,8 @@ at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b) {
-  if (const Direct way = direct_way(a.size(1), b.size(1), a.size(0), false, a.scalar_type()); way != Direct::kNo)
+  const ProductTraits traits{.transposed = a.stride(1) == 1};
+  if (const Direct way = direct_way(a.size(1), b.size(1), a.size(0), traits, a.scalar_type()); way != Direct::kNo)
     if (at::Tensor out = blas_transposed_product(a, b, way == Direct::kPacked); out.defined()) return out;
   return matrix_product(a.t(), b);
 }
@@ -226,7 +228,7 @@ LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Te
   const auto [dx, dw, db] = wanted;
   if (dx && dw && dy.is_cpu() && dy.scalar_type() == at::kFloat) {
     const int64_t m = dy.size(0), n = dy.size(1), k = x.size(1);
-    const bool packed = direct_way(m, k, n, false, at::kFloat) == Direct::kPacked;
+    const bool packed = direct_way(m, k, n, {}, at::kFloat) == Direct::kPacked;
     if (is_small_pair(m, n, k) && blas_linear_grads(dy, x, w, db, packed, out)) return out;
   }
   if (dx) out.dx = matrix_product(dy, w);

@@ -20,9 +20,14 @@ namespace ortmodule {
 
 // Whether this processor can run packed_product at all: x86-64 with AVX2.
 bool has_packed_product();
-// Whether it is the better one here for a [m, k] times b [k, n], plus a bias or not, on `threads` threads. It depends
-// on the machine and on these numbers, never on a clock: two runs must not differ in their rounding.
-bool packed_product_is_best(int64_t m, int64_t n, int64_t k, bool bias, int threads);
+// What a product a [m, k] times b [k, n] comes with: a bias; an a whose columns lie side by side, not its rows.
+struct ProductTraits {
+  bool bias = false, transposed = false;
+};
+
+// Whether it is the better one here for such a product on `threads` threads. It depends on the machine and on these
+// numbers, never on a clock: two runs must not differ in their rounding.
+bool packed_product_is_best(int64_t m, int64_t n, int64_t k, ProductTraits traits, int threads);
 
 // Element (i, j) lies at data + i * row + j * column, with any strides.
 template <class T>

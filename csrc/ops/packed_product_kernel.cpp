@@ -207,7 +207,7 @@ bool has_packed_product() {
   return found;
 }
 
-bool packed_product_is_best(int64_t m, int64_t n, int64_t k, bool bias, int threads) {
+bool packed_product_is_best(int64_t m, int64_t n, int64_t k, ProductTraits traits, int threads) {
   static const bool foreign = has_packed_product() && !__builtin_cpu_is("intel");
   const int64_t size = m * n * k;
   if (!has_packed_product() || threads > kMostThreads) return false;
@@ -216,8 +216,8 @@ bool packed_product_is_best(int64_t m, int64_t n, int64_t k, bool bias, int thre
   // On its own processors MKL is as fast, but slower where operands are no longer in the caches nearest to a thread,
   // and a bias goes before it, in a pass over the result.
   if (!foreign && has_avx512())
-    return fits_tiles && size >= (bias ? kLeastProduct : kLeastWithoutBias) &&
-           (k <= kShortSums || size <= kShortProduct);
+    return fits_tiles && size >= (traits.bias ? kLeastProduct : kLeastWithoutBias) &&
+           ((k <= kShortSums && !traits.transposed) || size <= kShortProduct);
   if (!foreign) return false;
   // With AVX-512 of full width oneDNN is twice as fast as either.
   if (has_avx512() || size < (int64_t{1} << 22) * threads) return false;
@@ -275,7 +275,7 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, c
 #else
 
 bool has_packed_product() { return false; }
-bool packed_product_is_best(int64_t, int64_t, int64_t, bool, int) { return false; }
+bool packed_product_is_best(int64_t, int64_t, int64_t, ProductTraits, int) { return false; }
 void packed_product(int64_t, int64_t, int64_t, const StridedMatrix&, const StridedMatrix&, const float*, int64_t,
                     float*, int64_t) {
   ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");
