@@ -160,13 +160,14 @@ def measure(model: str, batches: str, args: argparse.Namespace) -> list[dict[str
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """{model: {runner: {fb, fb_min, fb_cpu, peak_memory, step_memory, first_step}}}, each the runner's / eager's."""
+    """{model: {runner: {fb, fb_min, fb_cpu, peak_memory, step_memory, beyond_gradients, first_step}}}: its / eager's."""
     keys = {
         "fb": lambda r: r["fb_ms"]["median"],
         "fb_min": lambda r: r["fb_ms"]["min"],
         "fb_cpu": lambda r: r["fb_cpu_ms"]["median"],
         "peak_memory": lambda r: r["peak_memory_mib"],
         "step_memory": lambda r: r["step_memory_mib"],
+        "beyond_gradients": lambda r: r["beyond_gradients_mib"],
         "first_step": lambda r: r["first_step_s"],
     }
     good = {(r["model"], r["runner"]): r for r in rows if "failed" not in r}
@@ -182,7 +183,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | 
 
 HEADER = (
     "model", "runner", "fb ms (min..max)", "x eager", "CPU ms", "x eager", "forward", "backward", "AdamW", "first s",
-    "with start s", "peak MiB", "x eager", "step MiB", "x eager", "load",
+    "with start s", "peak MiB", "x eager", "step MiB", "x eager", "beyond grads", "x eager", "load",
 )  # fmt: skip
 
 
@@ -211,6 +212,8 @@ def cells(row: dict[str, Any], compared: dict[str, Any]) -> list[str]:
         times("peak_memory"),
         f"{row['step_memory_mib']:.1f}",
         times("step_memory"),
+        f"{row['beyond_gradients_mib']:.1f}",
+        times("beyond_gradients"),
         f"{row['load']:.1f}",
     ]
 

@@ -157,7 +157,13 @@ class Steps:
             self.fb()
         self.sync()
         top = peak(self.device)
-        self.peaks = {"peak_memory_mib": top - self.built, "step_memory_mib": top - idle, "total_memory_mib": top}
+        gradients = sum(p.grad.nbytes for p in self.parameters if p.grad is not None) / MIB
+        self.peaks = {
+            "peak_memory_mib": top - self.built,
+            "step_memory_mib": top - idle,
+            "beyond_gradients_mib": top - idle - gradients,
+            "total_memory_mib": top,
+        }
         return {"seconds": seconds}
 
     def measure(self, samples: int) -> dict[str, Any]:
