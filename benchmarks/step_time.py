@@ -160,7 +160,7 @@ def measure(model: str, batches: str, args: argparse.Namespace) -> list[dict[str
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """{model: {runner: {fb, fb_min, fb_cpu, peak_memory, step_memory, beyond_gradients, first_step}}}: its / eager's."""
+    """{model: {runner: {fb, fb_min, fb_cpu, peak_memory, step_memory, beyond_gradients, first_step}}}, over eager's."""
     keys = {
         "fb": lambda r: r["fb_ms"]["median"],
         "fb_min": lambda r: r["fb_ms"]["min"],
