@@ -37,15 +37,20 @@ LEVEL_TARGET void strip(int64_t k, const LeftOperand& left, const float* b, int6
     sums[i][0] = Vector{};
     sums[i][vectors - 1] = Vector{};
   }
-  for (int64_t p = 0; p < k; ++p, a += column, b += b_row) {
+  const float *a4 = a + 4 * row, *a8 = a + 8 * row;
+  const int64_t third = 3 * row;
+  for (int64_t p = 0; p < k; ++p, b += b_row) {
     const Vector b0 = *reinterpret_cast<const Loose*>(b);
     const Vector b1 = vectors == 2 ? *reinterpret_cast<const Loose*>(b + kLanes) : b0;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const Vector x = spread(a + i * row);
+      const float* group = i < 4 ? a : i < 8 ? a4 : a8;
+      const Vector x = spread(group + (i % 4 == 3 ? third : i % 4 * row));
       sums[i][0] = multiply_add(x, b0, sums[i][0]);
       if constexpr (vectors == 2) sums[i][1] = multiply_add(x, b1, sums[i][1]);
     }
+    a += column, a4 += column, a8 += column;
+    asm("" : "+r"(a), "+r"(a4), "+r"(a8));  // else an offset per row, and some in vector registers: a twentieth slower
   }
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {

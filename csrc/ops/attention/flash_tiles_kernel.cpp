@@ -129,8 +129,9 @@ FlashProblem::FlashProblem(const FlashInputs& in)
       q(in.q),
       k(in.k),
       v(in.v) {
-  // Tiles of equal height, about 64 rows: a tile of scores and its operands stay in the second-level cache.
-  const int64_t tiles = (queries + 63) / 64;
+  // Tiles of equal height, as near to 64 rows as it goes: a tile of scores and its operands stay in the second-level
+  // cache, and few products end in a strip of less than a register file's rows.
+  const int64_t tiles = std::max<int64_t>(1, (queries + 32) / 64);
   query_tile = (queries + tiles - 1) / tiles;
   if (in.mask.defined()) mask = TileView(in.mask.expand({batch, heads, queries, keys}));
 }
