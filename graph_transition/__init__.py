@@ -7,7 +7,7 @@ step that is missing: re-export, new session. Every transition has a reason that
 from __future__ import annotations
 
 from .info import NoLossError, PostExportProcessedModelInfo
-from .manager import GraphTransitionManager, is_unexpected
+from .manager import GraphTransitionManager
 from .signature import CallSignature
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "GraphTransitionManager",
     "NoLossError",
     "PostExportProcessedModelInfo",
-    "is_unexpected",
 ]

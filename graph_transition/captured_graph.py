@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..capture import Captured
-from ..capture.reads import holder_of, holds
-from ..capture.settings import answers
-from .disk_key import DiskKey
-from .scope import ScopeRead
-from .transition import Transition
+from ..capture.trace.scope_settings import answers
+from .audit import Effect
+from .conditions import Check, Condition, Refusal, Watch
+from .disk.key import DiskKey
+from .ready_session import ReadySession
 
 
 def is_flag(leaf: Any) -> bool:
@@ -27,14 +26,6 @@ def flag_value(leaf: torch.Tensor) -> Any:
     return leaf.tolist()
 
 
-@dataclasses.dataclass(frozen=True)
-class Refusal:
-    """Why a graph does not hold for a call; `value`: the Python value that is another one."""
-
-    reason: str
-    value: str | None = None
-
-
 class CapturedGraph:
     """One captured graph and the sessions made from it, by the set of inputs that want a gradient."""
 
@@ -45,10 +36,12 @@ class CapturedGraph:
         leaves: Sequence[Any],
         dynamic: frozenset[tuple[int, int]],
         loaded: DiskKey | None,
-        scope: Sequence[ScopeRead],
+        roots: Sequence[tuple[str, Condition, Any]],
+        effects: Sequence[Effect] = (),
     ) -> None:
         self.captured = captured
-        self.scope = scope
+        self.roots = roots  # (text, condition, object) of what the forward's reads are reached from
+        self.effects = effects  # plain values that the forward leaves behind
         self.loaded = loaded  # the key under which it was found in the cache on disk
         self.dynamic = dynamic
         self.shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves]
@@ -57,7 +50,7 @@ class CapturedGraph:
         self.answers = answers(captured.settings, leaves, module)
         asked = captured.branches or any(node.op_type == "Expect" for node in captured.model.graph.node)
         self.branching = bool(asked)  # an export that cannot ask about data fails
-        self.sessions: dict[tuple[Any, ...], Transition] = {}
+        self.sessions: dict[tuple[Any, ...], ReadySession] = {}
 
     def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> Refusal | None:
         """Why this graph does not hold for the call; None when it does."""
@@ -73,18 +66,9 @@ class CapturedGraph:
             if flag_value(leaves[i]) != value:
                 name = names[i] if names else i
                 return Refusal(f"the value of input '{name}', on which the forward branches, changed")
-        for owner, path, value in self.captured.attributes:
-            try:
-                holder, name = holder_of(module, owner, path)
-                now = getattr(holder, name, None)
-            except AttributeError:
-                now = None
-            if not holds(now, value):
-                what = f"the attribute {owner + '.' if owner else ''}{path}"
-                return Refusal(f"{what} changed from {value!r} to {now!r}", what)
-        for read in self.scope:
-            if not read.holds():
-                return Refusal(f"{read.text} changed from {read.value!r} to {read.now()!r}", read.text)
+        refusal = Check().refusal(self.roots)
+        if refusal is not None:
+            return refusal
         for setting, answer in answers(self.answers, leaves, module).items():
             if answer != self.answers[setting]:
                 return Refusal(f"the forward asks for the {setting}, which changed")
@@ -93,3 +77,26 @@ class CapturedGraph:
             if failed is not None:
                 return Refusal(f"the guard `{failed}` does not hold")
         return None
+
+    def leave_effects(self) -> Callable[[], None]:
+        """What sets the plain values that the forward leaves behind, on the objects that the conditions hold for."""
+        check = Check()
+        check.refusal(self.roots)
+        bound = {id(condition): now for condition, now in check.bound}
+
+        def leave() -> None:
+            for effect in self.effects:
+                effect.condition.set(bound[id(effect.condition)], effect.name, effect.value)
+
+        return leave
+
+    def watches(self) -> list[Watch]:
+        """What the native check compares of the conditions, as they hold at this moment.
+
+        Raises:
+            TypeError: they hold no longer, or what they say cannot be checked natively.
+        """
+        check = Check()
+        if check.refusal(self.roots) is not None:
+            raise TypeError("the conditions hold no longer")
+        return list(check.watches())

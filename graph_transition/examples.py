@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["larger_example"]
+from ..capture.attempts import Sizes
 
-Sizes = set[tuple[int, int]]
+__all__ = ["larger_example"]
 
 
 def larger_example(

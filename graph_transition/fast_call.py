@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _C
-from ..capture.reads import Held, holder_of
-from ..capture.settings import LEAVES, STRIDES
-from .signature import global_hook_tables, hook_tables
+from ..capture.trace.scope_settings import LEAVES, STRIDES
+from .conditions import MISSING, Watch
+from .signature import MODULE_TABLES, global_hook_tables
 
 if TYPE_CHECKING:
     from ..capture import OutputRef
-    from .scope import ScopeRead
-    from .transition import Transition
+    from .captured_graph import CapturedGraph
+    from .ready_session import ReadySession
 
 __all__ = ["make_fast_call"]
 
 
 def make_fast_call(
     module: torch.nn.Module,
-    transition: Transition,
-    dynamic: Iterable[tuple[int, int]],
-    scope: Iterable[ScopeRead],
+    transition: ReadySession,
+    graph: CapturedGraph,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> _C.FastCall | None:
     """A FastCall for calls like this one; None where there is no native pattern for them."""
-    info, captured = transition.info, transition.info.captured
+    if graph.effects:  # the next call will find them
+        return None
+    info, captured, dynamic = transition.info, transition.info.captured, graph.dynamic
     if not {STRIDES, LEAVES}.isdisjoint(captured.settings) or captured.flags:  # a native pattern does not look at them
         return None
     tables = [table for m in module.modules() for table in (m._modules, m._parameters, m._buffers)]
@@ -48,7 +49,12 @@ def make_fast_call(
         guard = captured.check
     outputs = captured.outputs
     left = [ref for one in captured.left for ref in one.leaves]
-    single = len(outputs) == 1 and outputs[0].kind == "tensor" and info.module_forward_output_schema.is_leaf()
+    single = (
+        len(outputs) == 1
+        and outputs[0].kind == "tensor"
+        and outputs[0].view is None
+        and info.module_forward_output_schema.is_leaf()
+    )
     restore = None if single and not captured.left else _Restore(info)
     try:
         return _C.FastCall(
@@ -58,11 +64,13 @@ def make_fast_call(
             list(dynamic),
             sources,
             [
-                *_watches(module, captured.attributes),
+                *_tree_watches(module),
                 *_absent_and_unread(module, set(info.onnx_graph_input_names)),
-                *((read.holder, read.key, read.value) for read in scope),
+                *graph.watches(),
                 *_returned(module, [*outputs, *left]),
             ],
+            MISSING,
+            _unread(module, {id(source[0][source[1]]) for source in sources if isinstance(source, tuple)}),
             guard,
             restore,
         )
@@ -86,19 +94,20 @@ def _tensor_entry(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], s
     return (holder._parameters if key in holder._parameters else holder._buffers), key
 
 
-def _returned(module: torch.nn.Module, outputs: Iterable[OutputRef]) -> list[tuple[Any, Any, Any]]:
+def _returned(module: torch.nn.Module, outputs: Iterable[OutputRef]) -> list[Watch]:
     """The module's tensors that the call returns as they are: they must be the very same ones."""
-    names = [ref.name for ref in outputs if ref.kind == "input" and ref.name is not None]
+    bases = [ref.view[0] if ref.view is not None else ref for ref in outputs]
+    names = [ref.name for ref in bases if ref.kind == "input" and ref.name is not None]
     entries = [_tensor_entry(module, name) for name in names]
-    return [(holder, key, holder[key]) for holder, key in entries if key in holder]
+    return [("entry", holder, key, holder[key]) for holder, key in entries if key in holder]
 
 
-def _absent_and_unread(module: torch.nn.Module, read: set[str]) -> list[tuple[Any, Any, Any]]:
+def _absent_and_unread(module: torch.nn.Module, read: set[str]) -> list[Watch]:
     """Entries for parameters and buffers that are no inputs of the graph: the forward may have asked whether they are
     None, or they are a further name of one that is.
     """
     return [
-        (table, key, value)
+        ("entry", table, key, value)
         for name, m in module.named_modules()
         for table in (m._parameters, m._buffers)
         for key, value in table.items()
@@ -106,16 +115,21 @@ def _absent_and_unread(module: torch.nn.Module, read: set[str]) -> list[tuple[An
     ]
 
 
-def _watches(module: torch.nn.Module, attributes: Iterable[tuple[str, str, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Everything of the module that the graph has baked in."""
-    watches: list[tuple[Any, Any, Any]] = [(table, None, len(table)) for table in global_hook_tables()]
+def _unread(module: torch.nn.Module, read: set[int]) -> list[torch.Tensor]:
+    """The module's tensors that are no inputs of the graph: an argument may be one of them."""
+    tensors = {id(t): t for m in module.modules() for t in (*m._parameters.values(), *m._buffers.values())}
+    return [t for t in tensors.values() if t is not None and id(t) not in read]
+
+
+def _tree_watches(module: torch.nn.Module) -> list[Watch]:
+    """What the call's signature says of the module's tree."""
+    watches: list[Watch] = [("length", table, len(table)) for table in global_hook_tables()]
     for m in module.modules():
-        watches.append((m.__dict__, "training", m.training))
-        watches.extend((m._modules, name, child) for name, child in m._modules.items())
-        tables: list[dict[Any, Any]] = [*hook_tables(m), m._modules, m._parameters, m._buffers]
-        watches.extend((table, None, len(table)) for table in tables)
-    for owner, path, value in attributes:
-        holder, name = holder_of(module, owner, path)
-        now = value.value if isinstance(value, Held) else value
-        watches.append((holder.__dict__ if name in holder.__dict__ else holder, name, now))
+        named: dict[str, dict[Any, Any]] = {name: getattr(m, name) for name in MODULE_TABLES}
+        watches.append(("type", m, type(m)))
+        watches.append(("entry", m.__dict__, "training", m.training))
+        watches.extend(("entry", m.__dict__, name, table) for name, table in named.items() if name in m.__dict__)
+        watches.extend(("entry", m._modules, name, child) for name, child in m._modules.items())
+        watches.extend(("order", table, tuple(table)) for table in (m._modules, m._parameters, m._buffers))
+        watches.extend(("length", table, len(table)) for table in named.values())
     return watches

@@ -6,7 +6,7 @@ Field names are ONNX Runtime training's, so that its users find their way.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import onnx
@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..capture import Captured, OutputRef
+from ..capture.result_views import replayed, symbols_of
 from ..errors import InternalError, InvalidArgumentError
 
 __all__ = ["NoLossError", "PostExportProcessedModelInfo"]
@@ -80,8 +81,8 @@ class PostExportProcessedModelInfo:
                 axes[value.name] = symbolic
         user = [n for n in names if n in accessor]
         return cls(
-            names, with_grad, user, [n for n in with_grad if n in accessor], axes, buffers, captured.model, accessor,
-            captured.out_spec, captured,
+            names, with_grad, user, [n for n in with_grad if n in accessor], axes, buffers, _without_views(captured),
+            accessor, captured.out_spec, captured,
         )  # fmt: skip
 
     def loss_only(self) -> PostExportProcessedModelInfo:
@@ -100,12 +101,9 @@ class PostExportProcessedModelInfo:
         sizes = {ref.name for ref in self.captured.outputs if ref.kind == "size"}
         sizes |= {ref.name for left in self.captured.left for ref in left.leaves if ref.kind in ("tensor", "size")}
         kept = losses | sizes | {output for output, _, _ in self.captured.mutations}
-        model = onnx.ModelProto()
-        model.CopyFrom(self.post_export_processed_model)
-        outputs = [o for o in model.graph.output if o.name in kept]
-        del model.graph.output[:]
-        model.graph.output.extend(outputs)
-        return dataclasses.replace(self, post_export_processed_model=model)
+        return dataclasses.replace(
+            self, post_export_processed_model=_with_outputs(self.post_export_processed_model, kept)
+        )
 
     def construct_inputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Graph inputs in order, from the call's flat leaves and the module's tensors."""
@@ -125,24 +123,53 @@ class PostExportProcessedModelInfo:
 
         What the forward leaves on its modules is set there.
         """
-        by_name = dict(zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False))
+        by_name: dict[str | None, Any] = dict(
+            zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False)
+        )
+        views: dict[str | None, Any] = {}
 
-        def leaf(ref: OutputRef) -> Any:
-            if ref.kind == "tensor":
-                return by_name.get(ref.name)  # None: not wanted
-            if ref.kind == "size":
-                return int(by_name[ref.name])
-            if ref.kind == "constant":
-                return ref.value
-            if ref.kind == "input" and ref.flat_index is not None:
-                return leaves[ref.flat_index]
-            if ref.kind == "input" and ref.name is not None:
-                return self.buffer_for_ort_runs[ref.name]
-            raise InternalError(f"unknown output kind {ref.kind!r}")
+        def leaf(ref: OutputRef) -> Any:  # not recursive: a cycle would keep the step's tensors
+            if ref.view is None:
+                return self._plain(ref, by_name, leaves)
+            if ref.name not in views:
+                base, steps = self._plain(ref.view[0], by_name, leaves), ref.view[1]
+                symbols = self.symbol_values(leaves) if symbols_of(steps) else {}
+                views[ref.name] = None if base is None else replayed(steps, base, symbols)
+            return views[ref.name]
 
         for left in self.captured.left:
             vars(left.holder)[left.name] = pytree.tree_unflatten(map(leaf, left.leaves), left.spec)
         return pytree.tree_unflatten(map(leaf, self.captured.outputs), self.module_forward_output_schema)
+
+    def _plain(self, ref: OutputRef, by_name: dict[str | None, Any], leaves: Sequence[Any]) -> Any:
+        """What `ref` is, but for a view; None for a tensor that is not wanted."""
+        if ref.kind == "tensor":
+            return by_name.get(ref.name)
+        if ref.kind == "size":
+            return int(by_name[ref.name])
+        if ref.kind == "constant":
+            return ref.value
+        if ref.kind == "input" and ref.flat_index is not None:
+            return leaves[ref.flat_index]
+        if ref.kind == "input" and ref.name is not None:
+            return self.buffer_for_ort_runs[ref.name]
+        raise InternalError(f"unknown output kind {ref.kind!r}")
+
+
+def _without_views(captured: Captured) -> onnx.ModelProto:
+    """The model without the results that are views of others, which the call makes of those."""
+    views = {ref.name for ref in captured.outputs if ref.view is not None}
+    kept = {o.name for o in captured.model.graph.output} - views
+    return _with_outputs(captured.model, kept) if views and kept else captured.model
+
+
+def _with_outputs(model: onnx.ModelProto, names: Set[str | None]) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    outputs = [o for o in copy.graph.output if o.name in names]
+    del copy.graph.output[:]
+    copy.graph.output.extend(outputs)
+    return copy
 
 
 def _is_floating_scalar(value: onnx.ValueInfoProto) -> bool:

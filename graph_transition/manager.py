@@ -19,21 +19,24 @@ import torch
 
 from .. import _C
 from ..capture import Captured, leaf_names
-from ..capture.graph import run_device
-from ..errors import CaptureError, ChangedValueError, ORTModuleError
+from ..capture.convert.onnx_graph import run_device
+from ..capture.leftovers import leaves_nothing
+from ..errors import CaptureError, ChangedValueError, ORTModuleError, SharedMemoryError
 from ..options import DebugOptions, Options
 from ..report import Export
+from ..vouching import vouched_ids
+from .aliases import written_overlap
 from .attempts import CaptureAttempts, Sizes
+from .audit import Audit, Effect
 from .captured_graph import CapturedGraph
-from .disk_cache import DiskCache
+from .disk.cache import DiskCache, Roots
 from .fast_call import make_fast_call
 from .higher_order import REASON, HigherOrder
 from .info import PostExportProcessedModelInfo
-from .scope import scope_reads
+from .ready_session import ReadySession, SessionBuilder, SessionWithEffects
 from .signature import Call, CallSignature
-from .transition import SessionBuilder, Transition
 
-__all__ = ["GraphTransitionManager", "is_unexpected"]
+__all__ = ["GraphTransitionManager"]
 
 _LOGGER = logging.getLogger("ortmodule")
 # A graph costs a second. A Python value that changes from step to step (a schedule) is better read in PyTorch.
@@ -42,11 +45,6 @@ _VALUE_CHANGES = 8
 _ARGUMENT_VALUES = 16
 # Call patterns that are tried before the signature is computed: train and eval, one step's two inputs, ...
 _FAST_CALLS = 4
-
-
-def is_unexpected(error: ORTModuleError) -> bool:
-    """Whether a run ended because the data are not what its graph was captured for: PyTorch runs such a call."""
-    return str(error).startswith("[Expect]")
 
 
 class GraphTransitionManager:
@@ -62,10 +60,11 @@ class GraphTransitionManager:
         self.exports: list[Export] = []
         self.fast_calls: list[_C.FastCall] = []
         self._value_changes: Counter[str] = Counter()
+        self._left_behind: set[str] = set()  # names of what a captured forward has changed
         # Calls whose gradients were differentiated again.
         self._higher_order: set[tuple[CallSignature, tuple[bool, ...]]] = set()
 
-    def transitions(self) -> list[Transition]:
+    def transitions(self) -> list[ReadySession]:
         """Every session that is kept."""
         return [t for graphs in self._graphs.values() for g in graphs for t in g.sessions.values()]
 
@@ -95,7 +94,7 @@ class GraphTransitionManager:
 
     def use_cache_or_reconstruct_post_processed_model(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Transition, list[Any]]:
+    ) -> tuple[ReadySession | SessionWithEffects, list[Any]]:
         """The session for this call, made if need be, and the call's flat leaves.
 
         Raises:
@@ -106,6 +105,8 @@ class GraphTransitionManager:
         graph = self._find(call)
         if graph is None:
             graph = self._export(call)
+        if written_overlap(graph.captured, call.leaves, self._module):
+            raise SharedMemoryError("arguments share memory that the forward writes, which a graph does not see")
         try:
             transition = self._session(graph, call)
         except ORTModuleError as error:
@@ -116,10 +117,12 @@ class GraphTransitionManager:
             self._graphs[call.signature].remove(graph)
             graph = self._export(call)
             transition = self._session(graph, call)
-        fast = make_fast_call(self._module, transition, graph.dynamic, graph.scope, args, kwargs)
+        fast = make_fast_call(self._module, transition, graph, args, kwargs)
         if fast is not None:
             transition.fast_calls.append(fast)
             self._keep_fast_calls([fast, *self.fast_calls])
+        if graph.effects:
+            return SessionWithEffects(transition, graph.leave_effects()), call.leaves
         return transition, call.leaves
 
     # -- graphs -----------------------------------------------------------------------------------------------------
@@ -137,36 +140,53 @@ class GraphTransitionManager:
     def _export(self, call: Call) -> CapturedGraph:
         reason, dynamic = self._plan_export(call, leaf_names(self._module, call.args, call.kwargs))
         start = time.perf_counter()
-        scope = scope_reads(self._module)
         key = self._disk.key(call.leaves, call.spec, dynamic) if self._disk else None
         found = self._disk.load(key, call.leaves, call.spec) if self._disk and key else None
         if found is not None:
-            captured, dynamic = found
+            captured, dynamic, roots, effects = found
             reason += ", from the disk cache"
         else:
-            try:
-                captured, dynamic = self._attempts.capture(call, dynamic, self._graphs.get(call.signature, ()))
-            finally:
-                changed = [read for read in scope if not read.holds()]
-                for read in changed:
-                    read.restore()
-            if changed:
-                names = ", ".join(read.text for read in changed)
-                raise ChangedValueError(f"the forward changes Python values, which a graph cannot repeat: {names}")
+            captured, dynamic, roots, effects = self._captured(call, dynamic)
+            self._refuse_counters(effects)
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
             names = ", ".join(captured.changed_attributes)
-            raise ChangedValueError(f"the forward changes Python attributes, which a graph cannot repeat: {names}")
+            raise ChangedValueError(f"the forward changes tensors of its modules, which a graph cannot repeat: {names}")
         if self._disk and key and found is None:
-            self._disk.store(key, captured, dynamic)
+            self._disk.store(key, captured, dynamic, roots, effects)
         inputs = dict(captured.user_inputs)
         axes = tuple(f"{inputs.get(i, i)}[{axis}]" for i, axis in sorted(dynamic))
         self.exports.append(Export(reason, seconds, axes, tuple(captured.specialized), found is not None))
         _LOGGER.info("export %d of %s: %s (%.2f s)", len(self.exports), type(self._module).__name__, reason, seconds)
-        graph = CapturedGraph(captured, self._module, call.leaves, frozenset(dynamic), key if found else None, scope)
+        graph = CapturedGraph(
+            captured,
+            self._module,
+            call.leaves,
+            dynamic,
+            key if found else None,
+            roots,
+            effects,
+        )
         self._graphs.setdefault(call.signature, []).append(graph)
         self._bound()
         return graph
+
+    def _refuse_counters(self, effects: Sequence[Effect]) -> None:
+        """What a forward leaves behind at its first call may stay; what changes again is likely to change for ever."""
+        again = [effect.text for effect in effects if effect.text in self._left_behind]
+        if again:
+            names = ", ".join(again)
+            raise ChangedValueError(f"the forward changes Python values, which a graph cannot repeat: {names}")
+        self._left_behind.update(effect.text for effect in effects)
+
+    @leaves_nothing
+    def _captured(self, call: Call, dynamic: Sizes) -> tuple[Captured, Sizes, Roots, list[Effect]]:
+        """A capture of the call, the sizes that are symbolic in it, what it depends on, and what it leaves behind."""
+        audit = Audit(self._module, call.leaves, vouched_ids(self._options.vouched))
+        captured, dynamic = self._attempts.capture(call, dynamic, self._graphs.get(call.signature, ()), audit)
+        if any(kind == "constant" for _, kind, _ in captured.mutations):
+            raise CaptureError("the forward writes into a tensor that lies outside of the module")
+        return captured, dynamic, audit.conditions(), audit.effects
 
     def _plan_export(self, call: Call, names: Sequence[str]) -> tuple[str, Sizes]:
         """Why an export is needed, and the sizes it should keep symbolic: those that were seen to change."""
@@ -174,25 +194,25 @@ class GraphTransitionManager:
         graphs = self._graphs.get(signature, [])
         if not graphs:
             if not self._graphs:
-                return "first call", set()
+                return "first call", frozenset()
             last = next(reversed(self._graphs))
             reason = "; ".join(signature.differences(last, names)) or "a new signature"
             if sum(map(signature.same_but_for_numbers, self._graphs)) >= _ARGUMENT_VALUES:
                 raise CaptureError(f"{reason}, too often for a graph each; a tensor may change without one")
-            return reason, set()
+            return reason, frozenset()
         refusal = graphs[-1].refusal(leaves, self._module, names)
         if refusal is not None and refusal.value is not None:
             self._value_changes[refusal.value] += 1
             if self._value_changes[refusal.value] > _VALUE_CHANGES:
                 advice = "a tensor (a buffer, an argument) may change without one"
                 raise CaptureError(f"{refusal.reason}, too often for a graph each; {advice}")
-        dynamic: Sizes = set()
+        seen: set[tuple[int, int]] = set()
         for graph in graphs:
-            dynamic |= graph.dynamic
+            seen |= graph.dynamic
             for i in graph.tensor_leaves:
                 sizes = zip(leaves[i].shape, graph.shapes[i], strict=True)  # type: ignore[arg-type]
-                dynamic |= {(i, axis) for axis, (new, old) in enumerate(sizes) if new != old}
-        dynamic = {(i, axis) for i, axis in dynamic if leaves[i].shape[axis] > 0}  # a graph has no empty sizes
+                seen |= {(i, axis) for axis, (new, old) in enumerate(sizes) if new != old}
+        dynamic = frozenset((i, axis) for i, axis in seen if leaves[i].shape[axis] > 0)  # a graph has no empty sizes
         return refusal.reason if refusal else "a new size", dynamic
 
     def _bound(self) -> None:
@@ -220,7 +240,7 @@ class GraphTransitionManager:
         named.update(self._module.named_buffers(remove_duplicate=False))
         return {**{n: named[n] for n in (*captured.parameters, *captured.buffers)}, **captured.constants}
 
-    def _session(self, graph: CapturedGraph, call: Call) -> Transition:
+    def _session(self, graph: CapturedGraph, call: Call) -> ReadySession:
         captured, leaves = graph.captured, call.leaves
         tensors = self._tensors(captured)
         grad = torch.is_grad_enabled()
@@ -234,14 +254,14 @@ class GraphTransitionManager:
             if wanted and self._options.outputs == "loss":
                 info = info.loss_only()
             session = self._builder.build(info, mode, wanted, device, leaves)
-            transition = graph.sessions[key] = Transition(info, session, mode)
+            transition = graph.sessions[key] = ReadySession(info, session, mode)
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call)
         else:
             transition.info.buffer_for_ort_runs = info.buffer_for_ort_runs
         return transition
 
-    def _allow_higher_order(self, transition: Transition, call: Call) -> None:
+    def _allow_higher_order(self, transition: ReadySession, call: Call) -> None:
         kind = (call.signature, call.wanting)
         manager = weakref.ref(self)
 

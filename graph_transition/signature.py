@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.modules.module as torch_module
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 
 from ..capture import flatten_call
 from ..errors import CaptureError
 
-__all__ = ["Call", "CallSignature", "flatten_call", "global_hook_tables", "hook_tables", "signature_of"]
+__all__ = ["Call", "CallSignature", "MODULE_TABLES", "flatten_call", "global_hook_tables", "signature_of"]
 
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout,
@@ -26,6 +28,9 @@ _PLAIN = (
 _GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
 )  # fmt: skip
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# The dicts of a module in whose lengths a call's signature differs.
+MODULE_TABLES = (*_HOOKS, "_modules", "_parameters", "_buffers")
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 # What of a tensor of a module counts: its name, class, dtype and shape, and which others are the same tensor.
@@ -39,12 +44,14 @@ class CallSignature:
 
     Attributes:
         structure: text of the pytree structure of (args, kwargs).
-        leaves: per flat leaf ("tensor", dtype, rank, device), or ("value", type, value) where an object's value is that
-            of its attributes.
+        leaves: per flat leaf ("tensor", dtype, rank, device, what it is: the number of a tensor among the module's,
+            that of an earlier leaf as a negative one, or None, whether it has attributes of its own), or ("value",
+            type, value, bits) where an object's value is that of its attributes.
         modules: (identity, training flag, number of hooks, facts of parameters and buffers) of every sub-module, in
             `modules()` order.
         autocast: (device type, dtype) where autocast is on.
         default_dtype: of tensors that the forward makes from Python numbers.
+        default_devices: where they lie, as the modes around the call say, outermost first.
     """
 
     structure: str
@@ -52,6 +59,7 @@ class CallSignature:
     modules: tuple[ModuleFacts, ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
     default_dtype: torch.dtype
+    default_devices: tuple[str, ...]
 
     def same_but_for_numbers(self, other: CallSignature) -> bool:
         """Whether the two differ in nothing but the values of Python ints and floats among the leaves."""
@@ -82,6 +90,8 @@ class CallSignature:
             out.append(f"autocast changed from {other.autocast or 'off'} to {self.autocast or 'off'}")
         if self.default_dtype != other.default_dtype:
             out.append(f"the default dtype changed from {other.default_dtype} to {self.default_dtype}")
+        if self.default_devices != other.default_devices:
+            out.append(f"the default device changed from {other.default_devices} to {self.default_devices}")
         return out
 
 
@@ -109,7 +119,11 @@ class Call:
         return cls(args, kwargs, leaves, spec, signature_of(leaves, spec, module))
 
     def with_leaves(self, leaves: list[Any]) -> Call:
-        """The same call with other leaves."""
+        """The same call with other leaves; a leaf that is an earlier one still is."""
+        leaves = list(leaves)
+        for i, facts in enumerate(self.signature.leaves):
+            if facts[0] == "tensor" and facts[4] is not None and facts[4] < 0:
+                leaves[i] = leaves[~facts[4]]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return dataclasses.replace(self, args=args, kwargs=kwargs, leaves=leaves)
 
@@ -143,6 +157,8 @@ def _tensor_difference(new: Sequence[ModuleFacts], old: Sequence[ModuleFacts]) -
 def _leaf_text(leaf: tuple[Any, ...]) -> str:
     if leaf[0] == "tensor":
         where = "" if leaf[3] == "cpu" else f" on {leaf[3]}"
+        if leaf[4] is not None:
+            where += " that is a tensor of the module" if leaf[4] >= 0 else " that is given twice"
         return f"{str(leaf[1]).removeprefix('torch.')}[{', '.join('?' * leaf[2])}]{where}"
     return repr(leaf[2]) if isinstance(leaf[2], _PLAIN) else f"{leaf[1].__name__}{leaf[2][1:]}"
 
@@ -154,7 +170,7 @@ def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
 
 def hook_tables(module: torch.nn.Module) -> list[dict[int, Any]]:
     """The dicts in which a module keeps what is called around its forward and backward."""
-    return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
+    return [getattr(module, name) for name in _HOOKS]
 
 
 def global_hook_tables() -> list[dict[int, Any]]:
@@ -164,8 +180,12 @@ def global_hook_tables() -> list[dict[int, Any]]:
 
 def module_state(module: torch.nn.Module) -> tuple[ModuleFacts, ...]:
     """(identity, training flag, number of hooks, facts of the tensors it has) of every sub-module."""
+    return _module_state(module, {})
+
+
+def _module_state(module: torch.nn.Module, seen: dict[int, int]) -> tuple[ModuleFacts, ...]:
+    """The same; `seen` gets the number of each tensor by its identity."""
     everywhere = sum(map(len, global_hook_tables()))
-    seen: dict[int, int] = {}
     return tuple(
         (id(m), m.training, sum(map(len, hook_tables(m)), everywhere), _tensor_facts(m, seen)) for m in module.modules()
     )
@@ -194,16 +214,22 @@ def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Modu
             that is no plain one (sparse, nested, of a class with a behavior of its own).
     """
     facts: list[tuple[Any, ...]] = []
-    for leaf in leaves:
+    numbers: dict[int, int] = {}
+    modules = _module_state(module, numbers)
+    for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
             if type(leaf) not in _PLAIN_TENSORS or leaf.layout != torch.strided or leaf.is_quantized:
                 raise CaptureError(_tensor_refusal(leaf))
-            facts.append(("tensor", leaf.dtype, leaf.dim(), str(leaf.device)))
+            known = numbers.setdefault(id(leaf), ~i)
+            facts.append(
+                ("tensor", leaf.dtype, leaf.dim(), str(leaf.device), None if known == ~i else known, bool(vars(leaf)))
+            )
         elif isinstance(leaf, _PLAIN):
-            facts.append(("value", type(leaf), leaf))
+            facts.append(("value", type(leaf), leaf, _bits(leaf)))
         else:
             facts.append(("value", type(leaf), _frozen(leaf, type(leaf))))
-    return CallSignature(str(spec), tuple(facts), module_state(module), autocast_state(), torch.get_default_dtype())
+    devices = tuple(str(mode.device) for mode in _get_current_function_mode_stack())
+    return CallSignature(str(spec), tuple(facts), modules, autocast_state(), torch.get_default_dtype(), devices)
 
 
 def _tensor_refusal(leaf: torch.Tensor) -> str:
@@ -213,6 +239,13 @@ def _tensor_refusal(leaf: torch.Tensor) -> str:
     return f"an argument is a tensor of layout {leaf.layout}, dtype {leaf.dtype}"
 
 
+def _bits(value: Any) -> bytes | None:
+    """What tells two numbers apart that Python has for equal: zeros of two signs."""
+    if isinstance(value, float):
+        return struct.pack("d", value)
+    return struct.pack("dd", value.real, value.imag) if isinstance(value, complex) else None
+
+
 def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
     """A hashable stand-in for `value`, equal for values that a forward cannot tell apart."""
     if isinstance(value, torch.Tensor | torch.nn.Module) or depth == 0:
@@ -220,7 +253,7 @@ def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
         advice = "register the class with torch.utils._pytree.register_pytree_node, or pass its tensors"
         raise CaptureError(f"an argument of class {name} holds tensors, which would become constants; {advice}")
     if isinstance(value, _PLAIN):
-        return type(value), value
+        return type(value), value, _bits(value)
     if isinstance(value, list | tuple):
         return type(value), *(_frozen(item, argument, depth - 1) for item in value)
     if isinstance(value, set | frozenset):

@@ -1,5 +1,6 @@
 """The C++ engine's Python surface (csrc/bindings)."""
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,21 @@ class Session:
     def memory_at_peak(self) -> list[tuple[str, str, str, str, int, str]]: ...
     def take_times(self) -> list[tuple[str, str, str, int, float]]: ...
 
+class CallMonitor:
+    """Follows the calls of a thread through CPython's profile hook."""
+
+    def __init__(
+        self,
+        kind_of: Callable[[types.CodeType, dict[str, Any]], int],
+        entered: Callable[[types.FrameType, types.FunctionType | None, list[Any]], None],
+        returned: Callable[[types.FrameType, Any], None],
+        called: Callable[[types.FrameType, Any], None],
+    ) -> None: ...
+    def start(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def stop(self) -> BaseException | None: ...
+
 class FastCall:
     """A session bound to a call pattern: checks a call and runs it."""
 
@@ -38,7 +54,9 @@ class FastCall:
         kwargs: dict[str, Any],
         dynamic: Sequence[tuple[int, int]],
         sources: list[Any],
-        watches: list[tuple[Any, Any, Any]],
+        watches: list[tuple[Any, ...]],
+        missing: Any,
+        unread: list[torch.Tensor],
         guard: Callable[[list[torch.Tensor]], str | None] | None,
         restore: Callable[[list[torch.Tensor], list[torch.Tensor | None]], Any] | None,
     ) -> None: ...
@@ -46,6 +64,9 @@ class FastCall:
     def matches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool: ...
     @property
     def runs(self) -> int: ...
+    @property
+    def compared(self) -> int:
+        """Watched values that were compared so far."""
 
 class GradientValue:
     """A value of the graph, inside a gradient formula."""
@@ -93,6 +114,9 @@ def native_call(
     hooks_of_all: list[dict[int, Any]],
     after_error: Callable[..., Any],
 ) -> Any: ...
+def watched_objects() -> int:
+    """How many Python objects tell this package of their changes."""
+
 def kernel_seconds(run: Callable[[], Any]) -> tuple[float, int, float]: ...
 def release_memory() -> None: ...
 def training_graph(

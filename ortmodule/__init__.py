@@ -11,9 +11,10 @@ from .environment import check_build
 
 check_build()
 
-from .capture.custom_node import register_operator_mapping  # noqa: E402
+from .capture.convert.custom_node import register_operator_mapping  # noqa: E402
 from .errors import (  # noqa: E402
     CaptureError,
+    IndexOutOfRangeError,
     InternalError,
     InvalidArgumentError,
     InvalidGraphError,
@@ -28,12 +29,14 @@ from .ortmodule import ORTModule, release_memory  # noqa: E402
 from .profiler import NodeTime, Profile, profile  # noqa: E402
 from .report import Report  # noqa: E402
 from .training_graph import export_training_graph  # noqa: E402
+from .vouching import vouch  # noqa: E402
 
 __all__ = [
     "CaptureError",
     "DebugOptions",
     "HeldTensor",
     "InferenceSession",
+    "IndexOutOfRangeError",
     "InternalError",
     "InvalidArgumentError",
     "InvalidGraphError",
@@ -54,6 +57,7 @@ __all__ = [
     "register_operator_mapping",
     "profile",
     "release_memory",
+    "vouch",
 ]
 
 _ON_DEMAND = ("debug", "distributed", "graph_transition", "optim", "testing")

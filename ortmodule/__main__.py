@@ -6,7 +6,7 @@ import argparse
 
 from .environment import environment
 from .extending import include_dir
-from .graph_transition.disk_cache import usage
+from .graph_transition.disk.cache import usage
 from .options import Options
 
 

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 __all__ = [
     "CaptureError",
+    "ChangedValueError",
+    "IndexOutOfRangeError",
     "InternalError",
     "InvalidArgumentError",
     "InvalidGraphError",
     "ORTModuleError",
+    "SlowCaptureError",
+    "UndecidedError",
+    "UnfitError",
     "UnsupportedError",
 ]
 
@@ -41,6 +46,18 @@ class ChangedValueError(CaptureError):
     """The forward changes a Python value that a graph would bake in. A later call may find that it stays now."""
 
 
+class UndecidedError(CaptureError):
+    """The forward branches on what only the data say. With the branch taken as a call takes it, it may be captured."""
+
+
+class UnfitError(CaptureError):
+    """A graph that was captured from another example does not hold for the call."""
+
+
+class SharedMemoryError(CaptureError):
+    """This call's arguments share memory that the forward writes; calls whose arguments do not are captured."""
+
+
 class SlowCaptureError(ORTModuleError):
     """Torch's arithmetic on the symbolic sizes takes too long; with these sizes fixed the capture may be quick."""
 
@@ -55,6 +72,10 @@ class UnsupportedError(ORTModuleError):
 
 class InvalidArgumentError(ORTModuleError, ValueError):
     """A value given by the caller is wrong: a tensor of another dtype, a missing input, an unknown option."""
+
+
+class IndexOutOfRangeError(ORTModuleError, IndexError):
+    """A position, a row of a table or a class label, is outside of what it points into. PyTorch raises IndexError."""
 
 
 class InternalError(ORTModuleError):

@@ -81,8 +81,8 @@ class Options:
             everything. A module without a scalar floating output raises InvalidArgumentError.
         custom_op_libraries: paths of shared libraries whose operators the module needs (see docs/extending.md); in the
             environment separated by the path separator.
-        matmul: which library multiplies float matrices on the CPU. "auto" (default): measured on the first product of
-            each shape class; ATen's own choice where oneDNN is not clearly faster, and always under
+        matmul: which library multiplies float matrices on the CPU. "auto" (default): by a rule on sizes, types, threads
+            and the processor; ATen's own choice where oneDNN is not clearly faster, and always under
             `torch.use_deterministic_algorithms`. "aten" (MKL, as eager) or "onednn": that one.
         fusion: whether clusters of elementwise operators, dropout and sums run as one kernel each on the CPU
             (default True). 16-bit values are then rounded at the end of a cluster, and where the forward itself
@@ -91,6 +91,8 @@ class Options:
             it would keep if backward recomputed nothing. What does not fit is recomputed, the cheapest per byte first.
             None (default): only what is nearly free is recomputed (activations, normalizations with known statistics,
             dropout, casts). "all": nothing is.
+        vouched: functions and objects that give the same each time, though a capture cannot see into them; a forward
+            that uses them need not run in PyTorch (see `ortmodule.vouch`).
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
         cache_dir: a folder (made if need be) that keeps captured graphs from run to run, so that a restart skips
             capture. Empty (default): none. Entries are found by the module's code and state, the call's types, the
@@ -111,6 +113,7 @@ class Options:
     cache_dir: str = ""
     cache_dir_mib: int = 1024
     custom_op_libraries: tuple[str, ...] = ()
+    vouched: tuple[Any, ...] = ()
 
     def __init__(self, **fields: Any) -> None:
         known = {f.name: f for f in dataclasses.fields(self)}
@@ -120,7 +123,7 @@ class Options:
         for name, field in known.items():
             value = fields.get(name, field.default)
             variable = _PREFIX + name.upper()
-            if variable in os.environ:
+            if variable in os.environ and name != "vouched":
                 value = os.environ[variable]
             elif name == "fallback":
                 value = fallback_policy() or value
@@ -144,6 +147,10 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if name == "memory_budget":
         return _checked_budget(value)
+    if name == "vouched":
+        if not isinstance(value, list | tuple):
+            raise InvalidArgumentError(f"Options.{name} should be a tuple of functions and objects, got {value!r}")
+        return tuple(value)
     if name == "fusion":
         return _checked_bool(name, value)
     if name == "cache_dir":

@@ -7,6 +7,7 @@ one node behind the outputs. What cannot be captured runs in PyTorch, and is sai
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
@@ -18,29 +19,22 @@ import torch
 from torch import nn
 
 from . import _C
-from .capture.patches import LOCK as CAPTURE_LOCK
-from .capture.patches import captured_elsewhere
-from .eager_calls import stays_eager
-from .errors import ChangedValueError, InvalidArgumentError, ORTModuleError
+from .calls.engine_call import EngineCall
+from .calls.fallback import Fallback
+from .calls.method_calls import MethodCalls
+from .calls.parts import fallback_of
+from .errors import InvalidArgumentError
 from .extending import load_libraries
-from .graph_transition import GraphTransitionManager, NoLossError, is_unexpected
 from .graph_transition.higher_order import REASON
 from .memory_report import MemoryReport, SessionMemory
-from .method_calls import MethodCalls
 from .options import DebugOptions, Options
-from .partial import PartialFallback, must_run_whole
 from .report import Report
 
 __all__ = ["ORTModule", "release_memory"]
 
 _LOGGER = logging.getLogger("ortmodule")
 # Everything else of the public surface is looked up on the wrapped module.
-_OWN = frozenset(
-    {
-        "_original", "_manager", "_options", "_debug_options", "_fallback_reasons", "_unsettled", "_partial", "_whole",
-        "_methods",
-    }
-)  # fmt: skip
+_OWN = frozenset({"_original", "_engine_call", "_manager", "_options", "_debug_options", "_methods"})
 # Set on the wrapper itself: `forward` may be replaced by a function that calls the one before (Accelerate does, and
 # keeps that one as `_original_forward`); on the wrapped module it would call itself. And what kind of hooks there is
 # around the backward of a call of the wrapper.
@@ -50,8 +44,6 @@ _TABLES = (
     "_parameters", "_buffers", "_non_persistent_buffers_set", "_modules", "_state_dict_hooks", "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
 )  # fmt: skip
-# How many kinds of calls may fail to be captured before the module stays in PyTorch.
-_CAPTURE_ATTEMPTS = 4
 
 
 def release_memory() -> None:
@@ -110,44 +102,12 @@ class _Forward:
 
 def _forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
     """The wrapped module's forward, through the engine."""
-    try:
-        for fast in self._manager.fast_calls:
-            result = fast.call(args, kwargs)
-            if result is not NotImplemented:
-                return result
-        return _found_forward(self, args, kwargs)
-    except ORTModuleError as error:
-        return _after_error(self, error, args, kwargs)
+    return self._engine_call.run(args, kwargs)
 
 
 def _after_error(self: ORTModule, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the call gives that ended in `error` in the engine."""
-    if not isinstance(error, ORTModuleError) or not is_unexpected(error):
-        raise error
-    self._manager.release_edges()
-    return self._original(*args, **kwargs)  # which raises, with the module's own words
-
-
-def _found_forward(self: ORTModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The same for a call that no native pattern fits."""
-    if (torch.compiler.is_compiling() and not captured_elsewhere()) or stays_eager(self._original):
-        return self._original(*args, **kwargs)
-    with self._methods.set_aside():
-        self._manager.release_edges()  # PyTorch may run this one, or another session
-        if self._manager.is_higher_order(args, kwargs):
-            return self._original(*args, **kwargs)
-        if self._fallback_reasons and self._failed_before(args, kwargs):
-            return self._run_parts(args, kwargs)
-        try:
-            with CAPTURE_LOCK:  # a capture takes the module apart for a moment, and torch's tracing is one per process
-                transition, leaves = self._manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
-        except NoLossError:
-            raise
-        except (ORTModuleError, TypeError) as error:
-            return self._fall_back(error, args, kwargs)
-        if self._unsettled:
-            self._fallback_reasons.pop(self._call_kind(args, kwargs), None)
-        return transition.run(leaves)
+    return self._engine_call.after_error(error, args, kwargs)
 
 
 def _blank(cls: type[ORTModule]) -> ORTModule:
@@ -181,77 +141,33 @@ class ORTModule(nn.Module):
         _check_order(module)
         _note_hidden_names(module)
         self._original = module
-        self._methods = MethodCalls(module, self)
         self._share_tables()
         self._options = options or Options()
         self._debug_options = debug_options or DebugOptions()
         load_libraries(self._options.custom_op_libraries)
-        self._fallback_reasons: dict[Any, str] = {}
-        # Kinds of calls whose forward changed a Python value, as on a first call it may; whether to try once more.
-        self._unsettled: dict[Any, bool] = {}
-        self._partial: PartialFallback | None = None
-        self._whole = False  # whether a fallback leaves no part to the engine
         _LOGGER.setLevel(self._debug_options.log_level.logging_level)
-        self._manager = GraphTransitionManager(module, self._options, self._debug_options)
+        self._set_up(fallback_of(module, self._options, self._debug_options, ORTModule))
+
+    def _set_up(self, fallback: Fallback) -> None:
+        self.__dict__["_methods"] = MethodCalls(self._original, self)
+        aside = self._methods.set_aside
+        self.__dict__["_engine_call"] = EngineCall(self._original, self._options, self._debug_options, fallback, aside)
+        self.__dict__["_manager"] = self._engine_call.manager  # the steady call looks for its fast calls there
 
     # -- running ----------------------------------------------------------------------------------------------------
 
     forward = _Forward()
 
-    def _fall_back(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._options.fallback == "error":
-            raise error
-        if must_run_whole(error) and not self._whole:
-            self._whole, self._partial = True, None
-        result = self._run_parts(args, kwargs)  # a call that is wrong in itself raises here, and changes nothing
-        said = bool(self._fallback_reasons)
-        kind = self._call_kind(args, kwargs)
-        self._fallback_reasons[kind] = str(error)
-        if isinstance(error, ChangedValueError):
-            self._unsettled[kind] = kind not in self._unsettled
-        if said:
-            return result
-        name, parts = type(self._original).__name__, len(list(self._parts.session_reports()))
-        if parts:
-            text = (
-                f"{name} runs partly in PyTorch ({parts} graphs of its sub-modules run in ORTModule's engine): {error}"
-            )
-        else:
-            text = f"{name} runs in PyTorch, not in ORTModule's engine: {error}"
-        warnings.warn(text, stacklevel=6)
-        return result
-
-    def _failed_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        # Kinds of calls (sizes do not count) are tried once each, up to a limit: an attempt costs a second.
-        kind, reasons = self._call_kind(args, kwargs), self._fallback_reasons
-        if self._unsettled.get(kind):
-            return False
-        return len(reasons) >= _CAPTURE_ATTEMPTS or kind in reasons
-
-    def _call_kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return self._manager.signature(args, kwargs)
-        except ORTModuleError as error:  # an argument that has no signature
-            return str(error)
-
-    @property
-    def _parts(self) -> PartialFallback:
-        if self._partial is None:
-            self._partial = PartialFallback(self._original, self._options, self._debug_options, ORTModule, self._whole)
-        return self._partial
-
-    def _run_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._parts.run(self._original, args, kwargs)
-
     def report(self) -> Report:
         """What was exported and compiled so far, and what runs in PyTorch. Printable."""
-        reason = next(iter(self._fallback_reasons.values()), REASON if self._manager.higher_order else None)
-        parts = list(self._parts.session_reports()) if self._fallback_reasons else []
+        call, fallback = self._engine_call, self._engine_call.fallback
+        reason = next(iter(fallback.reasons.values()), REASON if call.manager.higher_order else None)
+        in_parts = any(True for part in fallback.parts() for _ in part.session_reports())
         return Report(
             module=type(self._original).__name__,
-            sessions=(*(t.report() for t in self._manager.transitions()), *parts),
-            exports=(*self._manager.exports, *(self._parts.exports() if self._fallback_reasons else ())),
-            fallback="partial" if parts else "whole" if reason else "none",
+            sessions=tuple(call.session_reports()),
+            exports=tuple(call.exports()),
+            fallback="partial" if in_parts else "whole" if reason else "none",
             fallback_reason=reason,
             matmul_choices=tuple(_C.matmul_choices().splitlines()),
         )
@@ -263,13 +179,11 @@ class ORTModule(nn.Module):
         return MemoryReport(
             parameter_bytes=sum(t.nbytes for t in tensors.values()),
             gradient_bytes=sum(g.nbytes for g in gradients),
-            sessions=tuple(SessionMemory.of(session) for session in self._sessions()),
+            sessions=tuple(SessionMemory.of(session) for session in self._engine_call.sessions()),
         )
 
     def _sessions(self) -> Iterator[_C.Session]:
-        yield from (t.session for t in self._manager.transitions())
-        if self._fallback_reasons:
-            yield from self._parts.sessions()
+        return self._engine_call.sessions()
 
     # -- the wrapped module's surface -------------------------------------------------------------------------------
 
@@ -346,15 +260,15 @@ class ORTModule(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # Graphs are rebuilt on first use; compiled sessions do not travel.
-        left = {"_manager", "_partial", "_methods", *_TABLES}
-        return {name: value for name, value in self.__dict__.items() if name not in left}
+        left = {"_engine_call", "_manager", "_methods", *_TABLES}
+        state = {name: value for name, value in self.__dict__.items() if name not in left}
+        return {**state, "_fallback": copy.copy(self._engine_call.fallback)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        fallback = state.pop("_fallback")
         self.__dict__.update(state)
         self._share_tables()
-        self.__dict__["_manager"] = GraphTransitionManager(self._original, self._options, self._debug_options)
-        self.__dict__["_partial"] = None
-        self.__dict__["_methods"] = MethodCalls(self._original, self)
+        self._set_up(fallback)
 
     def train(self, mode: bool = True) -> ORTModule:
         self._original.train(mode)

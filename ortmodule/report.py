@@ -66,8 +66,8 @@ class Report:
         aten_nodes: ATen fallback nodes over all sessions, by operator (the largest count of one session).
         fallback: "none", "partial" or "whole" (some call ran in PyTorch).
         fallback_reason: why, or None.
-        matmul_choices: matrix products measured so far in this process, a line per shape class with both libraries'
-            times; empty where oneDNN gains nothing on this machine, or before the first step.
+        matmul_choices: what multiplies matrices on this processor, and why, a line per type. Nothing is measured
+            while a program runs: the choice hangs on sizes, types, threads and the processor.
     """
 
     module: str

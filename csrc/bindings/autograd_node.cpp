@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/ScopeExit.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -17,6 +18,7 @@
 
 namespace ortmodule {
 
+using torch::autograd::AnomalyMode;
 using torch::autograd::AutogradMeta;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
@@ -137,7 +139,9 @@ at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
   if (!leaves_[edge]) return nullptr;
   const at::Tensor& leaf = *leaves_[edge];
   AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
-  if (!meta || is_watched(next_edge(edge), *meta, holders(edge)) || wants_other_type(leaf, *meta)) return nullptr;
+  if (!meta || !meta->requires_grad_ || is_watched(next_edge(edge), *meta, holders(edge)) ||
+      wants_other_type(leaf, *meta))
+    return nullptr;
   at::Tensor& existing = meta->grad_;
   const bool fits =
       !existing.defined() || (existing.layout() == at::kStrided && existing.scalar_type() == leaf.scalar_type() &&
@@ -182,7 +186,9 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   StepBackward::Progress progress = take_progress(grads);
   TrainingAgent& agent = *step_->agent;
   const auto* exec_info = torch::autograd::get_current_graph_task_exec_info();
-  const bool plain = exec_info && exec_info->empty();
+  // The engine looks for NaN in what it is handed.
+  const bool looked_at = AnomalyMode::is_enabled() && AnomalyMode::should_check_nan();
+  const bool plain = exec_info && exec_info->empty() && !looked_at;
   const bool all = returns_all();
   std::vector<size_t> place(progress.early.size(), SIZE_MAX);  // gradient -> edge, where this node has not all of them
   for (size_t i = 0; i < gradients_.size(); ++i) place[gradients_[i]] = i;
@@ -194,7 +200,8 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
     const size_t edge = all ? index : place[index];
     if (edge == SIZE_MAX) {
       progress.early[index] = std::move(value);
-    } else if (at::Tensor* slot = plain ? direct_slot(edge) : nullptr) {
+    } else if (at::Tensor* slot = plain ? direct_slot(edge) : nullptr;
+               slot && leaves_[edge]->sizes() == value.sizes()) {
       writer.write(*leaves_[edge], *slot, std::move(value));
       written[edge] = true;
     } else if (next_edge(edge).is_valid()) {

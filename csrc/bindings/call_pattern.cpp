@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "bindings/same_value.h"
+
 namespace py = pybind11;
 
 namespace ortmodule {
@@ -17,6 +19,12 @@ bool plain_value(PyObject* value) {
          PyUnicode_CheckExact(value);
 }
 
+// Whether somebody has set attributes on a tensor (`x.lengths = ...`): a trace does not see them.
+bool has_attributes(PyObject* tensor) {
+  PyObject** const place = _PyObject_GetDictPtr(tensor);
+  return place && *place && PyDict_GET_SIZE(*place) != 0;
+}
+
 }  // namespace
 
 CallPattern::CallPattern(const py::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic)
@@ -26,6 +34,7 @@ CallPattern::Entry CallPattern::learn(const py::handle& example,
                                       const std::vector<std::pair<size_t, size_t>>& dynamic) {
   PyObject* value = example.ptr();
   if (plain_tensor(value)) {
+    if (has_attributes(value)) throw py::type_error("no native pattern for a tensor with attributes of its own");
     const at::Tensor& t = THPVariable_Unpack(value);
     TensorPattern pattern = TensorPattern::of(t);
     for (const auto& [leaf, axis] : dynamic)
@@ -58,7 +67,7 @@ CallPattern::Entry CallPattern::learn(const py::handle& example,
 bool CallPattern::match(const Entry& entry, PyObject* value, std::vector<at::Tensor>& leaves) {
   switch (entry.kind) {
     case Kind::kTensor: {
-      if (!plain_tensor(value)) return false;
+      if (!plain_tensor(value) || has_attributes(value)) return false;
       const at::Tensor& t = THPVariable_Unpack(value);
       if (!entry.tensor[0].matches(t)) return false;
       leaves.push_back(t);
@@ -66,12 +75,7 @@ bool CallPattern::match(const Entry& entry, PyObject* value, std::vector<at::Ten
     }
     case Kind::kValue: {
       leaves.emplace_back();
-      PyObject* expected = entry.value.ptr();
-      if (value == expected) return true;
-      if (Py_TYPE(value) != Py_TYPE(expected)) return false;
-      const int equal = PyObject_RichCompareBool(value, expected, Py_EQ);
-      if (equal < 0) PyErr_Clear();
-      return equal == 1;
+      return same_value(value, entry.value.ptr());
     }
     case Kind::kTuple:
     case Kind::kList: {
@@ -87,14 +91,10 @@ bool CallPattern::match(const Entry& entry, PyObject* value, std::vector<at::Ten
     }
     case Kind::kDict: {
       if (!PyDict_CheckExact(value) || static_cast<size_t>(PyDict_Size(value)) != entry.children.size()) return false;
-      for (size_t i = 0; i < entry.children.size(); ++i) {
-        PyObject* item = PyDict_GetItemWithError(value, entry.keys[i].ptr());
-        if (!item) {
-          PyErr_Clear();
-          return false;
-        }
-        if (!match(entry.children[i], item, leaves)) return false;
-      }
+      Py_ssize_t at = 0;
+      PyObject *key, *item;
+      for (size_t i = 0; PyDict_Next(value, &at, &key, &item); ++i)  // in this order: a forward may go through them
+        if (!same_value(key, entry.keys[i].ptr()) || !match(entry.children[i], item, leaves)) return false;
       return true;
     }
   }

@@ -6,13 +6,14 @@
 #include <new>
 #include <stdexcept>
 
-#include "base/status.h"
+#include "base/index_error.h"
 
 namespace ortmodule {
 namespace {
 
-const char* python_class(ErrorCode code) {
-  switch (code) {
+const char* python_class(const Error& error) {
+  if (dynamic_cast<const IndexError*>(&error)) return "IndexOutOfRangeError";
+  switch (error.code()) {
     case ErrorCode::kInvalidArgument:
       return "InvalidArgumentError";
     case ErrorCode::kInvalidGraph:
@@ -40,7 +41,7 @@ void register_errors(pybind11::module_&) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& e) {
-      const auto type = pybind11::module_::import("ortmodule.errors").attr(python_class(e.code()));
+      const auto type = pybind11::module_::import("ortmodule.errors").attr(python_class(e));
       // A broken file may have put bytes into the message that are no UTF-8.
       const std::string text = e.what();
       const auto message = pybind11::reinterpret_steal<pybind11::object>(

@@ -34,6 +34,7 @@ void copy_to(const at::Tensor& leaf, const at::Tensor& gradient) {
 void GradientWriter::write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor gradient) {
   if (slot.defined()) {
     slot.add_(gradient);
+    slot.unsafeGetTensorImpl()->bump_version();  // add_ runs below what counts
     return;
   }
   const c10::StorageImpl* storage = storage_of(gradient);

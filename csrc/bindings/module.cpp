@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "bindings/call_monitor.h"
 #include "bindings/errors.h"
 #include "bindings/fast_call.h"
 #include "bindings/gradient.h"
@@ -41,6 +42,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_session(m);
   ortmodule::register_fast_call(m);
   ortmodule::register_module_call(m);
+  ortmodule::register_call_monitor(m);
   ortmodule::register_gradient_formulas(m);
   m.def("kernel_seconds", &kernel_seconds, pybind11::arg("run"),
         "Calls `run` and returns the seconds spent inside the engine's kernels, their number, and the seconds spent "

@@ -48,6 +48,7 @@ class Session {
   pybind11::list take_times() const;
   const CompiledModel& compiled() const { return compiled_; }
   const std::vector<DType>& input_types() const { return input_types_; }
+  const Mutations& mutations() const { return mutations_; }
 
  private:
   CompiledModel compiled_;

@@ -1,5 +1,7 @@
 #include "device/cpu_arena.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 
 #ifdef __linux__
@@ -49,6 +51,20 @@ CpuArena::~CpuArena() {
 size_t CpuArena::in_use() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return in_use_;
+}
+
+void CpuArena::release_pages(size_t offset) {
+#ifdef __linux__
+  constexpr size_t kPage = 4096;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [begin, bytes] : free_) {
+    const size_t first = round_up(std::max(begin, offset), kPage);
+    const size_t end = begin + bytes == capacity_ ? mapped_ : (begin + bytes) / kPage * kPage;
+    if (first < end) madvise(base_ + first, end - first, MADV_DONTNEED);
+  }
+#else
+  static_cast<void>(offset);
+#endif
 }
 
 void CpuArena::add_range(size_t offset, size_t bytes) {

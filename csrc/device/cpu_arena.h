@@ -29,6 +29,9 @@ class CpuArena {
   void* allocate_at(size_t offset, size_t bytes);
   void free(void* data, size_t bytes);
 
+  // Gives the pages of what is free from `offset` on back to the system; they come again when they are written.
+  void release_pages(size_t offset = 0);
+
   size_t capacity() const { return capacity_; }
   size_t in_use() const;
 

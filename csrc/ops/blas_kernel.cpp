@@ -11,7 +11,7 @@
 #include "ops/conversion.h"
 #include "ops/cpu_simd.h"
 #include "ops/packed_product.h"
-#include "ops/pair_rate.h"
+#include "ops/processor.h"
 #include "ops/small_tensor.h"
 
 #if defined(__unix__) || defined(__APPLE__)

@@ -1,8 +1,8 @@
 // Matrix products by the library that is fastest for their shape on this machine.
 //
 // ATen sends float products on the CPU to MKL, which takes its AVX2 path on processors of other makers; oneDNN, which
-// torch carries too, is twice as fast there and slower elsewhere. So it is measured: once per process whether oneDNN
-// gains anything at all, and then per shape class on the first product of that class. Everything but float products on
+// torch carries too, is twice as fast there and no faster elsewhere. Which is taken hangs on sizes, types, threads and
+// the processor alone, never on a clock: two runs multiply alike. Everything but float products on
 // the CPU is ATen's (but for bfloat16 with a bias, where it has instructions for it), as are all products under
 // torch.use_deterministic_algorithms, whose bits are those of eager. Where oneDNN cannot win by twice the vector width
 // (AVX2 alone, Zen 4, Intel's own) packed_product.h takes shapes by a rule; those of bfloat16 on Zen 4 and where the
@@ -46,7 +46,7 @@ at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b);
 // needs x.
 LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, std::array<bool, 3> wanted);
 
-// Shape classes measured so far in this process, a line each: "M~512 K=768 N=3072 nt: aten 1.23 ms, onednn 0.61 ms".
+// What multiplies on this processor and why, a line per type.
 std::string matmul_choices();
 
 }  // namespace ortmodule

@@ -3,24 +3,17 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/ones.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstdio>
-#include <map>
-#include <mutex>
-#include <shared_mutex>
-#include <tuple>
+#include <optional>
+#include <utility>
 
 #include "base/status.h"
-#include "base/thread_clock.h"
 #include "ops/column_sum.h"
 #include "ops/packed_product.h"
-#include "ops/pair_rate.h"
+#include "ops/processor.h"
 
 namespace ortmodule {
 namespace {
@@ -29,9 +22,6 @@ namespace {
 constexpr int64_t kSmallProduct = int64_t{1} << 21;
 // Measured on two threads: shorter pairs gain an eighth, at the upper end nothing is left.
 constexpr int64_t kLeastPair = int64_t{1} << 16, kLargestPair = int64_t{1} << 30, kMostPairThreads = 8;
-// oneDNN must win clearly: a choice within the noise of a clock would differ from run to run, and with it the rounding.
-// Where it is another library's code path that is slow (MKL's on AMD), it wins by 2; what is nearer is left to ATen.
-constexpr double kGainHere = 1.4, kClearGain = 1.15;
 
 thread_local MatmulProvider current = MatmulProvider::kAuto;
 
@@ -62,79 +52,13 @@ at::Tensor by_aten(const at::Tensor& a, const at::Tensor& w, const at::Tensor& b
   return bias.defined() ? at::linear(a, w, bias) : at::linear(a, w);
 }
 
-// A product that takes this long is not measured again when one library is clearly faster.
-constexpr double kLongSeconds = 0.01;
-constexpr double kClearLead = 1.5;
-
-struct Timing {
-  double aten = 1e30, onednn = 1e30;
-  bool onednn_wins() const { return onednn * kClearGain < aten; }
-  bool is_clear() const {
-    return std::min(aten, onednn) > kLongSeconds && std::max(aten, onednn) > kClearLead * std::min(aten, onednn);
-  }
-};
-
-// Both in turns, the best of each: a disturbance must hit one side every time to matter. The winner's last product is
-// left in `result`: a first step should not multiply once more.
-Timing measure(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, int rounds, at::Tensor& result) {
-  Timing timing;
-  at::Tensor aten, onednn;
-  for (int i = 0; i < rounds && !timing.is_clear(); ++i) {
-    timing.aten = std::min(timing.aten, thread_seconds_of([&] { aten = by_aten(a, w, bias); }));
-    timing.onednn = std::min(timing.onednn, thread_seconds_of([&] { onednn = by_onednn(a, w, bias); }));
-  }
-  result = timing.onednn_wins() ? std::move(onednn) : std::move(aten);
-  return timing;
-}
-
-// Whether oneDNN gains anything on this machine: some 40 ms, once.
+// Whether oneDNN is the faster one for all but tiny products: a rule and no measurement, so that two runs multiply
+// alike. MKL takes its AVX2 path on processors of other makers; where those have AVX-512 of full width oneDNN needs
+// half the time for every shape measured. Zen 4 splits such vectors in two, and without them both have the same
+// instructions: what oneDNN gains there is within an eighth, either way.
 bool onednn_gains_here() {
-  static const bool gains = [] {
-    const at::Tensor a = at::ones({256, 512}), w = at::ones({512, 512});
-    at::Tensor result;
-    const Timing timing = measure(a, w, {}, 8, result);
-    return timing.onednn * kGainHere < timing.aten;
-  }();
+  static const bool gains = has_full_avx512() && !is_intel();
   return gains;
-}
-
-// Rows (batch times length) vary from step to step and count as their power of two; the layouts matter to both.
-using ShapeClass = std::tuple<int, int64_t, int64_t, bool, bool, bool, int>;
-
-ShapeClass classify(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
-  const int64_t k = w.size(1), rows = k ? a.numel() / k : 0;
-  return {std::bit_width(static_cast<uint64_t>(rows)),
-          k,
-          w.size(0),
-          a.is_contiguous(),
-          w.is_contiguous(),
-          bias.defined(),
-          at::get_num_threads()};
-}
-
-struct Table {
-  std::shared_mutex mutex;
-  std::map<ShapeClass, Timing> timings;
-};
-
-Table& table() {
-  static Table* const lives_on = new Table;  // threads may still multiply while the process ends
-  return *lives_on;
-}
-
-bool measured_choice(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, at::Tensor& result) {
-  if (!onednn_gains_here()) return false;
-  const ShapeClass key = classify(a, w, bias);
-  {
-    const std::shared_lock lock(table().mutex);
-    const auto it = table().timings.find(key);
-    if (it != table().timings.end()) return it->second.onednn_wins();
-  }
-  const Timing timing = measure(a, w, bias, 3, result);
-  const std::unique_lock lock(table().mutex);
-  const bool choice = table().timings.try_emplace(key, timing).first->second.onednn_wins();
-  if (choice != timing.onednn_wins()) result.reset();  // another thread measured as well, and was first
-  return choice;
 }
 
 // How a product a [m, k] times b [k, n] goes past the dispatcher.
@@ -162,14 +86,13 @@ bool is_small_pair(int64_t m, int64_t n, int64_t k) {
   return size >= kLeastPair && size <= kLargestPair;
 }
 
-// `result`: the product, where it had to be measured.
-bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, at::Tensor& result) {
+bool by_onednn_is_best(const at::Tensor& a, const at::Tensor& w) {
   if (current == MatmulProvider::kAten || a.scalar_type() != at::kFloat || !a.is_cpu() || w.scalar_type() != at::kFloat)
     return false;
   if (a.numel() == 0 || w.numel() == 0 || !onednn()) return false;
   if (current == MatmulProvider::kOneDnn) return true;
   if (a.numel() * w.size(0) < kSmallProduct || at::globalContext().deterministicAlgorithms()) return false;
-  return measured_choice(a, w, bias, result);
+  return onednn_gains_here();
 }
 
 // Where the processor multiplies bfloat16, ATen's products of it are oneDNN's, but a bias is copied over the result
@@ -199,10 +122,7 @@ at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Te
   if (const Direct way = direct_way(m, n, k, {.bias = bias.defined()}, a.scalar_type()); way != Direct::kNo)
     if (at::Tensor out = blas_linear(a, w, bias, way == Direct::kPacked); out.defined()) return out;
   if (adds_bias_in_onednn(a, w, bias)) return by_onednn(a, w, bias);
-  at::Tensor result;
-  const bool onednn = by_onednn_is_best(a, w, bias, result);
-  if (result.defined()) return result;
-  return onednn ? by_onednn(a, w, bias) : by_aten(a, w, bias);
+  return by_onednn_is_best(a, w) ? by_onednn(a, w, bias) : by_aten(a, w, bias);
 }
 
 at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
@@ -210,10 +130,7 @@ at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
   if (const Direct way = direct_way(a.size(0), b.size(1), a.size(1), traits, a.scalar_type()); way != Direct::kNo)
     if (at::Tensor out = blas_product(a, b, way == Direct::kPacked); out.defined()) return out;
   const at::Tensor w = b.t();
-  at::Tensor result;
-  const bool onednn = by_onednn_is_best(a, w, {}, result);
-  if (result.defined()) return result;
-  return onednn ? by_onednn(a, w, {}) : at::mm(a, b);
+  return by_onednn_is_best(a, w) ? by_onednn(a, w, {}) : at::mm(a, b);
 }
 
 at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b) {
@@ -238,16 +155,20 @@ LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Te
 }
 
 std::string matmul_choices() {
-  std::string out;
-  const std::shared_lock lock(table().mutex);
-  for (const auto& [key, timing] : table().timings) {
-    const auto [bits, k, n, a_plain, w_plain, bias, threads] = key;
-    char line[160];
-    std::snprintf(line, sizeof line, "M<%lld K=%lld N=%lld %c%c%s, %d threads: aten %.3f ms, onednn %.3f ms\n",
-                  1LL << bits, static_cast<long long>(k), static_cast<long long>(n), a_plain ? 'n' : 't',
-                  w_plain ? 't' : 'n', bias ? " + bias" : "", threads, timing.aten * 1e3, timing.onednn * 1e3);
-    out += line;
-  }
+  std::string out = "float: ";
+  if (onednn() && onednn_gains_here())
+    out += "oneDNN, AVX-512 of full width beside an MKL that does not use it";
+  else if (has_packed_product())
+    out += std::string("ATen (MKL) and packed tiles, ") + (is_intel()           ? "Intel"
+                                                           : has_split_avx512() ? "AVX-512 in halves"
+                                                                                : "no AVX-512");
+  else
+    out += "ATen, no AVX2";
+  out += "\nbfloat16: ";
+  out += has_bfloat16_tiles() ? "ATen (oneDNN), the processor has tiles"
+         : pairs_pay()        ? "in pairs, the processor multiplies them at the rate of floats"
+         : has_pairs()        ? "widened to floats, the processor multiplies pairs slowly"
+                              : "widened to floats, the processor has no pairs";
   return out;
 }
 

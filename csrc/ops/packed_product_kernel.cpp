@@ -15,7 +15,7 @@
 #include <type_traits>
 
 #include "base/status.h"
-#include "ops/pair_rate.h"
+#include "ops/processor.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define ORTMODULE_PACKED
@@ -182,21 +182,6 @@ void multiply(const Part<Level, Out>& all) {
   });
 }
 
-bool has_avx512() {
-  static const bool found = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512bw");
-  }();
-  return found;
-}
-
-// Zen 4, the one family 19h with AVX-512, splits vectors of 512 bits in two: oneDNN gains little over MKL there.
-bool has_split_avx512() {
-  static const bool found = has_avx512() && __builtin_cpu_is("amdfam19h");
-  return found;
-}
-
 }  // namespace
 
 bool has_packed_product() {
@@ -208,7 +193,7 @@ bool has_packed_product() {
 }
 
 bool packed_product_is_best(int64_t m, int64_t n, int64_t k, ProductTraits traits, int threads) {
-  static const bool foreign = has_packed_product() && !__builtin_cpu_is("intel");
+  static const bool foreign = has_packed_product() && !is_intel();
   const int64_t size = m * n * k;
   if (!has_packed_product() || threads > kMostThreads) return false;
   const bool fits_tiles = m >= 24 && n >= 16 && k >= 16;

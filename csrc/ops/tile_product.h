@@ -48,7 +48,7 @@ struct Triangle {
 void tile_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,
                   bool add, const Triangle& triangle = {});
 
-// The same for bfloat16, on a processor with has_pairs() of pair_rate.h, twice as many to an instruction: each "float"
+// The same for bfloat16, on a processor with has_pairs() of processor.h, twice as many to an instruction: each "float"
 // of a and of b stands for two neighbors in what is summed over, the first in its low half, and k counts pairs. Sums
 // are fp32.
 void pair_product(int64_t m, int64_t n, int64_t k, const LeftOperand& a, const Panels& b, float* c, int64_t ld,

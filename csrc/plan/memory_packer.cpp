@@ -10,10 +10,9 @@ size_t round_up(size_t bytes, size_t alignment) { return (bytes + alignment - 1)
 
 bool overlap(const BlockLifetime& a, const BlockLifetime& b) { return a.first < b.end && b.first < a.end; }
 
-Packing pack_in_order(const std::vector<BlockLifetime>& blocks, const std::vector<size_t>& order, size_t alignment) {
-  Packing packing;
-  packing.offsets.assign(blocks.size(), 0);
-  std::vector<size_t> placed;  // by offset
+// `packing` has the places of the blocks `placed`, in the order of their offsets; those of `order` follow.
+Packing pack_in_order(const std::vector<BlockLifetime>& blocks, const std::vector<size_t>& order, size_t alignment,
+                      Packing packing, std::vector<size_t> placed) {
   for (size_t index : order) {
     const BlockLifetime& block = blocks[index];
     const size_t bytes = round_up(block.bytes, alignment);
@@ -52,15 +51,16 @@ size_t live_peak(const std::vector<BlockLifetime>& blocks) {
   return static_cast<size_t>(peak);
 }
 
-Packing pack_memory(const std::vector<BlockLifetime>& blocks, size_t alignment) {
-  std::vector<size_t> order(blocks.size());
-  std::iota(order.begin(), order.end(), 0);
+namespace {
+
+// The smallest of several orders; `bound` is what none can undercut.
+Packing pack_smallest(const std::vector<BlockLifetime>& blocks, const std::vector<size_t>& free, size_t alignment,
+                      const Packing& start, const std::vector<size_t>& placed, size_t bound) {
   const auto sorted_by = [&](auto&& key) {
-    std::vector<size_t> out = order;
+    std::vector<size_t> out = free;
     std::stable_sort(out.begin(), out.end(), [&](size_t a, size_t b) { return key(blocks[a]) > key(blocks[b]); });
-    return pack_in_order(blocks, out, alignment);
+    return pack_in_order(blocks, out, alignment, start, placed);
   };
-  const size_t bound = live_peak(blocks);
   Packing best = sorted_by([](const BlockLifetime& b) { return static_cast<double>(b.bytes); });
   const auto consider = [&](Packing other) {
     if (other.bytes < best.bytes) best = std::move(other);
@@ -72,6 +72,52 @@ Packing pack_memory(const std::vector<BlockLifetime>& blocks, size_t alignment) 
   if (best.bytes > bound)
     consider(sorted_by([](const BlockLifetime& b) { return static_cast<double>(b.end - b.first); }));
   return best;
+}
+
+}  // namespace
+
+Packing pack_memory(const std::vector<BlockLifetime>& blocks, size_t alignment) {
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), 0);
+  Packing start;
+  start.offsets.assign(blocks.size(), 0);
+  return pack_smallest(blocks, order, alignment, start, {}, live_peak(blocks));
+}
+
+PackingApart pack_memory_apart(const std::vector<BlockLifetime>& blocks, const std::vector<char>& apart,
+                               size_t alignment) {
+  std::vector<BlockLifetime> all = blocks;
+  Packing start;
+  start.offsets.assign(blocks.size(), 0);
+  std::vector<size_t> placed, free;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (!apart[i]) {
+      free.push_back(i);
+      continue;
+    }
+    all[i].end = UINT32_MAX;
+    start.offsets[i] = start.bytes;
+    start.bytes += round_up(blocks[i].bytes, alignment);
+    placed.push_back(i);
+  }
+  PackingApart out;
+  out.first_bytes = start.bytes;
+  // One line of addresses for both, with a block between the two that is always there: no other lies across.
+  const size_t border = start.bytes ? alignment : 0;
+  if (border) {
+    placed.push_back(all.size());
+    start.offsets.push_back(start.bytes);
+    all.push_back({border, 0, UINT32_MAX});
+    start.bytes += border;
+  }
+  const size_t second = start.bytes;
+  Packing packing = pack_smallest(all, free, alignment, start, placed, live_peak(all));
+  out.second_bytes = packing.bytes - second;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    out.in_first.push_back(apart[i] || packing.offsets[i] < out.first_bytes);
+    out.offsets.push_back(out.in_first[i] ? packing.offsets[i] : packing.offsets[i] - second);
+  }
+  return out;
 }
 
 }  // namespace ortmodule

@@ -24,6 +24,17 @@ struct Packing {
 // the smallest result kept. Worst case quadratic in the blocks.
 Packing pack_memory(const std::vector<BlockLifetime>& blocks, size_t alignment = 64);
 
+// The same in two arenas. Those of `apart` have all of the first one in the end: each has its own place there, which
+// other blocks may use before it is made. So the second arena is free when nothing but those of `apart` lives, and the
+// two together need hardly more than one would.
+struct PackingApart {
+  std::vector<size_t> offsets;  // from the start of the block's arena
+  std::vector<char> in_first;   // parallel to the blocks
+  size_t first_bytes = 0, second_bytes = 0;
+};
+PackingApart pack_memory_apart(const std::vector<BlockLifetime>& blocks, const std::vector<char>& apart,
+                               size_t alignment = 64);
+
 // The most bytes that live at one time: what no packing can undercut.
 size_t live_peak(const std::vector<BlockLifetime>& blocks);
 

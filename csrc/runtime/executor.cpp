@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#include "base/status.h"
+#include "base/index_error.h"
 #include "device/small_block_scope.h"
 #include "ops/aten_support.h"
 #include "ops/registry.h"
@@ -143,9 +143,11 @@ void Executor::load_constants(Frame& frame) const {
 
 namespace {
 
-[[noreturn]] void fail_in(const Node& node, const char* what) {
-  fail(ErrorCode::kRuntime, "[", node.op(), "] ", what, " (", node.describe(), ")");
+std::string text_of(const Node& node, const char* what) {
+  return str("[", node.op(), "] ", what, " (", node.describe(), ")");
 }
+
+[[noreturn]] void fail_in(const Node& node, const char* what) { fail(ErrorCode::kRuntime, text_of(node, what)); }
 
 }  // namespace
 
@@ -158,6 +160,8 @@ void Executor::run_step(const Prepared& prepared, KernelContext& context) const 
       prepared.kernel(context);
   } catch (const Error&) {
     throw;
+  } catch (const c10::IndexError& e) {
+    throw IndexError(text_of(*prepared.step->node, e.what_without_backtrace()));
   } catch (const c10::Error& e) {
     fail_in(*prepared.step->node, e.what_without_backtrace());
   } catch (const std::runtime_error& e) {  // not all that ATen throws is its own

@@ -23,7 +23,7 @@ std::vector<int64_t> memory_key(const SymbolTable& symbols, bool keeps_state) {
 }
 
 const c10::StorageImpl* memory_of(const at::Tensor& t) {
-  return t.defined() && t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+  return t.defined() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
 // t._version() without its way through autograd's hooks.
@@ -130,7 +130,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   if (!overwritten.empty()) set_apart(frame.slots, overwritten);
   for (int slot : program_.watched_slots) {
     const at::Tensor& t = frame.slots[slot];
-    if (t.defined() && !t.is_inference()) run->versions.emplace_back(slot, version_of(t));
+    if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t)});
   }
   if (program_.y_outputs.size() > 1)
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
@@ -230,7 +230,7 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
   ORTMODULE_CHECK(!any || state.spent.empty() || is_kept(*run->program, state), kUnsupported,
                   "the backward through some outputs of the call needs values that the backward through others has "
                   "freed; pass retain_graph=True to the first");
-  for (const auto& [slot, version] : state.versions) {
+  for (const auto& [slot, version, memory] : state.versions) {
     if (any && !run->program->reads.empty() && !run->program->reads[slot]) continue;
     const at::Tensor& tensor = state.frame.slots[slot];
     ORTMODULE_CHECK(version_of(tensor) == version, kRuntime,
@@ -238,6 +238,13 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
                     "[",
                     tensor.toString(), " ", tensor.sizes(), "] is at version ", version_of(tensor),
                     "; expected version ", version, " instead.");
+    // Eager goes on with the memory of the forward or with that of now, as each operator has it.
+    ORTMODULE_CHECK(memory_of(tensor) == memory, kRuntime,
+                    "one of the variables needed for gradient computation was given other memory (`.data = `) between "
+                    "forward and backward: [",
+                    tensor.toString(), " ", tensor.sizes(),
+                    "]. Set it before the forward or after the backward, or call the wrapped module itself "
+                    "(model.module)");
   }
   Frame& frame = run->frame;
   if (keep_graph) {

@@ -65,10 +65,16 @@ struct TrainingProgram {
 
 class TrainingAgent {
  public:
-  using Versions = std::vector<std::pair<int, uint32_t>>;
+  // What a watched slot's tensor was after forward: a write counts its version up, `.data = ` gives it other memory.
+  struct Seen {
+    int slot;
+    uint32_t version;
+    const void* memory;
+  };
+  using Versions = std::vector<Seen>;
   struct RunState {
     Frame frame;
-    Versions versions;  // watched slot -> version counter after forward
+    Versions versions;
     // Sizes and type of each y where there are several: what zeros for an unused one are made of.
     std::vector<std::pair<std::vector<int64_t>, at::TensorOptions>> y_types;
     OutputSet spent;     // ys whose backward has freed what it read; empty: none

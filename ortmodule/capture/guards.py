@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from .branches import Branch
 from .sizes import Dim
+from .trace.branches import Branch
 
 __all__ = ["compile_check", "range_conditions", "with_branches"]
 
@@ -58,7 +58,8 @@ def compile_check(conditions: Sequence[str]) -> Check:
     lines.append("    return None")
     scope: dict[str, Any] = {"torch": torch, "math": math}
     exec("\n".join(lines), scope)
-    return scope["check"]
+    check: Check = scope.pop("check")  # which holds the scope
+    return check
 
 
 def with_branches(check: Check, branches: Sequence[Branch]) -> Check:

@@ -6,11 +6,10 @@ once), then what the forward wrote into buffers, parameters and inputs.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -20,15 +19,21 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, ORTModuleError
-from . import compat, guards, patches, sizes_of_one
-from .branches import Branch
-from .converter import Converter
-from .export import Exported, export_module, flatten_call
-from .function_call import FunctionCall
-from .graph import GraphBuilder, Value
+from . import guards, torch_private
+from .attempts import Attempt, Failures, Sizes, first_capture, from_one_then_two
+from .convert.converter import Converter
+from .convert.onnx_graph import GraphBuilder, Value
+from .leftovers import leaves_nothing
+from .result_views import ViewStep, symbols_of, view_steps
 from .sizes import SizePrinter
+from .trace.branches import Branch
+from .trace.export import Exported, TraceAudit, export_module
+from .trace.flattening import flatten_call
+from .trace.function_call import FunctionCall
+from .trace.patches import sizes_of_one
+from .trace.tracing import LOCK
 
-__all__ = ["Captured", "Left", "OutputRef", "Trace", "capture", "leaf_names"]
+__all__ = ["Captured", "SideOutput", "OutputRef", "Trace", "capture", "capture_for_call", "capture_once", "leaf_names"]
 
 _PREFIX = "module."
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
@@ -45,16 +50,18 @@ class OutputRef:
         name: graph output, or the FQN of a parameter or buffer.
         flat_index: index among the flat leaves of (args, kwargs).
         value: a Python value.
+        view: of a "tensor" that is a view of the caller's tensors or of another result: of which one, and the steps.
     """
 
     kind: str
     name: str | None = None
     flat_index: int | None = None
     value: Any = None
+    view: tuple[OutputRef, Sequence[ViewStep]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Left:
+class SideOutput:
     """What the forward leaves on a module at each call: `holder.name`, with this structure and these leaves."""
 
     holder: torch.nn.Module
@@ -91,8 +98,7 @@ class Captured:
         mutations: (graph output name, "buffer" | "parameter" | "input", FQN or flat leaf index) to be written back.
         in_spec, out_spec: pytree specs of (args, kwargs) and of the result.
         baked: (flat leaf index, value) for the call's leaves that are not tensors; the graph holds for these only.
-        attributes: (module FQN, attribute name, value) for the plain attributes the forward read, baked as well.
-        changed_attributes: those that the forward itself changes from call to call, so that no graph holds.
+        changed_attributes: parameters and buffers that the forward changes in a way no graph can.
         settings: the call's settings that the forward asked about; the graph holds for their present answers only.
         guards: the conditions on input sizes, as text.
         check: called with the call's flat tensors in order; the text of the first failed condition, or None.
@@ -116,7 +122,6 @@ class Captured:
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
     baked: list[tuple[int, Any]]
-    attributes: list[tuple[str, str, Any]]
     changed_attributes: list[str]
     settings: list[str]
     guards: list[str]
@@ -128,9 +133,10 @@ class Captured:
     trace: Trace | None = None
     flags: dict[int, Any] = dataclasses.field(default_factory=dict)
     branches: list[Branch] = dataclasses.field(default_factory=list)
-    left: list[Left] = dataclasses.field(default_factory=list)
+    left: list[SideOutput] = dataclasses.field(default_factory=list)
 
 
+@leaves_nothing
 def capture(
     module: torch.nn.Module,
     args: tuple[Any, ...] = (),
@@ -141,6 +147,7 @@ def capture(
     optional_dims: Iterable[tuple[int, int]] = (),
     flags: Mapping[int, Any] | None = None,
     branching: bool = False,
+    audit: TraceAudit | None = None,
 ) -> Captured:
     """Captures `module(*args, **kwargs)` as an ONNX graph, in the module's present mode and the caller's autocast.
 
@@ -155,56 +162,65 @@ def capture(
         flags: by flat leaf index, the value of each tensor on which the forward branches; the graph holds for it only.
         branching: whether a branch on what inputs and buffers hold goes the way of this call; the graph then holds for
             calls with the same answers only.
+        audit: hears of the forward, of each trace of it anew.
 
     Raises:
         CaptureError: the module cannot be one graph; the error says why, and at which line of the user's code.
         SlowCaptureError: not in reasonable time with these sizes symbolic.
     """
-    kwargs, dynamic = kwargs or {}, set(dynamic_dims or ())
-    optional = set(optional_dims) - dynamic
-    with patches.LOCK:
-        leaves, in_spec = flatten_call(args, kwargs)
-        names = leaf_names(module, args, kwargs)
-
-        def assembled(from_one: bool) -> tuple[_Assembly, Captured]:
-            exported = export_module(module, leaves, in_spec, dynamic | optional, flags or {}, branching, from_one)
-            start = time.perf_counter()
-            assembly = _Assembly(module, exported, names)
-            captured = assembly.captured_or_refused(leaves, in_spec, dynamic, optional)
-            if from_one and (failed := captured.check([leaves[i] for i in exported.tensor_index])):
-                raise CaptureError(f"the guard `{failed}` does not hold for the example")
-            captured.branches = exported.branches
-            captured.seconds["convert"] = time.perf_counter() - start
-            return assembly, captured
-
-        try:
-            assembly, captured = assembled(bool(dynamic))
-        except CaptureError:
-            if not dynamic:
-                raise
-            assembly, captured = assembled(False)
-        captured.flags = dict(flags or {})
-        if keep_trace:
-            captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
-        return captured
+    dynamic = frozenset(dynamic_dims or ())
+    attempt = Attempt("open", dynamic, frozenset(optional_dims) - dynamic, False, dict(flags or {}), branching)
+    attempts = from_one_then_two(attempt)
+    return first_capture(attempts, lambda one: capture_once(module, args, kwargs or {}, one, audit, keep_trace))[1]
 
 
 def capture_for_call(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic_dims: Iterable[tuple[int, int]] | None = None,
+    keep_trace: bool = False,
 ) -> Captured:
     """`capture`, where branches on what inputs and buffers hold go the way of this call if the module has any.
 
     Raises:
         CaptureError: as `capture`; the reason is that of the capture without such branches.
     """
-    try:
-        return capture(module, args, kwargs, **options)
-    except CaptureError as error:
-        if not compat.is_undecided(error):
-            raise
-        with contextlib.suppress(CaptureError):
-            return capture(module, args, kwargs, branching=True, **options)
-        raise
+    failures = Failures()
+
+    def attempts() -> Iterator[Attempt]:
+        attempt = Attempt("open", frozenset(dynamic_dims or ()))
+        yield from from_one_then_two(attempt)
+        if failures.undecided:
+            yield from from_one_then_two(dataclasses.replace(attempt, step="branching", branching=True))
+
+    return first_capture(attempts(), lambda one: capture_once(module, args, kwargs, one, None, keep_trace), failures)[1]
+
+
+def capture_once(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    attempt: Attempt,
+    audit: TraceAudit | None = None,
+    keep_trace: bool = False,
+) -> Captured:
+    """One attempt. Raises what `capture` raises."""
+    with LOCK:
+        leaves, in_spec = flatten_call(args, kwargs)
+        exported = export_module(module, leaves, in_spec, attempt, audit)
+        start = time.perf_counter()
+        assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
+        captured = assembly.captured_or_refused(leaves, in_spec, attempt.dynamic, attempt.optional)
+        if attempt.from_one and (failed := captured.check([leaves[i] for i in exported.tensor_index])):
+            raise CaptureError(f"the guard `{failed}` does not hold for the example")
+        captured.branches = exported.branches
+        captured.seconds["convert"] = time.perf_counter() - start
+        captured.flags = dict(attempt.flags)
+        if keep_trace:
+            captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
+        return captured
 
 
 class _Assembly:
@@ -240,14 +256,13 @@ class _Assembly:
             raise CaptureError(f"the exported program has no ONNX form: {text}") from error
 
     def captured(
-        self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: set[tuple[int, int]],
-        optional: set[tuple[int, int]],
+        self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: Sizes, optional: Sizes,
     ) -> Captured:  # fmt: skip
         self._inputs()
         self.converter.run(self.program.graph)
         outputs, mutations = self._outputs()
         shapes = {self.exported.tensor_index.index(i): self._shape_of(i) for i, _ in self.user_inputs}
-        conditions = compat.export_guards(self.program)
+        conditions = torch_private.export_guards(self.program)
         conditions += guards.range_conditions(shapes, self.program.range_constraints)
         if self.exported.from_one:
             conditions += sizes_of_one.conditions(self.program, shapes, self.printer)
@@ -264,14 +279,14 @@ class _Assembly:
         left = []
         outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
         for holder, name, spec in self.exported.left_on_modules:
-            left.append(Left(holder, name, spec, pending[: spec.num_leaves]))
+            left.append(SideOutput(holder, name, spec, pending[: spec.num_leaves]))
             pending = pending[spec.num_leaves :]
         fixed = frozenset((leaf, axis) for leaf, axis in optional if isinstance(self._shape_of(leaf)[axis], int))
         return Captured(
             self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
             outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
-            self.exported.attributes, self.exported.changed_attributes, self.exported.settings, conditions,
+            self.exported.changed_attributes, self.exported.settings, conditions,
             check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
         )  # fmt: skip
 
@@ -352,6 +367,7 @@ class _Assembly:
             OutputRef("constant", value=what) if kind == "constant" else self._output(results[what], written, declared)
             for kind, what in self.exported.outputs
         ]
+        outputs = self._with_views(outputs, results, written, declared)
         mutations = []
         for node, value in written.items():
             kind, target = self.sources[node]
@@ -375,6 +391,7 @@ class _Assembly:
                 return OutputRef("input", flat_index=int(target))
             if kind in ("parameter", "buffer"):
                 return OutputRef("input", name=str(target))
+            return OutputRef("constant", value=self.program.constants[str(target)])  # the very tensor
         if root not in declared:
             value = self.converter.read(node)
             if isinstance(value, torch.SymInt):
@@ -384,6 +401,32 @@ class _Assembly:
             else:
                 declared[root] = OutputRef("tensor", self._graph_output(value, node.name))
         return declared[root]
+
+    def _with_views(
+        self, outputs: list[OutputRef], results: list[Any], written: dict[Node, Value], declared: dict[Node, OutputRef]
+    ) -> list[OutputRef]:
+        """The results, those that are views with the way from their base. A written base is the graph's matter."""
+        free = {axis for _, shape in self._input_shapes() for axis in shape if isinstance(axis, str)}
+        found = []
+        for (kind, what), ref in zip(self.exported.outputs, outputs, strict=True):
+            node = results[what] if kind != "constant" else None
+            if isinstance(node, Node) and ref.kind == "tensor":
+                base, steps = view_steps(node, self.printer.dim)
+                held = declared.get(base) if base.op != "placeholder" else self._given(base, written)
+                if steps and held is not None and held.view is None and symbols_of(steps) <= free:
+                    ref = dataclasses.replace(ref, view=(held, tuple(steps)))
+            found.append(ref)
+        return found
+
+    def _given(self, placeholder: Node, written: dict[Node, Value]) -> OutputRef | None:
+        """The caller's tensor behind a placeholder."""
+        kind, target = self.sources[placeholder]
+        if placeholder in written or kind == "constant":
+            return None
+        return OutputRef("input", flat_index=int(target)) if kind == "input" else OutputRef("input", name=str(target))
+
+    def _input_shapes(self) -> list[tuple[Node, tuple[int | str, ...]]]:
+        return [(n, self.printer.shape(n.meta["val"])) for n in self.sources]
 
     def _graph_output(self, value: Value, name: str) -> str:
         """Declares a graph output; what no node computes, or what is an output already, passes through Identity."""

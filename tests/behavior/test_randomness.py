@@ -95,7 +95,7 @@ def test_the_reason_names_the_generator_or_the_line() -> None:
     x = torch.randn(5, 4)
     with pytest.raises(CaptureError, match="module random"):
         ORTModule(Outer(DRAWS["random.random"]), options=Options(fallback="error"))(x)
-    with pytest.raises(CaptureError, match="the generator 'numpy'"):
+    with pytest.raises(CaptureError, match="the attribute .*numpy"):
         ORTModule(Outer(DRAWS["a numpy Generator of its own"]), options=Options(fallback="error"))(x)
     with pytest.raises(CaptureError, match=r"torch.manual_seed[^\n]*\n.*torch.manual_seed\(11\)"):
         ORTModule(Outer(seeded), options=Options(fallback="error"))(x)

@@ -97,6 +97,14 @@ def test_overhead_takes_the_kernels_off(tmp_path: Path) -> None:
     assert row["calls"] > 0 and row["kernels"] > 0 and row["checks"] > 0 and row["eager"] > 0
 
 
+def test_the_cost_of_checks_says_how_much_was_compared(tmp_path: Path) -> None:
+    out = tmp_path / "watches.json"
+    done = run("watch_cost.py", *"--modules 3,6 --names 4 --rounds 2 --repeats 3 --json".split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    few, many = json.loads(out.read_text())["rows"]
+    assert many["names"] == 24 and 0 < few["compared"] < many["compared"] and many["checks"] > 0
+
+
 def test_roofline_gives_bounds_and_how_far_the_runners_are(tmp_path: Path) -> None:
     out = tmp_path / "roofline.json"
     arguments = "--models tiny --runners eager --small --rounds 1 --samples 1 --threads 1 --json"

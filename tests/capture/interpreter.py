@@ -11,7 +11,8 @@ from typing import Any
 import onnx
 import torch
 
-from ortmodule.capture import Captured, aten_node
+from ortmodule.capture import Captured
+from ortmodule.capture.convert import aten_node
 
 from .onnx_ops import ARITHMETIC, CONTROLS, TYPES, tensor_of
 

@@ -12,7 +12,7 @@ import onnx
 import torch
 import torch.nn.functional as F
 
-from ortmodule.capture import aten_node
+from ortmodule.capture.convert import aten_node
 from tests.ops.samples_recurrent import torch_layer
 
 TYPES = aten_node._TORCH_TYPES
@@ -75,6 +75,7 @@ ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
     "BitwiseNot": torch.bitwise_not,
     "Where": torch.where,
     "StopGradient": torch.detach,
+    "NonNegative": torch.clone,
     "WithValue": lambda value, history: history + (value - history).detach(),
     "Identity": torch.Tensor.view_as,
 }

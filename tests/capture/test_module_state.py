@@ -144,21 +144,6 @@ def test_write_into_a_view_of_an_input_reaches_the_input() -> None:
     assert_same_training(captured, module, (torch.randn(X),))
 
 
-def stepping(m: Module, x: torch.Tensor) -> torch.Tensor:
-    m.steps += 1
-    return (m.linear(x) * m.scale).sum()
-
-
-def test_plain_attributes_that_were_read_are_reported() -> None:
-    module = Module(stepping)
-    module.scale, module.steps, module.unused = 2.0, 0, 1
-    captured = capture(module, (torch.randn(X),))
-    read = {(owner, name): value for owner, name, value in captured.attributes}
-    assert read[("", "scale")] == 2.0 and read[("", "steps")] == 0
-    assert ("", "unused") not in read
-    assert captured.changed_attributes == ["steps"]
-
-
 def test_tied_weight_is_one_input() -> None:
     module = nn.ModuleDict({"a": nn.Embedding(8, 8), "b": nn.Linear(8, 8, bias=False)})
     module["b"].weight = module["a"].weight
@@ -296,16 +281,3 @@ def test_attribute_that_the_forward_only_sets_is_noted() -> None:
     left = {one.name: [ref.value for ref in one.leaves] for one in captured.left}
     assert left == {"rows": [9], "kind": ["linear"], "columns": [16]}
     assert not hasattr(module, "rows")
-
-
-def test_flag_that_the_first_call_raises_is_what_later_calls_find() -> None:
-    def forward(m: Module, x: torch.Tensor) -> torch.Tensor:
-        if not getattr(m, "ready", False):
-            m.ready = True
-        m.calls = getattr(m, "calls", 0) + 1
-        return m.linear(x).sum()
-
-    module = Module(forward)
-    captured = capture(module, (torch.randn(4, 8),))
-    assert captured.changed_attributes == ["calls"]
-    assert module.ready and not hasattr(module, "calls")

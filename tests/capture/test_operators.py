@@ -11,7 +11,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from ortmodule.capture import capture
-from ortmodule.capture.ops import TRANSLATORS
+from ortmodule.capture.convert.ops import TRANSLATORS
 
 from .parity import assert_valid, aten_nodes, call
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ortmodule.capture.raises import truth_that_goes_on
+from ortmodule.capture.trace.raising_branches import truth_that_goes_on
 
 
 class Question:

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/pair_rate.h"
+#include "ops/processor.h"
 #include "values.h"
 
 namespace ortmodule {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/pair_rate.h"
+#include "ops/processor.h"
 #include "values.h"
 
 namespace ortmodule {

@@ -75,5 +75,23 @@ TEST(MemoryPacker, StackOfSavedActivationsIsPackedWithoutWaste) {
   EXPECT_EQ(pack_memory(blocks).bytes, live_peak(blocks));
 }
 
+TEST(MemoryPacker, BlocksSetApartHaveAnArenaThatOthersUseBeforeThem) {
+  // A gradient is made while the activations before it go.
+  const std::vector<BlockLifetime> blocks = {{256, 0, 2}, {128, 1, 3}, {256, 3, 4}};
+  const PackingApart packing = pack_memory_apart(blocks, {0, 0, 1});
+  EXPECT_EQ(packing.first_bytes, 256u);
+  EXPECT_EQ(packing.second_bytes, 128u);
+  EXPECT_EQ(packing.in_first, (std::vector<char>{1, 0, 1}));
+  EXPECT_EQ(packing.offsets, (std::vector<size_t>{0, 0, 0}));
+}
+
+TEST(MemoryPacker, NoBlockLiesAcrossTheTwoArenas) {
+  const std::vector<BlockLifetime> blocks = {{384, 0, 1}, {256, 1, 2}};
+  const PackingApart packing = pack_memory_apart(blocks, {0, 1});
+  EXPECT_EQ(packing.first_bytes, 256u);
+  EXPECT_EQ(packing.second_bytes, 384u);
+  EXPECT_FALSE(packing.in_first[0]);
+}
+
 }  // namespace
 }  // namespace ortmodule

@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 
 def test_the_first_wrong_node_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortmodule.capture.ops import TRANSLATORS
+    from ortmodule.capture.convert.ops import TRANSLATORS
 
     def wrong(c, x):  # a translator that makes the wrong operator
         return c.emit("Tanh", x)

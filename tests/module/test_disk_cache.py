@@ -22,7 +22,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from ortmodule import Options, ORTModule
 from ortmodule.capture import Captured
-from ortmodule.graph_transition import stored_capture
+from ortmodule.graph_transition.disk import stored
 from tests.support import Lambda, assert_same_gradients, mlp, pair
 
 
@@ -221,16 +221,16 @@ def test_conditions_that_are_no_comparison_are_never_run(tmp_path: Path) -> None
         "__import__('os').system('x')", "L['tensors'][0].size()[0] > exit()", "torch.load('x')", "[].append(1)",
         "L.__class__", "(lambda: 1)()",
     ):  # fmt: skip
-        with pytest.raises(stored_capture.NotStorable):
-            stored_capture._checked_condition(text)
-    assert stored_capture._checked_condition("2 <= L['tensors'][0].size()[1] and (L['tensors'][1].size()[0] % 8) == 0")
+        with pytest.raises(stored.NotStorable):
+            stored._checked_condition(text)
+    assert stored._checked_condition("2 <= L['tensors'][0].size()[1] and (L['tensors'][1].size()[0] % 8) == 0")
 
 
 def test_every_part_of_a_capture_is_kept_or_made_anew() -> None:
-    """A field that is added to Captured must be thought of in stored_capture.py."""
+    """A field that is added to Captured must be thought of in stored.py."""
     assert {f.name for f in dataclasses.fields(Captured)} == {
         "model", "user_inputs", "parameters", "buffers", "constants", "outputs", "mutations", "in_spec", "out_spec",
-        "baked", "attributes", "changed_attributes", "settings", "guards", "check", "specialized", "fixed",
+        "baked", "changed_attributes", "settings", "guards", "check", "specialized", "fixed",
         "needs_python", "seconds", "trace", "flags", "branches",
         "left",
     }  # fmt: skip
@@ -303,7 +303,7 @@ SCRIPT = """
     import torch, torch.nn as nn
     import ortmodule
     from ortmodule import ORTModule, Options
-    from ortmodule.graph_transition import disk_cache
+    from ortmodule.graph_transition.disk import cache
 
     class Net(nn.Module):
         def __init__(self):
@@ -319,7 +319,7 @@ SCRIPT = """
     model = ORTModule(Net(), options=Options(cache_dir=folder, fallback="error"))
     if mode == "killed":
         replace = os.replace
-        disk_cache.os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+        cache.os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
     warnings.simplefilter("error")
     y = model(torch.ones(5, 4))
     y.sum().backward()

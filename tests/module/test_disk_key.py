@@ -20,9 +20,10 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from ortmodule import Options
-from ortmodule.graph_transition import code_facts, disk_key
-from ortmodule.graph_transition.code_facts import Unkeyable
-from ortmodule.graph_transition.disk_key import DiskKey, key_of
+from ortmodule.graph_transition.disk import code_facts
+from ortmodule.graph_transition.disk import key as disk_key
+from ortmodule.graph_transition.disk.code_facts import Unkeyable
+from ortmodule.graph_transition.disk.key import DiskKey, key_of
 from ortmodule.graph_transition.signature import flatten_call
 from tests.support import Lambda, mlp
 

@@ -1,4 +1,4 @@
-"""Which library multiplies matrices is the user's choice or a measurement's; the numbers are eager's either way."""
+"""Which library multiplies matrices is the user's choice or a rule's; the numbers are eager's either way."""
 
 import copy
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.nn as nn
 
+import ortmodule
 from ortmodule import CaptureError, Options, ORTModule
-from ortmodule.capture import tracing_time
+from ortmodule.capture.trace.patches import pace
 from tests.support import Lambda, assert_same_gradients, exports, mlp, pair
 
 
@@ -313,6 +314,9 @@ def test_a_forward_that_fixes_its_sizes_by_data_has_a_graph_for_each_of_a_few() 
         torch.testing.assert_close(model(x), eager(x))
 
 
+ortmodule.vouch(time.thread_time)  # a clock, which otherwise sends a forward to PyTorch
+
+
 class HardSizes(nn.Module):
     """Takes its time wherever a width is symbolic, as torch does where the expressions for sizes have grown."""
 
@@ -335,7 +339,7 @@ def test_sizes_that_are_too_hard_to_trace_are_fixed_and_the_batch_is_not(
     def given(batch: int, width: int) -> torch.Tensor:
         return torch.randn(batch, width, 4).movedim(1, axis)
 
-    monkeypatch.setattr(tracing_time, "SECONDS", 1.0)
+    monkeypatch.setattr(pace, "SECONDS", 1.0)
     model, eager = pair(HardSizes(axis))
     for batch, width in ((2, 5), (3, 6), (4, 6), (3, 7), (5, 7), (6, 6)):
         check(model, eager, given(batch, width))
@@ -347,7 +351,7 @@ def test_sizes_that_are_too_hard_to_trace_are_fixed_and_the_batch_is_not(
 
 
 def test_sizes_none_of_which_can_be_traced_in_time_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing_time, "SECONDS", 0.0)
+    monkeypatch.setattr(pace, "SECONDS", 0.0)
     model, eager = pair(mlp())
     for batch in (2, 3, 2, 4):
         check(model, eager, torch.randn(batch, 4))

@@ -260,7 +260,12 @@ def nonzero_cases(dtype: torch.dtype) -> Sequence[Case]:
     return [Case((x,)), Case((x == 9,)), Case((torch.tensor([True, False, True]),))]
 
 
+def positions_cases(_: torch.dtype) -> Sequence[Case]:
+    return [Case((ints(0, 3, 2**62),)), Case((torch.tensor([[1, 0]], dtype=torch.int32),)), Case((ints(),))]
+
+
 ROWS = [
+    Row("NonNegative", lambda positions: positions.clone(), positions_cases, OWN, differentiable=False),
     Row("Gather", gather, gather_cases),
     Row("Embedding", embedding, embedding_cases, OWN),
     Row("GatherGrad", gather_grad, gather_grad_cases, OWN, differentiable=False, no_forms=("size",)),

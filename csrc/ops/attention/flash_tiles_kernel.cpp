@@ -10,8 +10,8 @@
 #include "ops/attention/flash_rows.h"
 #include "ops/conversion.h"
 #include "ops/cpu_simd.h"
-#include "ops/pair_rate.h"
 #include "ops/philox_state.h"
+#include "ops/processor.h"
 
 namespace ortmodule {
 namespace {

@@ -16,7 +16,7 @@
 #include "ops/conv/small_planes.h"
 #include "ops/kernel_context.h"
 #include "ops/kernel_registry.h"
-#include "ops/pair_rate.h"
+#include "ops/processor.h"
 
 namespace ortmodule {
 
@@ -138,15 +138,12 @@ void conv(KernelContext& c, const ConvAttributes& declared) {
   const size_t rank = spatial_rank(x);
   const auto run = [&](const at::Tensor& input, c10::IntArrayRef padding, const ConvAttributes& a) {
     const c10::DimVector sizes = result_sizes(input, w, padding, a);
-    const auto direct = [&] {
-      return convolution(input, w, bias, a, padding, false, zeros(rank), is_better_wide(input, w, count(sizes), false));
-    };
-    if (!has_small_planes(input, w, a, sizes)) return c.out(0, direct());
+    if (!is_better_product(input, w, a, sizes, true))
+      return c.out(0, convolution(input, w, bias, a, padding, false, zeros(rank),
+                                  is_better_wide(input, w, count(sizes), false)));
     ConvAttributes padded = a;
     padded.pads.assign(padding.begin(), padding.end());
-    c.out(0, faster_convolution(
-                 input, w, padded, {false, false, false}, [&] { return ConvGradients{direct()}; },
-                 [&] { return ConvGradients{product_convolution(input, w, bias, padded, sizes)}; })[0]);
+    c.out(0, product_convolution(input, w, bias, padded, sizes));
   };
   if (declared.auto_pad == "NOTSET" && declared.symmetric()) return run(x, begins(declared), declared);
   const ConvAttributes a = conv_attributes(declared, x, w);
@@ -181,16 +178,12 @@ void conv_grad(KernelContext& c, const ConvAttributes& declared) {
   const std::vector<int64_t> padding = symmetric ? begins(a).vec() : zeros(rank);
   check_gradient(dy, input, w, result_sizes(input, w, padding, a));
   const std::array<bool, 3> wants{c.wants(0), c.wants(1), c.wants(2)};
-  const auto direct = [&] {
-    return gradients(dy, input, w, a, padding, false, zeros(rank), wants, is_better_wide(input, w, dy.numel(), false));
-  };
   ConvAttributes padded = a;
   padded.pads.assign(padding.begin(), padding.end());
   auto [dx, dw, db] =
-      has_small_planes(input, w, padded, dy.sizes())
-          ? faster_convolution(input, w, padded, wants, direct,
-                               [&] { return product_convolution_gradients(dy, input, w, padded, wants); })
-          : direct();
+      is_better_product(input, w, padded, dy.sizes(), false)
+          ? product_convolution_gradients(dy, input, w, padded, wants)
+          : gradients(dy, input, w, a, padding, false, zeros(rank), wants, is_better_wide(input, w, dy.numel(), false));
   if (c.wants(0)) c.out(0, symmetric ? dx : at::constant_pad_nd(dx, aten_pads(a, true)));
   c.out(1, std::move(dw));
   c.out(2, std::move(db));

@@ -35,11 +35,12 @@ ORTMODULE_OP("", Mul, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad(
     if (c.needs(i)) c.GI(i, c.reduce_to(c.emit("Mul", {c.GO(0), c.I(1 - i)}), c.I(i)));
 });
 
-// dA = dC / B, dB = -dA C: the output stands for A / B.
+// dA = dC / B, dB = -dC (C / B): the output stands for A / B. Of dA C a zero would have no number where dA overflows.
 ORTMODULE_OP("", Div, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
-  NodeArg* quotient = c.emit("Div", {c.GO(0), c.I(1)});
-  if (c.needs(0)) c.GI(0, c.reduce_to(quotient, c.I(0)));
-  if (c.needs(1)) c.GI(1, c.emit("Neg", {c.reduce_to(c.emit("Mul", {quotient, c.O(0)}), c.I(1))}));
+  if (c.needs(0)) c.GI(0, c.reduce_to(c.emit("Div", {c.GO(0), c.I(1)}), c.I(0)));
+  if (!c.needs(1)) return;
+  NodeArg* slope = c.emit("Div", {c.O(0), c.I(1)});
+  c.GI(1, c.emit("Neg", {c.reduce_to(c.emit("Mul", {c.GO(0), slope}), c.I(1))}));
 });
 
 // dX = dZ Y X^(Y-1), zero where Y is 0 (X = 0 would give NaN).

@@ -61,8 +61,9 @@ ORTMODULE_OP("", ThresholdedRelu, 10)
     .traits(kCheap)
     .attr("alpha", AttrKind::kFloat)
     .grad({"X"}, [](GradContext& c) {
-      NodeArg* passes = c.emit("Greater", {c.I(0), c.scalar(c.node().get_float("alpha", 1), c.I(0))});
-      c.GI(0, c.emit("Where", {passes, c.GO(0), c.scalar(0, c.GO(0))}));
+      // Not "Greater": the gradient passes where x is no number, as PyTorch's does.
+      NodeArg* stops = c.emit("LessOrEqual", {c.I(0), c.scalar(c.node().get_float("alpha", 1), c.I(0))});
+      c.GI(0, c.emit("Where", {stops, c.scalar(0, c.GO(0)), c.GO(0)}));
     });
 
 // x + bias below -lambd, x - bias above lambd, zero between; any numeric type.

@@ -17,7 +17,8 @@ namespace {
 
 ORTMODULE_KERNEL("", GatherElements, "aten", [](const Node& node) -> Kernel {
   const int64_t axis = node.get_int("axis", 0);
-  return [axis](KernelContext& c) { c.out(0, at::gather(c.in(0), axis, wrap_negative(c.in(1), c.in(0).size(axis)))); };
+  return
+      [axis](KernelContext& c) { c.out(0, at::gather(c.in(0), axis, checked_positions(c.in(1), c.in(0).size(axis)))); };
 });
 
 ORTMODULE_KERNEL("ai.ortmodule", GatherElementsGrad, "aten", [](const Node& node) -> Kernel {
@@ -36,7 +37,7 @@ ORTMODULE_KERNEL("", ScatterElements, "aten", [](const Node& node) -> Kernel {
   const std::string reduction = node.get_string("reduction", "none");
   if (reduction == "none" || reduction == "add") {
     return [axis, adds = reduction == "add"](KernelContext& c) {
-      const at::Tensor positions = wrap_negative(c.in(1), c.in(0).size(axis));
+      const at::Tensor positions = checked_positions(c.in(1), c.in(0).size(axis));
       at::Tensor y = c.may_overwrite(0) ? c.in(0) : c.in(0).clone();
       if (adds)
         y.scatter_add_(axis, positions, c.in(2));
@@ -48,7 +49,7 @@ ORTMODULE_KERNEL("", ScatterElements, "aten", [](const Node& node) -> Kernel {
   const char* how = reduction == "mul" ? "prod" : reduction == "max" ? "amax" : reduction == "min" ? "amin" : nullptr;
   ORTMODULE_CHECK_GRAPH(how, "[ScatterElements] unknown reduction '", reduction, "' (", node.describe(), ")");
   return [axis, how](KernelContext& c) {
-    const at::Tensor positions = wrap_negative(c.in(1), c.in(0).size(axis));
+    const at::Tensor positions = checked_positions(c.in(1), c.in(0).size(axis));
     c.out(0, at::scatter_reduce(c.in(0), axis, positions, c.in(2), how));
   };
 }).inplace();

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "base/status.h"
+#include "base/index_error.h"
 #include "ops/cpu_simd.h"
 #include "ops/host_values.h"
 #include "ops/index/positions.h"
@@ -42,7 +42,7 @@ at::Tensor gather(const at::Tensor& x, const at::Tensor& indices, int64_t axis) 
     list.push_back(as_int64(indices));
     return at::index(x, list);
   }
-  const at::Tensor positions = wrap_negative(indices, x.size(axis));
+  const at::Tensor positions = checked_positions(indices, x.size(axis));
   if (axis == 0 && x.dim() == 2) return at::embedding(x, positions);
   if (positions.dim() == 1) return at::index_select(x, axis, positions);
   return at::index_select(x, axis, positions.reshape({-1})).view(replace_axis(x.sizes(), axis, positions.sizes()));
@@ -94,8 +94,8 @@ void add_rows(at::Tensor& sums, const at::Tensor& dy, const at::Tensor& position
   const auto* data = from.const_data_ptr<float>();
   const auto* at = list.const_data_ptr<int64_t>();
   for (int64_t r = 0; r < rows; ++r)
-    ORTMODULE_CHECK(at[r] >= 0 && at[r] < sums.size(0), kRuntime, "[", op, "] position ", at[r], " is outside of ",
-                    sums.size(0), " rows");
+    ORTMODULE_CHECK_INDEX(at[r] >= 0 && at[r] < sums.size(0), "[", op, "] position ", at[r], " is outside of ",
+                          sums.size(0), " rows");
   auto* to = sums.mutable_data_ptr<float>();
   const int64_t grain = std::max<int64_t>(64, 32768 / std::max<int64_t>(1, rows));
   at::parallel_for(0, width, grain,

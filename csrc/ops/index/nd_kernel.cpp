@@ -7,6 +7,7 @@
 #include <ATen/ops/scatter_reduce.h>
 #include <ATen/ops/zeros.h>
 
+#include "base/index_error.h"
 #include "ops/host_values.h"
 #include "ops/index/positions.h"
 #include "ops/kernel_context.h"
@@ -60,8 +61,8 @@ at::Tensor row_numbers(const at::Tensor& given, c10::IntArrayRef sizes) {
     const at::Tensor positions = wrap_negative(indices.select(-1, k), size);
     if (positions.is_cpu() && positions.numel() > 0) {
       const auto [low, high] = at::aminmax(positions);
-      ORTMODULE_CHECK(low.item<int64_t>() >= 0 && high.item<int64_t>() < size, kRuntime,
-                      "[ScatterND] a position of axis ", k, " is outside its size of ", size);
+      ORTMODULE_CHECK_INDEX(low.item<int64_t>() >= 0 && high.item<int64_t>() < size, "[ScatterND] a position of axis ",
+                            k, " is outside its size of ", size);
     }
     rows = rows.mul(size).add(positions);
   }

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/status.h"
+#include "base/index_error.h"
 #include "ops/cpu_simd.h"
 
 namespace ortmodule {
@@ -57,8 +57,8 @@ struct Labels {
   float weight_of(int64_t row) const { return weight ? weight[data[row]] : 1.0f; }
   void check(int64_t rows, const char* name) const {
     for (int64_t r = 0; r < rows; ++r)
-      ORTMODULE_CHECK(ignored(r) || (data[r] >= 0 && data[r] < classes), kRuntime, "[", name, "] label ", data[r],
-                      " of row ", r, " is outside [0, ", classes, ")");
+      ORTMODULE_CHECK_INDEX(ignored(r) || (data[r] >= 0 && data[r] < classes), "[", name, "] label ", data[r],
+                            " of row ", r, " is outside [0, ", classes, ")");
   }
   double total(int64_t rows) const {
     double sum = 0;

@@ -34,14 +34,22 @@ ORTMODULE_INLINE float added(const Lanes (&sums)[4]) {
   return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
-ORTMODULE_INLINE float sum(const float* x, int64_t n) {
+// The sum of the differences from `base`.
+ORTMODULE_INLINE float sum(const float* x, float base, int64_t n) {
   Lanes sums[4] = {};
   int64_t i = 0;
   for (; i + kStep <= n; i += kStep)
-    for (int k = 0; k < 4; ++k) sums[k] += lanes(x + i + k * kLanes);
+    for (int k = 0; k < 4; ++k) sums[k] += lanes(x + i + k * kLanes) - base;
   float total = added(sums);
-  for (; i < n; ++i) total += x[i];
+  for (; i < n; ++i) total += x[i] - base;
   return total;
+}
+
+// In a row of one number over and over the mean is that number, however large: differences from it are summed. Two
+// elements tell most other rows apart, and differences do no harm in the rest.
+ORTMODULE_INLINE float mean_of(const float* x, int64_t n) {
+  if (x[0] == x[n - 1]) return x[0] + sum(x, x[0], n) / static_cast<float>(n);
+  return sum(x, 0.0f, n) / static_cast<float>(n);
 }
 
 ORTMODULE_INLINE float sum_of_squares(const float* x, float mean, int64_t n) {
@@ -64,7 +72,7 @@ ORTMODULE_SIMD void forward(const NormRows& of, const float* bias, double epsilo
   for (int64_t r = begin; r < end; ++r) {
     const float* x = of.x + r * n;
     float* to = y + r * n;
-    const float m = sum(x, n) / static_cast<float>(n);
+    const float m = mean_of(x, n);
     const float variance = sum_of_squares(x, m, n) / static_cast<float>(n);
     const float s = 1.0f / std::sqrt(variance + static_cast<float>(epsilon));
     mean[r] = m;

@@ -172,11 +172,9 @@ ORTMODULE_OP("", ReduceLogSum, 18).apply(reduction).older(1, 17, upgrade_axes).g
   c.GI(0, expand_to_input(c, restore_axes(c, c.emit("Div", {c.GO(0), c.emit("Exp", {c.O(0)})}))));
 });
 
-// dx = dy exp(x - y); a row of -inf has y = -inf and the gradient zero.
+// dx = dy exp(x - y), which is no number in a row of -inf, as PyTorch's.
 ORTMODULE_OP("", ReduceLogSumExp, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
-  NodeArg* floor = c.scalar(-INFINITY, c.O(0));
-  NodeArg* y = c.emit("Where", {c.emit("Equal", {c.O(0), floor}), c.scalar(0, c.O(0)), c.O(0)});
-  NodeArg* weight = c.emit("Exp", {c.emit("Sub", {c.I(0), restore_axes(c, y)})});
+  NodeArg* weight = c.emit("Exp", {c.emit("Sub", {c.I(0), restore_axes(c, c.O(0))})});
   c.GI(0, c.emit("Mul", {weight, restore_axes(c, c.GO(0))}));
 });
 

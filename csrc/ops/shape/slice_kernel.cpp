@@ -26,6 +26,10 @@ class SliceArguments {
                            steps = steps_.read(c, t);
     ORTMODULE_CHECK(starts.size() == ends.size(), kRuntime, "[Slice] ", starts.size(), " starts, but ", ends.size(),
                     " ends");
+    ORTMODULE_CHECK(!axes_.present() || axes.size() == starts.size(), kRuntime, "[Slice] ", starts.size(),
+                    " starts, but ", axes.size(), " axes");
+    ORTMODULE_CHECK(!steps_.present() || steps.size() == starts.size(), kRuntime, "[Slice] ", starts.size(),
+                    " starts, but ", steps.size(), " steps");
     for (size_t k = 0; k < starts.size(); ++k) {
       const int64_t axis = axes_.present() ? axes[k] : static_cast<int64_t>(k);
       const int64_t step = steps_.present() ? steps[k] : 1;

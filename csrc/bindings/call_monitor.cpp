@@ -1,0 +1,146 @@
+#include "bindings/call_monitor.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "bindings/frame_function.h"
+
+namespace py = pybind11;
+
+namespace ortmodule {
+namespace {
+
+class CallMonitor {
+ public:
+  // kind_of(code, globals), an int of FrameKind, is asked once per code object; the others are called for followed
+  // frames: entered(frame, function or None, values in its variables), returned(frame, value) also for each yield,
+  // called(frame, C function). What was told of the same code before is not told again, but of containers, whose
+  // contents change.
+  CallMonitor(py::object kind_of, py::object entered, py::object returned, py::object called)
+      : kind_of_(std::move(kind_of)),
+        entered_(std::move(entered)),
+        returned_(std::move(returned)),
+        called_(std::move(called)) {}
+
+  void start(py::object self) {
+    PyThreadState* const thread = PyThreadState_Get();
+    outer_ = thread->c_profilefunc;
+    outer_object_ = py::reinterpret_borrow<py::object>(thread->c_profileobj);
+    PyEval_SetProfile(&CallMonitor::hook, self.ptr());
+  }
+
+  // Returns what one of the functions raised, or None.
+  py::object stop() {
+    if (PyThreadState_Get()->c_profilefunc == &CallMonitor::hook) PyEval_SetProfile(outer_, outer_object_.ptr());
+    outer_ = nullptr;
+    outer_object_ = {};
+    return error_ ? std::move(error_) : py::none();
+  }
+
+  // Nothing is told in between.
+  void pause() { ++paused_; }
+  void resume() { --paused_; }
+
+ private:
+  static int hook(PyObject* self, PyFrameObject* frame, int what, PyObject* argument) {
+    auto& monitor = *py::handle(self).cast<CallMonitor*>();
+    if (!monitor.note(frame, what, argument)) return -1;
+    return monitor.outer_ ? monitor.outer_(monitor.outer_object_.ptr(), frame, what, argument) : 0;
+  }
+
+  // False, with Python's error set, where one of the functions raises: the code that runs gets it as its own.
+  bool note(PyFrameObject* frame, int what, PyObject* argument) {
+    if (paused_ > 0 || error_ || (what != PyTrace_CALL && what != PyTrace_RETURN && what != PyTrace_C_CALL))
+      return true;
+    const py::handle in(reinterpret_cast<PyObject*>(frame));
+    try {
+      if (!is_followed(frame, &CallMonitor::kind, this)) return true;
+      if (what == PyTrace_CALL)
+        enter(frame);
+      else if (what == PyTrace_C_CALL)
+        call(in, argument);
+      else if (argument && !holds_nothing(argument))
+        returned_(in, py::handle(argument));
+    } catch (py::error_already_set& error) {
+      error_ = error.value();
+      error.restore();
+      return false;
+    }
+    return true;
+  }
+
+  void enter(PyFrameObject* frame) {
+    PyObject* const function = frame_function(frame);
+    const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+    py::list fresh;
+    for (PyObject* value : frame_values(frame))
+      if (!holds_nothing(value) && (is_container(value) || is_new(code.ptr(), value))) fresh.append(py::handle(value));
+    if (!fresh.empty() || !function || is_new(code.ptr(), function))
+      entered_(py::handle(reinterpret_cast<PyObject*>(frame)), function ? py::handle(function) : py::handle(Py_None),
+               fresh);
+  }
+
+  void call(const py::handle& frame, PyObject* function) {
+    const PyCFunctionObject* const c =
+        PyCFunction_Check(function) ? reinterpret_cast<PyCFunctionObject*>(function) : nullptr;
+    if (!c) return;
+    PyObject* const self = c->m_self;
+    PyObject* const owner =
+        !self || PyModule_Check(self) || PyType_Check(self) ? self : reinterpret_cast<PyObject*>(Py_TYPE(self));
+    if (calls_.emplace(c->m_ml, owner).second) called_(frame, py::handle(function));
+  }
+
+  // Whether a value leads to nothing that a forward could read.
+  static bool holds_nothing(PyObject* value) {
+    return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
+           PyUnicode_CheckExact(value) || THPVariable_Check(value);
+  }
+
+  static bool is_container(PyObject* value) {
+    return PyList_Check(value) || PyDict_Check(value) || PyAnySet_Check(value);
+  }
+
+  bool is_new(PyObject* code, PyObject* value) {
+    if (!seen_.emplace(code, value).second) return false;
+    kept_.push_back(py::reinterpret_borrow<py::object>(value));
+    return true;
+  }
+
+  static FrameKind kind(void* self, PyObject* code, PyObject* globals) {
+    auto& monitor = *static_cast<CallMonitor*>(self);
+    const auto [it, fresh] = monitor.kinds_.try_emplace(code, FrameKind::kOpaque);
+    if (fresh) {
+      monitor.kept_.push_back(py::reinterpret_borrow<py::object>(code));
+      it->second = static_cast<FrameKind>(monitor.kind_of_(monitor.kept_.back(), py::handle(globals)).cast<int>());
+    }
+    return it->second;
+  }
+
+  py::object kind_of_, entered_, returned_, called_;
+  Py_tracefunc outer_ = nullptr;
+  py::object outer_object_;
+  std::unordered_map<PyObject*, FrameKind> kinds_;
+  std::set<std::pair<PyObject*, PyObject*>> seen_;            // (code, value)
+  std::set<std::pair<const PyMethodDef*, PyObject*>> calls_;  // C functions, and their owner or its class
+  std::vector<py::object> kept_;                              // whose addresses stay theirs
+  py::object error_;
+  int paused_ = 0;
+};
+
+}  // namespace
+
+void register_call_monitor(py::module_& m) {
+  py::class_<CallMonitor>(m, "CallMonitor", "Follows the calls of a thread through CPython's profile hook.")
+      .def(py::init<py::object, py::object, py::object, py::object>(), py::arg("kind_of"), py::arg("entered"),
+           py::arg("returned"), py::arg("called"))
+      .def("start", [](const py::object& self) { self.cast<CallMonitor&>().start(self); })
+      .def("pause", &CallMonitor::pause)
+      .def("resume", &CallMonitor::resume)
+      .def("stop", &CallMonitor::stop);
+}
+
+}  // namespace ortmodule

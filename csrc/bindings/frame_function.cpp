@@ -1,0 +1,55 @@
+// CPython's internal headers are included here and nowhere else: they define names of their own.
+#define Py_BUILD_CORE 1
+#include <Python.h>
+
+extern "C" {
+#include <internal/pycore_frame.h>
+}
+
+#include "bindings/frame_function.h"
+
+namespace ortmodule {
+
+PyObject* frame_function(PyFrameObject* frame) {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyObject* const function = frame->f_frame->f_funcobj;
+#else
+  PyObject* const function = reinterpret_cast<PyObject*>(frame->f_frame->f_func);
+#endif
+  return function && PyFunction_Check(function) ? function : nullptr;
+}
+
+std::vector<PyObject*> frame_values(PyFrameObject* frame) {
+  const _PyInterpreterFrame* const f = frame->f_frame;
+#if PY_VERSION_HEX >= 0x030D0000
+  const auto* const code = reinterpret_cast<const PyCodeObject*>(f->f_executable);
+#else
+  const PyCodeObject* const code = f->f_code;
+#endif
+  std::vector<PyObject*> values;
+  for (int i = 0; i < code->co_nlocalsplus; ++i) {
+    PyObject* value = f->localsplus[i];
+    if (value && PyCell_Check(value)) value = PyCell_GET(value);
+    if (value) values.push_back(value);
+  }
+  return values;
+}
+
+bool is_followed(PyFrameObject* frame, KindOfFrame kind_of, void* context) {
+  for (const _PyInterpreterFrame* f = frame->f_frame; f; f = f->previous) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject* const code = f->f_executable;
+#else
+    PyObject* const code = reinterpret_cast<PyObject*>(f->f_code);
+#endif
+#if PY_VERSION_HEX >= 0x030C0000
+    if (f->owner == FRAME_OWNED_BY_CSTACK) continue;  // where C called the interpreter: it has no globals
+#endif
+    if (!PyCode_Check(code)) continue;
+    const FrameKind kind = kind_of(context, code, f->f_globals);
+    if (kind != FrameKind::kByCaller) return kind == FrameKind::kFollowed;
+  }
+  return false;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,89 @@
+#include "bindings/module_tensors.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "bindings/watches.h"
+
+namespace py = pybind11;
+
+namespace ortmodule {
+
+ModuleTensors::One::One(const py::object& table, const py::object& key, PyObject* held, TensorPattern pattern)
+    : type(Py_TYPE(held)),
+      dtype(pattern.dtype),
+      device(pattern.device),
+      requires_grad(pattern.requires_grad),
+      dimensions(pattern.sizes.size() <= sizes.size() ? static_cast<uint8_t>(pattern.sizes.size()) : kMany),
+      rest(std::make_unique<Rest>(Rest{table, key, {}, Py_TYPE(held), std::move(pattern)})) {
+  if (dimensions != kMany) std::copy(rest->pattern.sizes.begin(), rest->pattern.sizes.end(), sizes.begin());
+}
+
+// A class of tensors may have operations of its own; a plain tensor may stand in for a parameter.
+bool ModuleTensors::One::find() {
+  rest->found = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(rest->table.ptr(), rest->key.ptr()));
+  found = rest->found.ptr();
+  if (!found) return false;
+  type = Py_TYPE(found);
+  return type == rest->type || (THPVariable_CheckTypeExact(type) && THPVariable_CheckTypeExact(rest->type));
+}
+
+ModuleTensors::~ModuleTensors() { unwatch_all(); }
+
+size_t ModuleTensors::add(const py::object& table, const py::object& key) {
+  const py::object held = table[key];
+  tensors_.emplace_back(table, key, held.ptr(), TensorPattern::of(THPVariable_Unpack(held.ptr())));
+  const auto is_table = [&](const Table& known) { return known.dict == table.ptr(); };
+  if (std::none_of(tables_.rbegin(), tables_.rend(), is_table)) tables_.push_back({table.ptr(), kNoVersion});
+  return tensors_.size() - 1;
+}
+
+void ModuleTensors::settle() {
+  for (const Table& table : tables_) watched_ = watch_dict(table.dict, *this, 0) && watched_;
+}
+
+bool ModuleTensors::are_as_found() const {
+  if (watched_) return found_ == changes_;
+  return std::all_of(tables_.begin(), tables_.end(), [](const Table& table) {
+    return table.version != kNoVersion && table.version == version_of(table.dict);
+  });
+}
+
+bool ModuleTensors::find() {
+  if (are_as_found()) return !cleared_;
+  const uint64_t changes = changes_;
+  std::vector<Table> tables = tables_;
+  for (Table& table : tables) table.version = version_of(table.dict);
+  for (One& one : tensors_) {
+    if (!one.find()) {
+      PyErr_Clear();
+      return false;
+    }
+  }
+  found_ = changes;
+  tables_ = std::move(tables);
+  return !cleared_;
+}
+
+void ModuleTensors::unwatch_all() {
+  for (const Table& table : tables_) unwatch(table.dict, *this);
+}
+
+int ModuleTensors::traverse(visitproc visit, void* arg) const {
+  for (const One& one : tensors_) {
+    Py_VISIT(one.rest->table.ptr());
+    Py_VISIT(one.rest->found.ptr());
+  }
+  return 0;
+}
+
+void ModuleTensors::clear() {
+  if (std::exchange(cleared_, true)) return;
+  unwatch_all();
+  tables_.clear();
+  const std::vector<One> gone = std::exchange(tensors_, {});
+}
+
+}  // namespace ortmodule

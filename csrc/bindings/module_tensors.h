@@ -1,0 +1,94 @@
+// The module's tensors that a graph takes: found in the module's tables, and of the form that the graph was made for.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "bindings/call_pattern.h"
+#include "bindings/watchers.h"
+
+namespace ortmodule {
+
+class ModuleTensors final : private Watcher {
+ public:
+  ModuleTensors() = default;
+  ModuleTensors(const ModuleTensors&) = delete;
+  ModuleTensors& operator=(const ModuleTensors&) = delete;
+  ~ModuleTensors();
+
+  // The tensor that is table[key]; returns its number.
+  size_t add(const pybind11::object& table, const pybind11::object& key);
+  // After the last one.
+  void settle();
+
+  // Looks the tensors up again if their tables have changed; whether all are there, of a class that fits.
+  bool find();
+  // A tensor that was found; null: it does not match.
+  const at::Tensor* read(size_t number) const { return tensors_[number].read(); }
+
+  // For the collector of cycles; once cleared, nothing is found.
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
+
+ private:
+  // There are hundreds, and each call looks at all of them: what it reads lies together.
+  struct alignas(64) One {
+    PyObject* found = nullptr;  // not the tensor in it, which torch.utils.swap_tensors exchanges
+    PyTypeObject* type;         // of `found`
+    at::ScalarType dtype;
+    c10::Device device;
+    bool requires_grad;
+    uint8_t dimensions;  // kMany: `pattern` has the sizes
+    std::array<int64_t, 3> sizes{};
+    struct Rest {
+      pybind11::object table, key, found;  // the last is what `found` borrows
+      PyTypeObject* type;                  // at first
+      TensorPattern pattern;
+    };
+    std::unique_ptr<Rest> rest;
+    static constexpr uint8_t kMany = 255;
+
+    One(const pybind11::object& table, const pybind11::object& key, PyObject* held, TensorPattern pattern);
+    bool find();
+
+    bool matches(const at::Tensor& t) const {
+      if (dimensions == kMany) return rest->pattern.matches(t);
+      if (!matches_but_for_sizes(t, dtype, device, requires_grad)) return false;
+      const auto now = t.sizes();
+      if (now.size() != dimensions) return false;
+      for (size_t i = 0; i < now.size(); ++i)
+        if (now[i] != sizes[i]) return false;
+      return true;
+    }
+
+    const at::Tensor* read() const {
+      if (Py_TYPE(found) != type) return nullptr;
+      const at::Tensor& tensor = THPVariable_Unpack(found);
+      return matches(tensor) ? &tensor : nullptr;
+    }
+  };
+  static_assert(sizeof(One) == 64);
+
+  struct Table {
+    PyObject* dict;
+    uint64_t version;
+  };
+
+  void changed(size_t, bool) noexcept override { ++changes_; }
+  void unwatch_all();
+  bool are_as_found() const;
+
+  std::vector<One> tensors_;
+  std::vector<Table> tables_;
+  bool watched_ = true;            // all tables
+  uint64_t changes_ = 0;           // that were told of
+  uint64_t found_ = ~uint64_t{0};  // of them, before the tensors were last found
+  bool cleared_ = false;
+};
+
+}  // namespace ortmodule

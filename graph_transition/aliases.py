@@ -1,0 +1,52 @@
+"""Arguments that share memory with a tensor that the forward writes, without being that tensor: a view and its base,
+the `.data` of a parameter. In a graph they are values of their own; a write into one is not seen through the other.
+
+Not here: arguments that are the same tensor, which have graphs of their own (signature.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..capture import Captured
+
+__all__ = ["written_overlap"]
+
+
+def written_overlap(captured: Captured, leaves: Sequence[Any], module: torch.nn.Module) -> bool:
+    """Whether the call writes memory that it reads, or gives back, under another name."""
+    if not captured.mutations:
+        return False
+    arguments = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    names = {name: None for name in (*captured.parameters, *captured.buffers)}
+    written, others = [], list(arguments)
+    for _, kind, target in captured.mutations:
+        if kind == "input":
+            written.append(leaves[int(target)])
+            others += [_tensor(module, name) for name in names]
+            names.clear()
+        else:
+            written.append(captured.constants[str(target)] if kind == "constant" else _tensor(module, str(target)))
+    extents = [(other, *_extent(other)) for other in others]
+    for one in written:
+        start, end = _extent(one)
+        if any(start < high and low < end and one is not other for other, low, high in extents):
+            return True
+    return False
+
+
+def _tensor(module: torch.nn.Module, name: str) -> Any:
+    owner, _, key = name.rpartition(".")
+    return getattr(module.get_submodule(owner), key)
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses from the first to behind the last element."""
+    if tensor.numel() == 0 or tensor.layout != torch.strided:
+        return 0, 0
+    start, size = tensor.data_ptr(), tensor.element_size()  # addresses of two devices are never the same
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * size

@@ -1,0 +1,128 @@
+"""The audit of one trace: listens while the forward runs, and says on what the graph depends.
+
+The capture runs the forward within `running`, and calls `finished` while the trace's state is still in place.
+Afterwards `conditions` settles what the graph depends on, or refuses it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import math
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ... import _C
+from ...capture.trace.patching import ORIGINALS
+from ...errors import CaptureError, ChangedValueError
+from ..conditions import Check, Condition, ModuleCondition, UnknownCondition, spoken
+from .changes import Effect, undo_changes
+from .frames import followed_frames
+from .reads import Reads
+
+__all__ = ["Audit"]
+
+
+# What torch itself sets on parameters and buffers, by which isinstance tells them.
+_OF_TORCH = frozenset({"_is_buffer", "_is_param"})
+
+
+class Audit:
+    """One trace of a module's forward.
+
+    Args:
+        module: the module.
+        leaves: of the call.
+        vouched: identities of the functions and objects that the user vouches for.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, leaves: Sequence[Any] = (), vouched: frozenset[int] = frozenset()
+    ) -> None:
+        self._module, self._leaves, self._vouched = module, leaves, vouched
+        self._reads = Reads(ORIGINALS)
+        # Torch puts functions of its own there while it traces.
+        self._before = [(table, dict(table)) for table in (vars(builtins), vars(math))]
+        self._monitor: _C.CallMonitor | None = None
+        self.changed: list[str] = []
+        self.effects: list[Effect] = []
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Within it, the forward runs on this thread. What an earlier run of the same trace told is forgotten."""
+        replaced = {
+            id(value): before[name]
+            for table, before in self._before
+            for name, value in table.items()
+            if name in before and value is not before[name] and id(value) not in ORIGINALS
+        }
+        tree = frozenset(map(id, self._module.modules()))
+        self._reads = Reads(ChainMap(ORIGINALS, replaced), self._vouched, tree)
+        self._reads.root("", self._module)
+        try:
+            with followed_frames(self._reads) as self._monitor:
+                yield
+        except BaseException:
+            undo_changes(self._reads)
+            raise
+        finally:
+            self._monitor = None
+
+    def pause(self) -> None:
+        """Hears that torch itself runs, and with it what the user has given it for traces (shapes of operators)."""
+        if self._monitor is not None:
+            self._monitor.pause()
+
+    def resume(self) -> None:
+        """Hears that it does no longer."""
+        if self._monitor is not None:
+            self._monitor.resume()
+
+    def value_read(self, tensor: torch.Tensor | None) -> None:
+        """Hears that a number was made of a tensor's value; of one that was computed, where `tensor` is None."""
+        self._reads.value_read(tensor)
+
+    def finished(self, results: Iterable[tuple[torch.nn.Module, str]]) -> None:
+        """Takes back what the forward has changed, and notes what that was.
+
+        Args:
+            results: attributes that it has set before it looked at them.
+        """
+        for module, name in results:
+            condition = self._reads.part(module)
+            if isinstance(condition, ModuleCondition):
+                condition.forget_results(frozenset({name}))
+        self.effects, self.changed = undo_changes(self._reads)
+
+    def conditions(self) -> list[tuple[str, Condition, Any]]:
+        """(text, condition, object) of what everything that was read is reached from.
+
+        Raises:
+            ChangedValueError: the forward changes Python values.
+            CaptureError: it can reach what cannot be watched.
+        """
+        reads = self._reads
+        if self.changed:
+            names = ", ".join(self.changed)
+            raise ChangedValueError(f"the forward changes Python values, which a graph cannot repeat: {names}")
+        self._refuse_attributes_of_tensors()
+        reads.settle()
+        for text, condition, _ in reads.reachable():
+            if isinstance(condition, UnknownCondition):
+                raise CaptureError(f"the forward can reach {spoken(text)}, {condition.what}, which cannot be watched")
+        changed = Check().refusal(reads.roots)
+        if changed is not None:  # torch sets it otherwise while it traces, or another thread has set it
+            raise ChangedValueError(f"the trace saw another value: {changed.reason}")
+        return reads.roots
+
+    def _refuse_attributes_of_tensors(self) -> None:
+        """What somebody has set on an argument, a parameter or a buffer is not on the tensors of the trace."""
+        names = self._reads.every_name()
+        given = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        for tensor in (*given, *self._module.parameters(), *self._module.buffers()):
+            read = sorted((names & vars(tensor).keys()) - _OF_TORCH)
+            if read:
+                raise CaptureError(f"the forward reads attributes that are set on a tensor: {', '.join(read)}")

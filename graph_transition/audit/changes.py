@@ -1,0 +1,71 @@
+"""What a traced forward has changed of what was there before: found at its end, named, and taken back.
+
+A graph repeats what a forward computes. Of what the forward does to Python objects it repeats the simplest: an
+attribute or a global that is set to a plain value (`Effect`); anything else (a list that grows) is PyTorch's to run.
+
+Not here: what it sets on its modules without a look at it, which is a result like any other (capture), and writes into
+tensors, which are the graph's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from ..conditions import MISSING, Change, Condition, UnknownCondition, ValueCondition, is_value, joined, spoken
+from .reads import Reads
+
+__all__ = ["Effect", "undo_changes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """A plain value that the forward leaves behind.
+
+    Attributes:
+        text: what to call the place.
+        condition: of the object that it is set on.
+        name, value: what is set, and to what; MISSING where it is removed.
+    """
+
+    text: str
+    condition: Condition
+    name: str
+    value: Any
+
+
+def undo_changes(reads: Reads) -> tuple[list[Effect], list[str]]:
+    """Gives what the forward has changed back what it held; returns what a graph can repeat of it, and the names of
+    what it cannot.
+    """
+    effects: list[Effect] = []
+    names: list[str] = []
+    for text, condition, now, changes in list(_changed(reads)):
+        for change in changes:
+            name = spoken(joined(text, change.name))
+            if change.key is not None and (change.value is MISSING or is_value(change.value)):
+                effects.append(Effect(name, condition, change.key, change.value))
+            else:
+                names.append(name)
+        condition.restore(now, reads.original)
+    return effects, list(dict.fromkeys(names))
+
+
+def _changed(reads: Reads) -> Iterator[tuple[str, Condition, Any, list[Change]]]:
+    """(name, condition, object, changes) of what was there before the forward and is not what it was."""
+    met: set[int] = set()
+    pending = list(reads.all_roots())
+    while pending:
+        text, condition, value = pending.pop()
+        if id(condition) in met or isinstance(condition, (UnknownCondition, ValueCondition)):
+            continue
+        met.add(id(condition))
+        changes = condition.changed(value, reads)
+        if changes:
+            yield text, condition, value, changes
+        if condition.refusal(value) is None:
+            pending.extend(
+                (joined(text, name), part, reads.values.get(id(part), held))
+                for name, part, held in condition.parts(value)
+            )

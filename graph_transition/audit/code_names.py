@@ -1,0 +1,163 @@
+"""Which names a function's bytecode can look up: attributes, globals, imports, and whether some are made at run time.
+
+An attribute that no executed function names is not read by any. A name may also come from a string: of a constant one
+(`getattr(x, "alpha")`, `attrgetter("a.b")`) every part counts as named; where a name is computed, everything that the
+function has in hand counts as read whole (`any_name`).
+
+Not here: what the names lead to (walk.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import re
+import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+__all__ = ["Names", "names_of"]
+
+_TORCH = str(Path(str(torch.__file__)).parent) + "/"
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_LONGEST_NAME = 64
+# Functions whose second argument is a name.
+_BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+# Words that take an object's state whole, whatever its names are.
+_WHOLE = frozenset(
+    {
+        "vars", "dir", "eval", "exec", "__dict__", "__getattribute__", "__setattr__", "__delattr__", "__reduce_ex__",
+        "__reduce__", "__getstate__", "__slots__", "getmembers", "getattr_static", "deepcopy", "asdict", "astuple",
+        "dumps", "attrgetter", "methodcaller",
+    }
+)  # fmt: skip
+_FORMATS = frozenset({"format", "format_map"})
+_SCOPE = frozenset({"globals", "locals", "eval", "exec"})  # what can look up any global
+_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Names:
+    """What a function can name.
+
+    Attributes:
+        attributes: names of attributes that are read, and constant strings that could be one.
+        stored: names of attributes that are only set.
+        globals: names among globals and builtins that are read.
+        stored_globals: names of globals that are only set.
+        imports: (level, module) of import statements.
+        words: constant strings that could be the name of a module.
+        any_name: whether attributes' names are computed, or objects taken whole.
+        any_global: the same of globals.
+        of_torch: whether the code is torch's own.
+    """
+
+    attributes: frozenset[str]
+    stored: frozenset[str]
+    globals: frozenset[str]
+    stored_globals: frozenset[str]
+    imports: frozenset[tuple[int, str]]
+    words: frozenset[str]
+    any_name: bool
+    any_global: bool
+    of_torch: bool = False
+
+    def also(self, names: Iterable[str]) -> Names:
+        """With further attributes."""
+        return dataclasses.replace(self, attributes=self.attributes | frozenset(names))
+
+
+def names_of(code: types.CodeType) -> Names:
+    """The names in `code` and in the code that it makes functions of."""
+    attributes: set[str] = set()
+    stored: set[str] = set()
+    scope: set[str] = set()
+    stored_globals: set[str] = set()
+    imports: set[tuple[int, str]] = set()
+    words: set[str] = set()
+    any_name = any_global = False
+    for part in _with_nested(code):
+        found = list(_identifiers(part.co_consts))
+        words.update(found)
+        attributes.update(name for word in found for name in word.split("."))
+        instructions = list(dis.get_instructions(part))
+        for i, instruction in enumerate(instructions):
+            if instruction.opname == "STORE_ATTR":
+                stored.add(instruction.argval)
+            elif instruction.opname in ("STORE_GLOBAL", "STORE_NAME"):
+                stored_globals.add(instruction.argval)
+            elif instruction.opcode in dis.hasname:
+                attributes.add(instruction.argval)
+            if instruction.opname in _GLOBAL:
+                scope.add(instruction.argval)
+            elif instruction.opname == "MATCH_CLASS":  # by position, as the class's __match_args__ say
+                any_name = True
+            elif instruction.opname == "IMPORT_NAME":
+                level = instructions[i - 2].argval if i >= 2 else 0
+                imports.add((level if isinstance(level, int) else 0, instruction.argval))
+        any_global = any_global or not _SCOPE.isdisjoint(part.co_names)
+        any_name = any_name or not _WHOLE.isdisjoint(part.co_names) or _computes_names(instructions)
+        any_name = any_name or _formats_computed(instructions)
+    return Names(
+        frozenset(attributes), frozenset(stored - attributes), frozenset(scope), frozenset(stored_globals - scope),
+        frozenset(imports), frozenset(words), any_name, any_global, code.co_filename.startswith(_TORCH),
+    )  # fmt: skip
+
+
+def _with_nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _with_nested(constant)
+
+
+def _identifiers(constants: Iterable[object]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, (tuple, frozenset)):
+            yield from _identifiers(constant)
+        elif isinstance(constant, str) and "{" in constant:  # a format: "{0.alpha}"
+            yield from (found[0] for found in _IDENTIFIER.finditer(constant))
+        elif isinstance(constant, str) and len(constant) < _LONGEST_NAME and _IDENTIFIER.fullmatch(constant):
+            yield constant
+
+
+def _computes_names(instructions: list[dis.Instruction]) -> bool:
+    """Whether `getattr` or one of its like is used in any other way than called with a constant name."""
+    return any(
+        instruction.opname in _GLOBAL and instruction.argval in _BY_NAME and not _has_constant_name(instructions, i)
+        for i, instruction in enumerate(instructions)
+    )
+
+
+def _formats_computed(instructions: list[dis.Instruction]) -> bool:
+    """Whether `format` is called on anything but a constant, which could name any attribute."""
+    return any(
+        instruction.argval in _FORMATS and instructions[i - 1].opname != "LOAD_CONST"
+        for i, instruction in enumerate(instructions)
+        if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR")
+    )
+
+
+def _has_constant_name(instructions: list[dis.Instruction], start: int) -> bool:
+    """Whether the function that instruction `start` loads is called with a constant string in second place.
+
+    The depth of the stack tells the arguments apart: the second one is a constant where one instruction takes the depth
+    from 1 to 2, and nothing until the call works on what it left there.
+    """
+    depth, constant = 0, False
+    for instruction in instructions[start + 1 :]:
+        if instruction.opname == "PUSH_NULL":
+            continue
+        if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
+            return False
+        before, depth = depth, depth + dis.stack_effect(instruction.opcode, instruction.arg)
+        if depth < 0 or instruction.opname in ("PRECALL", "KW_NAMES"):  # the call itself
+            if depth < 0 or (depth == 0 and instruction.opname == "PRECALL"):
+                return constant
+        elif before == 1 and depth == 2:
+            constant = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str)
+        elif depth <= 2 <= before:
+            constant = False
+    return False

@@ -1,0 +1,113 @@
+"""Whose Python code is followed while a forward runs, and the events of its frames.
+
+The user's code and that of installed packages is followed, and torch.nn's, which reads what users set. The rest of
+torch, numpy and this package are not: they make up the trace. The standard library is followed where it is called by
+code that is.
+
+CPython tells of frames by its profile hook: in C, of this thread alone, and a profiler that is active hears of
+everything as well. (`sys.monitoring`, from 3.12 on, calls Python functions, of all threads, and has ids for six tools.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sysconfig
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy
+import onnx
+import sympy
+import torch
+
+from ... import _C, capture
+
+__all__ = ["BOOKKEEPERS", "BY_CALLER", "FOLLOWED", "OPAQUE", "Listener", "followed_frames", "is_followed", "kind_of"]
+
+OPAQUE, FOLLOWED, BY_CALLER = 0, 1, 2
+_TORCH = str(Path(str(torch.__file__)).parent) + "/"
+_OPAQUE_ROOTS = tuple(
+    [f"{Path(str(m.__file__)).parent}/" for m in (numpy, sympy, onnx)] + [f"{Path(capture.__file__).parents[1]}/"]
+    + [f"{Path(__file__).parents[1]}/"]
+)  # fmt: skip
+# Packages that torch itself calls.
+_OPAQUE_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "filelock/", "fsspec/", "_pytest/",
+                    "_distutils_hack/", "setuptools/", "pkg_resources/")  # fmt: skip
+_TORCH_FOLLOWED = (f"{_TORCH}nn/", f"{_TORCH}distributions/")
+_TORCH_OPAQUE = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}nn/parallel/")
+_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
+# Of the standard library: what keeps books of its own (logs, warnings, imports), and reads nothing for a forward.
+BOOKKEEPERS = frozenset(
+    {
+        "logging", "warnings", "linecache", "traceback", "typing", "abc", "importlib", "re", "enum", "tokenize", "ast",
+        "dis", "sre_parse", "sre_compile", "importlib._bootstrap", "importlib._bootstrap_external", "zipimport",
+        "contextlib", "_weakrefset", "unittest",
+    }
+)  # fmt: skip
+# Writes of a log line, which a graph does not repeat.
+EMITS = "Handler.handle"
+
+
+@functools.lru_cache(maxsize=8192)
+def kind_of_file(path: str) -> int:
+    if path.startswith(_TORCH):
+        return FOLLOWED if path.startswith(_TORCH_FOLLOWED) and not path.startswith(_TORCH_OPAQUE) else OPAQUE
+    if path.startswith(_OPAQUE_ROOTS) or path.startswith("<eval_with_key>") or "torch_namedtensor" in path:
+        return OPAQUE
+    if path.startswith("<frozen "):
+        return OPAQUE if path[8:-1] in BOOKKEEPERS else BY_CALLER
+    if "-packages/" in path and path.rpartition("-packages/")[2].startswith(_OPAQUE_PACKAGES):
+        return OPAQUE
+    if path.startswith(_LIBRARY) and "-packages/" not in path:
+        top = path.removeprefix(_LIBRARY).removesuffix(".py").split("/")[0]
+        return OPAQUE if top in BOOKKEEPERS else BY_CALLER
+    return FOLLOWED
+
+
+def kind_of(code: types.CodeType, scope: dict[str, Any]) -> int:
+    """Whether the frames of `code` with these globals are followed: OPAQUE, FOLLOWED, or BY_CALLER."""
+    path = code.co_filename
+    if path == "<string>":  # made by a dataclass, say, for a class of that module
+        path = scope.get("__file__") or path
+        if path == "<string>" and str(scope.get("__name__")).startswith("namedtuple_"):
+            return BY_CALLER
+    return kind_of_file(path)
+
+
+class Listener(Protocol):
+    """Receives the events of followed frames."""
+
+    def entered(self, frame: types.FrameType, function: types.FunctionType | None, values: list[Any]) -> None: ...
+    def returned(self, frame: types.FrameType, value: Any) -> None: ...
+    def called(self, frame: types.FrameType, function: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def followed_frames(listener: Listener) -> Iterator[_C.CallMonitor]:
+    """Within it, `listener` hears of the followed frames of this thread, but while the monitor is paused.
+
+    What it raises goes through the code that it hears of, and is raised at the end where that code has caught it.
+    """
+    monitor = _C.CallMonitor(kind_of, listener.entered, listener.returned, listener.called)
+    monitor.start()
+    try:
+        yield monitor
+    except BaseException:
+        monitor.stop()
+        raise
+    error = monitor.stop()
+    if error is not None:
+        raise error
+
+
+def is_followed(frame: types.FrameType | None) -> bool:
+    """Whether a frame is: of code that is, or called by one that is."""
+    while frame is not None:
+        kind = kind_of(frame.f_code, frame.f_globals)
+        if kind != BY_CALLER:
+            return kind == FOLLOWED
+        frame = frame.f_back
+    return False

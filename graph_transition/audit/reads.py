@@ -1,0 +1,438 @@
+"""What a forward can have read: followed from the functions that ran, by the names that they use.
+
+Whatever a function reads, it reads of what it has in hand: its arguments, its globals, the variables around it, what
+they lead to by the names in its bytecode, the items of containers, what the functions that it calls give back. So the
+walk starts at each function when it is entered, which is before the function can have changed anything, and again at
+what the functions that it calls return. It may take in more than was read, never less. What cannot be watched or
+compared ends the trace as soon as the module, an argument, a global or a variable leads to it, and so does a call of a
+C function that no graph can repeat: before anything was used up, written or printed.
+
+Not here: the conditions themselves (../conditions), what the forward has changed (changes.py), which frames are heard
+of (frames.py).
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import gc
+import operator
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import _AttrProxy
+
+from ...capture.trace.patching import ADDED
+from ...errors import CaptureError, ChangedValueError
+from ..conditions import (
+    ASKING,
+    MISSING,
+    BoundBuiltinCondition,
+    CacheCondition,
+    ClassCondition,
+    Condition,
+    ContextVariableCondition,
+    FunctionCondition,
+    LocalCondition,
+    MappingCondition,
+    NamespaceCondition,
+    ObjectCondition,
+    OuterTensorCondition,
+    PythonModuleCondition,
+    QueryCondition,
+    ReferenceCondition,
+    SequenceCondition,
+    UnknownCondition,
+    ValueCondition,
+    WrapperCondition,
+    cell_content,
+    condition_of,
+    decimal_context,
+    every_logger,
+    is_opaque_module,
+    is_query,
+    is_value,
+    joined,
+    spoken,
+    wrapped_parts,
+)
+from ..conditions.mappings import entries_of, mapping_type
+from ..conditions.sequences import items_of, sequence_type
+from .code_names import Names, names_of
+from .frames import BOOKKEEPERS, FOLLOWED, is_followed, kind_of
+from .purity import impure_reason
+
+__all__ = ["Reads"]
+
+_REFILLED = (list, dict, set)  # what may hold more when it is met again
+_NAMED_BY_C = (operator.attrgetter, operator.methodcaller)
+_MODULES_BY_NAME = frozenset({"modules", "import_module", "__import__"})
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+# Methods in C that give a tensor's values away, past torch's dispatch.
+_READERS = frozenset({"item", "tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "__repr__"})
+_BUILTINS = "__builtins__"  # of a function: type checkers do not agree on whether it has one
+_MOST_OBJECTS = 200_000
+
+
+class Reads:
+    """The walk of one trace.
+
+    Args:
+        originals: by identity, what stands for an object that the capture has put in its place.
+        vouched: identities of functions and objects that the user vouches for.
+        tree: identities of the traced module and its sub-modules.
+    """
+
+    def __init__(
+        self, originals: Mapping[int, Any], vouched: frozenset[int] = frozenset(), tree: frozenset[int] = frozenset()
+    ) -> None:
+        self.originals, self.vouched, self.tree = originals, vouched, tree
+        self.roots: list[tuple[str, Condition, Any]] = []
+        self.values: dict[int, Any] = {}  # by a condition's identity, the object that it is of
+        self._conditions: dict[int, Condition] = {}
+        self._kept: list[Any] = []  # their identities are theirs for as long as the walk lasts
+        self._visited: set[tuple[int, int, bool]] = set()
+        self._outer: set[int] = set()  # identities of what was there before the forward
+        self._names: dict[int, Names] = {}
+        self._extended: dict[tuple[int, frozenset[str]], Names] = {}
+        self._judged: dict[Any, str | None] = {}
+        self._ran: list[tuple[FunctionCondition, types.FunctionType]] = []
+        self._imported: set[str] = set()
+        self._begun = False  # whether a frame was entered: the first one's arguments are the caller's
+        self._queries: dict[int, Any] = {}  # functions of torch that tell a setting
+        self._tensors: dict[int, torch.Tensor] = {}  # whose values were read
+        self._decimals = False  # whether the forward reaches any
+        self._scalar_read = False  # whether a value computed of such was
+
+    # -- what is heard of frames (frames.Listener) ------------------------------------------------------------------
+
+    def entered(self, frame: types.FrameType, function: types.FunctionType | None, values: list[Any]) -> None:
+        code = frame.f_code
+        names = self._names_of(code)
+        if function is not None:
+            condition = self.part(function)
+            if isinstance(condition, FunctionCondition) and not condition.ran:
+                self._run(condition, function, names)
+        begins = not self._begun
+        self._begun = True
+        for value in values:
+            self.follow(value, names, begins)
+
+    def returned(self, frame: types.FrameType, value: Any) -> None:
+        if value is None or isinstance(value, torch.Tensor) or is_value(value):
+            return
+        caller = frame.f_back
+        while caller is not None and not is_followed(caller):
+            caller = caller.f_back
+        if caller is not None:
+            self.follow(value, self._names_of(caller.f_code))
+
+    def called(self, frame: types.FrameType, function: Any) -> None:
+        if not isinstance(function, types.BuiltinFunctionType):
+            return
+        if is_query(function):
+            self._queries[id(function)] = function
+        owner = getattr(function, "__self__", None)
+        if type(owner) in _PLAIN_TENSORS and function.__name__ in _READERS:
+            self.value_read(owner)
+        kind = owner if isinstance(owner, (type, types.ModuleType)) else type(owner)
+        key = (function.__name__, kind, function.__module__)
+        if key not in self._judged:
+            self._judged[key] = impure_reason(function)
+        why = self._judged[key]
+        if why is not None and not self._is_vouched(function, owner):
+            raise ChangedValueError(why, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+    def value_read(self, tensor: torch.Tensor | None) -> None:
+        """Hears that a number was made of a tensor's value; of None where it was computed of some."""
+        if tensor is None:
+            self._scalar_read = True
+        else:
+            self._tensors[id(tensor)] = tensor
+
+    def _is_vouched(self, *values: Any) -> bool:
+        return any(id(value) in self.vouched for value in values)
+
+    # -- conditions -------------------------------------------------------------------------------------------------
+
+    def part(self, value: Any) -> Condition:
+        """The condition of a value; the same one for the same object."""
+        value = self.own(value)
+        self._decimals = self._decimals or decimal.Decimal in (value if isinstance(value, type) else None, type(value))
+        known = self._conditions.get(id(value))
+        return known if known is not None else condition_of(value, self)
+
+    def keep(self, value: Any, condition: Condition) -> None:
+        """Notes a condition before its parts are made: they may lead back to it."""
+        self._kept.append(value)
+        self._conditions[id(value)] = condition
+        self.values[id(condition)] = value
+        if len(self._kept) > _MOST_OBJECTS:
+            raise RecursionError("the forward can reach too many Python objects to watch them")
+
+    def own(self, value: Any) -> Any:
+        """What the user knows, where a trace has put something in its place."""
+        value = self.originals.get(id(value), value)
+        return value.get_base() if isinstance(value, _AttrProxy) else value  # type: ignore[attr-defined]
+
+    def original(self, part: Condition) -> Any:
+        """The object that a condition was made of."""
+        return part.value if isinstance(part, ValueCondition) else self.values[id(part)]
+
+    def root(self, text: str, value: Any) -> None:
+        """Notes that the walk's reader gets hold of `value` on its own."""
+        self.roots.append((text, self.part(value), self.own(value)))
+
+    # -- the walk ---------------------------------------------------------------------------------------------------
+
+    def _names_of(self, code: types.CodeType) -> Names:
+        found = self._names.get(id(code))
+        if found is None:
+            self._kept.append(code)
+            found = self._names[id(code)] = names_of(code)
+        return found
+
+    def _run(self, condition: FunctionCondition, function: types.FunctionType, names: Names) -> None:
+        scope = self.namespace("the global ", function.__globals__)
+        offered: dict[str, Any] = getattr(function, _BUILTINS)
+        builtins = self.namespace("the builtin ", offered)
+        condition.run(function, scope, builtins, self.part)
+        self._ran.append((condition, function))
+        table = function.__globals__
+        looked_up = frozenset(table) if names.any_global else names.globals
+        scope.entries.keep(table, names.stored_globals)
+        found = scope.grow(table, looked_up, self.part)
+        found += builtins.grow(offered, looked_up - table.keys(), self.part)
+        for value in found:
+            self.follow(value, names, True)
+        own = [cell_content(cell) for cell in function.__closure__ or ()]
+        own += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        outer = not self._begun or id(function) in self._outer  # or it was made by the forward, and what it holds too
+        for value in own:
+            if value is not MISSING:
+                self.follow(value, names, outer)
+        looked_for = {full for level, name in names.imports for full in _imported_names(level, name, table)}
+        if not _MODULES_BY_NAME.isdisjoint(names.attributes):
+            looked_for |= names.words
+        for full in looked_for:
+            if full in sys.modules and full not in self._imported:
+                self._imported.add(full)
+                self.root(f"the module {full}", sys.modules[full])
+            if full in sys.modules:
+                self.follow(sys.modules[full], names, True)
+
+    def namespace(self, text: str, table: dict[str, Any]) -> NamespaceCondition:
+        known = self._conditions.get(id(table))
+        if isinstance(known, NamespaceCondition):
+            return known
+        made = NamespaceCondition(text)
+        self.keep(table, made)
+        return made
+
+    def follow(self, value: Any, names: Names, outer: bool = False) -> None:
+        """Notes what can be read of `value` by these names.
+
+        Args:
+            value: what a function has in hand.
+            names: the function's.
+            outer: whether `value` was there before the forward.
+
+        Raises:
+            CaptureError: it leads to something of the user's that cannot be watched, an iterator say. To go on would
+                use that up.
+        """
+        pending = [(value, outer)]
+        while pending:
+            value, outer = pending.pop()
+            value = self.own(value)
+            if isinstance(value, torch.Tensor) or is_value(value):
+                continue
+            if outer:
+                self._outer.add(id(value))
+            elif id(value) in self._outer:
+                outer = True
+            key = (id(value), id(names), outer)
+            if key in self._visited and not isinstance(value, _REFILLED):
+                continue
+            again = key in self._visited
+            self._visited.add(key)
+            condition = self.part(value)
+            if outer and isinstance(condition, UnknownCondition):
+                self._refuse(condition)
+            if isinstance(value, _NAMED_BY_C):
+                names = self._with_names(names, value)
+                pending.append((value, outer))
+            led_to = self._led_to(condition, value, names)
+            pending.extend((v, outer) for v in led_to if not again or (id(v), id(names), outer) not in self._visited)
+
+    def _refuse(self, unknown: UnknownCondition) -> None:
+        for text, condition, _ in self.reachable():
+            if condition is unknown:
+                raise CaptureError(f"the forward can reach {spoken(text)}, {condition.what}, which cannot be watched")
+        raise CaptureError(f"the forward can reach {unknown.what}, which cannot be watched")
+
+    def _with_names(self, names: Names, value: Any) -> Names:
+        further = frozenset(n for word in value.__reduce__()[1] if isinstance(word, str) for n in word.split("."))
+        if further <= names.attributes:
+            return names
+        return self._extended.setdefault((id(names), further), names.also(further))
+
+    def _led_to(self, condition: Condition, value: Any, names: Names) -> Iterable[Any]:
+        """What a function with these names gets hold of through `value`."""
+        asked, part = names.attributes, self.part
+        if isinstance(value, torch.nn.Module):
+            asked = _with_forward(asked)  # nn.Module.__call__ looks it up
+        if isinstance(condition, ObjectCondition):
+            condition.keep(value, names.stored)
+            if hasattr(type(value), "__slots__"):
+                asked = asked | names.stored
+            found = [v for _, v in condition.grow(value, asked, names.any_name, part)]
+            if isinstance(value, torch.nn.Module):
+                kind = self.part(type(value))
+                found += [v for _, v in kind.grow(asked, part)] if isinstance(kind, ClassCondition) else []
+            return [*found, type(value), *_content(value)]
+        if isinstance(condition, ClassCondition):
+            found = [v for _, v in condition.grow(asked | names.stored, part)]
+            return found if type(value) is type else [*found, type(value)]
+        if isinstance(condition, PythonModuleCondition):
+            if value.__name__ in BOOKKEEPERS:
+                return ()
+            scope = self.namespace(f"the global {value.__name__}.", vars(value))
+            condition.namespace = scope
+            if not names.of_torch:  # torch sets some of its own otherwise while it traces
+                condition.ask(value, asked)
+            asked = frozenset(name for name in asked if id(vars(value).get(name)) not in ADDED) if ADDED else asked
+            scope.entries.keep(vars(value), names.stored)
+            if names.any_name and not is_opaque_module(value.__name__):
+                scope.grow(vars(value), frozenset(vars(value)), part)
+            found = scope.grow(vars(value), asked, part)
+            self._queries.update((id(f), f) for f in found if is_query(f))
+            return found
+        if isinstance(condition, FunctionCondition):
+            condition.entries.keep(vars(value), names.stored)
+            return [v for _, v in condition.grow(value, asked, part)]
+        if isinstance(condition, (SequenceCondition, MappingCondition)):
+            return _content(value)
+        if isinstance(condition, CacheCondition):
+            return [value.__wrapped__]
+        if isinstance(condition, WrapperCondition):
+            return [v for _, v in wrapped_parts(value)]
+        if isinstance(condition, LocalCondition):
+            return [v for _, v in condition.grow(asked | names.stored, names.any_name, part)]
+        if isinstance(condition, BoundBuiltinCondition):
+            return [value.__self__]
+        if isinstance(condition, ContextVariableCondition):
+            return [value.get(None)]
+        if isinstance(condition, ReferenceCondition):
+            return [value()]
+        if isinstance(condition, UnknownCondition):
+            return gc.get_referents(value)
+        return ()
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Takes in what could not be looked at during the trace; called when nothing is replaced any more."""
+        self.settle_classes()
+        for condition in list(self._conditions.values()):
+            condition.forget()
+            if isinstance(condition, CacheCondition):
+                if not condition.settle(self.values[id(condition)]):
+                    raise CaptureError("the forward can reach a cache of too many results to be compared at each call")
+            elif isinstance(condition, OuterTensorCondition):
+                tensor = self.values[id(condition)]
+                if id(tensor) in self._tensors or (self._scalar_read and tensor.numel() == 1):
+                    if not condition.read():
+                        raise CaptureError("the forward makes Python numbers of the values of a large tensor")
+        if not ASKING.isdisjoint(self.every_name()):
+            for logger in every_logger():
+                self.root(f"the logger {logger.name}", logger)
+        if self._decimals:
+            self.roots.append(("the context of decimal", QueryCondition(decimal_context), decimal_context))
+        self.root("the class torch.Tensor", torch.Tensor)
+        tensors = self.part(torch.Tensor)
+        assert isinstance(tensors, ClassCondition)
+        tensors.grow(self.every_name(), self.part)
+        for function in self._queries.values():
+            if id(function) not in self.originals and QueryCondition.answers(function):
+                self.roots.append((f"what {function.__name__}() says", QueryCondition(function), function))
+        reached = {id(condition) for _, condition, _ in self.reachable()}
+        for condition, function in self._not_made_inside():
+            if id(condition) not in reached:
+                self.root(f"the function {function.__qualname__}", function)
+
+    def settle_classes(self) -> None:
+        """Takes the special methods of every class in."""
+        for condition in list(self._conditions.values()):
+            if isinstance(condition, ClassCondition):
+                condition.settle(self.part)
+
+    def every_name(self) -> frozenset[str]:
+        """Every attribute that the code that ran can name."""
+        return frozenset().union(*(names.attributes for names in self._names.values()))
+
+    def all_roots(self) -> Iterator[tuple[str, Condition, Any]]:
+        """The roots, and before the end of the trace every function that ran."""
+        yield from self.roots
+        yield from ((f"the function {f.__qualname__}", condition, f) for condition, f in self._not_made_inside())
+
+    def _not_made_inside(self) -> Iterator[tuple[Condition, types.FunctionType]]:
+        """The functions that ran, but those that others of them have made, and the standard library's: what calls
+        one of these knows it by name, unless the collector does.
+        """
+        inner = {id(code) for _, function in self._ran for code in _code_inside(function.__code__)}
+        for condition, function in self._ran:
+            code = function.__code__
+            if id(code) not in inner and kind_of(code, function.__globals__) == FOLLOWED:
+                yield condition, function
+
+    def reachable(self) -> Iterator[tuple[str, Condition, Any]]:
+        """(text, condition, the object it is of) of all that the roots lead to."""
+        met: set[int] = set()
+        pending = list(self.roots)
+        while pending:
+            text, condition, value = pending.pop()
+            if id(condition) in met:
+                continue
+            met.add(id(condition))
+            yield text, condition, value
+            if condition.refusal(value) is None:
+                pending.extend(
+                    (joined(text, name), inner, self.values.get(id(inner), held))
+                    for name, inner, held in condition.parts(value)
+                )
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_forward(names: frozenset[str]) -> frozenset[str]:
+    return names | {"forward"}
+
+
+def _content(value: Any) -> Iterable[Any]:
+    kind = type(value)
+    base = mapping_type(kind)
+    if base is not None:
+        return [x for entry in entries_of(value, base) for x in entry]
+    base = sequence_type(kind)
+    return items_of(value, base) if base is not None else ()
+
+
+def _code_inside(code: types.CodeType) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from _code_inside(constant)
+
+
+def _imported_names(level: int, name: str, scope: dict[str, Any]) -> Iterator[str]:
+    """The modules that an import statement may lead to."""
+    if level == 0:
+        parts = name.split(".")
+        yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+        return
+    package = str(scope.get("__package__") or "").split(".")
+    base = package[: len(package) - level + 1]
+    yield ".".join([*base, name] if name else base)

@@ -1,0 +1,69 @@
+"""What a captured graph depends on; one kind of condition a file. See condition.py."""
+
+from .caches import CacheCondition
+from .classes import ClassCondition
+from .condition import MISSING, Change, Check, Condition, Maker, NotStorable, Refusal, Watch, joined, shown, spoken
+from .contexts import ContextVariableCondition, LocalCondition, QueryCondition, decimal_context
+from .equality import exactly_equal, is_value
+from .functions import (
+    BoundBuiltinCondition,
+    FunctionCondition,
+    ReferenceCondition,
+    WrapperCondition,
+    cell_content,
+    wrapped_parts,
+)
+from .identity import IdentityCondition, UnknownCondition
+from .loggers import ASKING, every_logger
+from .making import condition_of, is_query
+from .mappings import MappingCondition
+from .modules import ModuleCondition
+from .names import NamespaceCondition, PythonModuleCondition
+from .objects import ObjectCondition
+from .origin import is_opaque_module
+from .sequences import SequenceCondition
+from .tensors import OuterTensorCondition
+from .values import ValueCondition
+
+__all__ = [
+    "ASKING",
+    "MISSING",
+    "BoundBuiltinCondition",
+    "CacheCondition",
+    "Change",
+    "Check",
+    "ClassCondition",
+    "Condition",
+    "ContextVariableCondition",
+    "FunctionCondition",
+    "IdentityCondition",
+    "LocalCondition",
+    "Maker",
+    "MappingCondition",
+    "ModuleCondition",
+    "NamespaceCondition",
+    "NotStorable",
+    "ObjectCondition",
+    "OuterTensorCondition",
+    "PythonModuleCondition",
+    "QueryCondition",
+    "ReferenceCondition",
+    "Refusal",
+    "SequenceCondition",
+    "UnknownCondition",
+    "ValueCondition",
+    "Watch",
+    "WrapperCondition",
+    "cell_content",
+    "condition_of",
+    "decimal_context",
+    "every_logger",
+    "exactly_equal",
+    "is_opaque_module",
+    "is_query",
+    "is_value",
+    "joined",
+    "shown",
+    "spoken",
+    "wrapped_parts",
+]

@@ -1,0 +1,137 @@
+"""Classes: members that were looked up by name on them or their bases, and their special methods.
+
+Python finds special methods without naming them (`if x:` calls `__bool__` or `__len__`, if there is one), so all that a
+class has of them count, and that it has no others.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .condition import MISSING, Condition, Maker, Watch, shown
+from .origin import is_opaque
+
+__all__ = ["ClassCondition", "found_on"]
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: others cannot change
+_NO_METHODS = frozenset(
+    {
+        "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__", "__slots__", "__name__",
+        "__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__", "__dataclass_fields__",
+        "__dataclass_params__", "__orig_bases__", "__parameters__", "__type_params__", "__constants__",
+        "__abstractmethods__", "__init_subclass__", "__subclasshook__", "__class_getitem__",
+        "__jit_unused_properties__", "__setstate__",
+    }
+)  # fmt: skip
+_TOLD = ("__name__", "__qualname__", "__doc__", "__module__")
+
+
+def found_on(kind: type, name: str) -> Any:
+    """What a class or its bases have under a name, as it lies there."""
+    for base in kind.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return MISSING
+
+
+class ClassCondition(Condition):
+    """The same class, with the same members under the names that were looked up."""
+
+    kind = "class"
+    __slots__ = ("_class", "_members", "_asked", "_special", "_told", "_meta")
+
+    def __init__(self, kind: type) -> None:
+        self._class = kind
+        self._members: dict[str, Condition] = {}
+        self._asked: frozenset[str] = frozenset()
+        self._special: dict[str, Condition] | None = None
+        self._told: dict[str, Any] = {}
+        self._meta: Condition | None = None  # of the class's class
+
+    @property
+    def can_change(self) -> bool:
+        return bool(self._class.__flags__ & _HEAP_TYPE)
+
+    def grow(self, names: frozenset[str], part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
+        """Notes that `names` were looked up on the class or an instance; returns (name, member) of those found."""
+        if not self.can_change:
+            return []
+        if type(self._class) is not type and self._meta is None:
+            self._meta = part(type(self._class))
+        for name in _TOLD:
+            if name in names:
+                self._told[name] = getattr(self._class, name, None)
+        found = []
+        for name in names:
+            if name.startswith("__") and name.endswith("__"):
+                continue
+            member = found_on(self._class, name)
+            if member is MISSING:
+                continue
+            if name not in self._members and name not in self._asked:
+                self._members[name] = part(member)
+            found.append((name, member))
+        self._asked = names if self._asked <= names else self._asked | names
+        return found
+
+    def settle(self, part: Callable[[Any], Condition]) -> list[Any]:
+        """Takes the special methods in, once nothing is replaced any more for a capture."""
+        self._special = {name: part(member) for name, member in _special(self._class)} if self.can_change else {}
+        return [member for _, member in _special(self._class)] if self.can_change else []
+
+    def refusal(self, now: Any) -> str | None:
+        if now is not self._class:
+            return f"changed from {shown(self._class)} to {shown(now)}"
+        if not self.can_change:
+            return None
+        for name in self._asked:
+            if not (name.startswith("__") and name.endswith("__")):
+                if (found_on(now, name) is MISSING) != (name not in self._members):
+                    return f"(class {now.__qualname__}) has got or lost '{name}'"
+        if self._special is not None and [name for name, _ in _special(now)] != list(self._special):
+            return f"(class {now.__qualname__}) has got or lost a special method"
+        for name, was in self._told.items():
+            if getattr(now, name, None) != was:
+                return f"(class {now.__qualname__}) changed its {name}"
+        return None
+
+    def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
+        if self._meta is not None:
+            yield "", self._meta, type(now)
+        for name, part in self._members.items():
+            yield f"={now.__qualname__}.{name}", part, found_on(now, name)
+        special = dict(_special(now)) if self._special else {}
+        for name, part in (self._special or {}).items():
+            yield f"={now.__qualname__}.{name}", part, special[name]
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        for name in self._asked & vars(value).keys() - self._members.keys():
+            delattr(value, name)
+        for name, part in self._members.items():
+            if found_on(value, name) is not original(part):
+                setattr(value, name, original(part))
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return self._asked | frozenset(self._told), None
+
+    def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
+        self.grow(names, maker.part)
+        self.settle(maker.part)
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        if self.can_change:
+            yield "class", now
+
+
+def _special(kind: type) -> list[tuple[str, Any]]:
+    found: dict[str, Any] = {}
+    for base in kind.__mro__:
+        if not base.__flags__ & _HEAP_TYPE or is_opaque(base):
+            continue
+        for name, member in vars(base).items():
+            if name.startswith("__") and name.endswith("__") and name not in _NO_METHODS and name not in found:
+                if not isinstance(member, types.GetSetDescriptorType):
+                    found[name] = member
+    return sorted(found.items())

@@ -1,0 +1,197 @@
+"""What a graph depends on: `Condition`, and the walk that tells whether a set of them holds.
+
+A condition says of one object what was read of it. Its parts are conditions of their own, on the objects that it leads
+to; they are reached anew at each check, so that an equal object in another's place is as good as the first. One kind of
+condition is one class in a file of this folder. It says
+- `refusal`: why an object is not what was read,
+- `parts`: what to look at next, and under which name,
+- `watches`: what the native check of a steady call compares,
+- `stored`, `look_up`: where it has looked, for the cache on disk.
+
+Not here: which objects a forward reads (../audit), the conditions of a whole graph (captured_graph.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Protocol
+
+from .equality import exactly_equal
+
+__all__ = [
+    "MISSING",
+    "Before",
+    "Change",
+    "Check",
+    "Condition",
+    "Maker",
+    "NotStorable",
+    "Refusal",
+    "Watch",
+    "joined",
+    "shown",
+    "spoken",
+]
+
+
+class _Missing:
+    """Stands for a value that is not there."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING = _Missing()
+# What the native check compares, by kind: see csrc/bindings/watches.h.
+Watch = tuple[Any, ...]
+_LONGEST_TEXT = 80
+
+
+class NotStorable(Exception):
+    """Something has no plain form; the text says what."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What a forward has changed: of what name (see `joined`), under which key where there is one, and to what."""
+
+    name: str
+    key: str | None
+    value: Any
+
+
+class Maker(Protocol):
+    """Makes the conditions of parts (audit.Reads)."""
+
+    vouched: frozenset[int]
+    tree: frozenset[int]
+    originals: Mapping[int, Any]
+
+    def part(self, value: Any) -> Condition: ...
+    def keep(self, value: Any, condition: Condition) -> None: ...
+    def namespace(self, text: str, table: dict[str, Any]) -> Any: ...
+
+
+class Before(Protocol):
+    """What there was before the forward that is traced."""
+
+    def original(self, part: Condition) -> Any:
+        """The object that a condition was made of."""
+
+    def own(self, value: Any) -> Any:
+        """What the user knows, where the trace has put something in its place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """Why a graph does not hold for a call; `value`: the Python value that is another one."""
+
+    reason: str
+    value: str | None = None
+
+
+class Condition:
+    """What was read of one object."""
+
+    kind: ClassVar[str]  # names the class in the cache on disk
+    __slots__ = ("__weakref__",)
+
+    def refusal(self, now: Any) -> str | None:
+        """Why `now` is not what was read, as "changed from 1 to 2"; None where it is, its parts apart."""
+        raise NotImplementedError
+
+    def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
+        """(name, condition, object) of what `now` leads to. `refusal` has found all of them there; see `joined`."""
+        return iter(())
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        """What tells natively that `now`, its parts apart, is what it is at this moment."""
+        return iter(())
+
+    def changed(self, now: Any, before: Before) -> list[Change]:
+        """What a traced forward has changed of `now`."""
+        if self.refusal(now) is not None:
+            return [Change("", None, now)]
+        changes = []
+        for name, part, held in self.parts(now):
+            held, was = before.own(held), before.original(part)
+            if held is not was and not exactly_equal(held, was):
+                changes.append(Change(name, None, held))
+        return changes
+
+    def set(self, now: Any, name: str, value: Any) -> None:
+        """Sets what a change has named, or removes it where `value` is MISSING."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Called when the trace is over and `restore` is not needed any more."""
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        """Makes `value`, which a traced forward has changed, what was read; `original` gives a part's object."""
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        """The names that were looked up, and plain data of what else was asked.
+
+        Raises:
+            NotStorable: there is none.
+        """
+        return frozenset(), None
+
+    def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
+        """Asks `now` for the same, in another process."""
+
+
+def shown(value: Any) -> str:
+    """A value in an error message."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"an object of class {type(value).__qualname__}"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 4]} ..."
+
+
+def joined(text: str, name: str) -> str:
+    """What a part is called; a name that begins with "=" says it whole."""
+    return name[1:] if name.startswith("=") else text + name
+
+
+def spoken(text: str) -> str:
+    """The same in a sentence: "the attribute config.alpha"."""
+    return f"the attribute {text[1:]}" if text.startswith(".") else text or "the module"
+
+
+class Check:
+    """Compares objects with conditions; each condition once, and always with the same object.
+
+    Attributes:
+        bound: (condition, the object that it holds for), of all that was met.
+    """
+
+    def __init__(self) -> None:
+        self.bound: list[tuple[Condition, Any]] = []
+        self._met: dict[int, Any] = {}
+
+    def refusal(self, roots: Iterable[tuple[str, Condition, Any]]) -> Refusal | None:
+        """Why the first condition that does not hold does not; None where all hold."""
+        pending = deque(roots)
+        while pending:
+            text, condition, now = pending.popleft()
+            known = self._met.get(id(condition), MISSING)
+            if known is not MISSING:
+                if known is not now:
+                    return Refusal(f"{spoken(text)} is another object than it was", spoken(text))
+                continue
+            self._met[id(condition)] = now
+            self.bound.append((condition, now))
+            why = condition.refusal(now)
+            if why is not None:
+                return Refusal(f"{spoken(text)} {why}", spoken(text))
+            pending.extend((joined(text, name), part, value) for name, part, value in condition.parts(now))
+        return None
+
+    def watches(self) -> Iterator[Watch]:
+        """What the native check compares for all that was met."""
+        for condition, now in self.bound:
+            yield from condition.watches(now)

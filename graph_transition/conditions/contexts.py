@@ -1,0 +1,141 @@
+"""What depends on where a call is made: context variables, thread-local objects, settings that torch tells."""
+
+from __future__ import annotations
+
+import contextvars
+import decimal
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
+from .equality import exactly_equal, is_value
+
+__all__ = ["ContextVariableCondition", "LocalCondition", "QueryCondition", "decimal_context"]
+
+
+def decimal_context() -> str:
+    """By what arithmetic on Decimals goes; what it has met (its flags) does not count."""
+    context = decimal.getcontext()
+    traps = sorted(signal.__name__ for signal, on in context.traps.items() if on)
+    return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.clamp} {traps}"
+
+
+class ContextVariableCondition(Condition):
+    """The same context variable, with the same value in the caller's context."""
+
+    kind = "context variable"
+    __slots__ = ("_variable", "_part")
+
+    def __init__(self, variable: contextvars.ContextVar[Any], part: Callable[[Any], Condition]) -> None:
+        self._variable = variable
+        value = variable.get(MISSING)
+        self._part = None if value is MISSING else part(value)
+
+    def refusal(self, now: Any) -> str | None:
+        if now is not self._variable:
+            return f"changed to {shown(now)}"
+        return "was set, or is no longer" if (now.get(MISSING) is MISSING) != (self._part is None) else None
+
+    def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
+        if self._part is not None:
+            yield ".get()", self._part, now.get()
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        if self._part is not None:
+            value.set(original(self._part))
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        yield "call", functools.partial(now.get, MISSING), now.get(MISSING)
+
+
+class LocalCondition(Condition):
+    """The same `threading.local`, with the same attributes on the caller's thread."""
+
+    kind = "thread-local object"
+    __slots__ = ("_local", "_parts")
+
+    def __init__(self, local: Any) -> None:
+        self._local = local
+        self._parts: dict[str, Condition | None] = {}
+
+    def grow(self, names: frozenset[str], whole: bool, part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
+        found = []
+        for name in (*vars(self._local), *names) if whole else names:
+            if name.startswith("__"):
+                continue
+            value = getattr(self._local, name, MISSING)
+            if name not in self._parts:
+                self._parts[name] = None if value is MISSING else part(value)
+            if value is not MISSING:
+                found.append((name, value))
+        return found
+
+    def refusal(self, now: Any) -> str | None:
+        if now is not self._local:
+            return f"changed to {shown(now)}"
+        for name, part in self._parts.items():
+            if (getattr(now, name, MISSING) is MISSING) != (part is None):
+                return f"has got or lost '{name}'"
+        return None
+
+    def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
+        for name, part in self._parts.items():
+            if part is not None:
+                yield f".{name}", part, getattr(now, name)
+
+    def changed(self, now: Any, before: Before) -> list[Change]:
+        changes = []
+        for name, part in self._parts.items():
+            held, was = before.own(getattr(now, name, MISSING)), MISSING if part is None else before.original(part)
+            if held is not was and not exactly_equal(held, was):
+                changes.append(Change(f".{name}", name, held))
+        return changes
+
+    def set(self, now: Any, name: str, value: Any) -> None:
+        if value is not MISSING:
+            setattr(now, name, value)
+        elif hasattr(now, name):
+            delattr(now, name)
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        for name, part in self._parts.items():
+            self.set(value, name, MISSING if part is None else original(part))
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(self._parts), None
+
+    def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
+        self.grow(names, False, maker.part)
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        for name in self._parts:
+            yield "attribute", now, name, getattr(now, name, MISSING)
+
+
+class QueryCondition(Condition):
+    """A function without arguments that tells a setting: `torch.get_num_threads`."""
+
+    kind = "setting"
+    __slots__ = ("_function", "_answer")
+
+    @staticmethod
+    def answers(function: Callable[[], Any]) -> bool:
+        """Whether the function needs no argument, and gives a plain value."""
+        try:
+            return is_value(function())
+        except Exception:
+            return False
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._answer = function()
+
+    def refusal(self, now: Any) -> str | None:
+        if now is not self._function:
+            return f"changed to {shown(now)}"
+        answer = now()
+        return None if exactly_equal(answer, self._answer) else f"changed from {self._answer!r} to {answer!r}"
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        yield "call", now, self._answer

@@ -1,0 +1,137 @@
+"""Which condition an object gets: by its type, the first row that takes it."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import datetime
+import functools
+import io
+import logging
+import operator
+import sys
+import threading
+import types
+import weakref
+from typing import Any
+
+import numpy
+import torch
+
+from .buffers import BUFFERS, LONGEST_BUFFER, BufferCondition
+from .caches import CacheCondition
+from .classes import ClassCondition
+from .condition import Condition, Maker
+from .contexts import ContextVariableCondition, LocalCondition
+from .equality import is_value
+from .functions import WRAPPERS, BoundBuiltinCondition, FunctionCondition, ReferenceCondition, WrapperCondition
+from .identity import IdentityCondition, UnknownCondition
+from .loggers import LoggerCondition
+from .mappings import MappingCondition, mapping_type
+from .modules import ModuleCondition
+from .names import PythonModuleCondition
+from .objects import ObjectCondition
+from .origin import is_opaque, is_opaque_function
+from .sequences import SequenceCondition, sequence_type
+from .tensors import OuterTensorCondition, TreeTensorCondition
+from .values import DERIVED, DerivedValueCondition, ValueCondition
+
+__all__ = ["condition_of", "is_query"]
+
+_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
+# What counts as what it is: it holds nothing that a forward computes with, or cannot change.
+_THEMSELVES = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.ClassMethodDescriptorType, types.CodeType, type(threading.Lock()), type(threading.RLock()), numpy.ufunc,
+    type(datetime.datetime_CAPI), type(vars(collections.namedtuple("_Pair", "a"))["a"]), logging.LoggerAdapter,
+    BaseException, operator.attrgetter, operator.itemgetter, operator.methodcaller,
+    types.FrameType, types.TracebackType, torch.Generator, io.IOBase,
+)  # fmt: skip
+_QUERY = ("get_", "is_", "are_", "_get_", "_is_", "_are_")
+_HEAP_TYPE = 1 << 9
+
+
+def condition_of(value: Any, maker: Maker) -> Condition:
+    """The condition of `value`, which is noted by `maker.keep` before its parts are made."""
+    if is_value(value) and id(value) not in maker.vouched:
+        return ValueCondition(value)
+    kind, arguments = _kind_and_arguments(value, maker)
+    condition = object.__new__(kind)
+    maker.keep(value, condition)
+    condition.__init__(*arguments)  # type: ignore[misc]
+    return condition
+
+
+def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tuple[Any, ...]]:
+    kind, part = type(value), maker.part
+    if id(value) in maker.vouched or id(kind) in maker.vouched or value is sys.modules:
+        return IdentityCondition, (value,)
+    if isinstance(value, torch.Tensor):
+        fake = kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        return (TreeTensorCondition, ()) if fake else (OuterTensorCondition, (value,))
+    if value is torch.Tensor:
+        return ClassCondition, (value,)
+    if isinstance(value, type):
+        return IdentityCondition if is_opaque(value) else ClassCondition, (value,)
+    if isinstance(value, types.ModuleType):
+        return PythonModuleCondition, (value,)
+    if kind is types.FunctionType:
+        return IdentityCondition if is_opaque_function(value) else FunctionCondition, (value,)
+    if isinstance(value, logging.Logger):
+        return LoggerCondition, (value,)
+    if kind in WRAPPERS:
+        return WrapperCondition, (value, part)
+    if kind is functools._lru_cache_wrapper:
+        return CacheCondition, (value, part)
+    if isinstance(value, _BUILTINS):
+        bound = not isinstance(value.__self__, types.ModuleType | type | None)
+        return (BoundBuiltinCondition, (value, part)) if bound else (IdentityCondition, (value,))
+    if isinstance(value, weakref.ref):
+        return ReferenceCondition, (value, part)
+    if isinstance(value, contextvars.ContextVar):
+        return ContextVariableCondition, (value, part)
+    if isinstance(value, threading.local):
+        return LocalCondition, (value,)
+    if isinstance(value, BUFFERS) and kind in BUFFERS:
+        size = value.nbytes if isinstance(value, numpy.ndarray) else len(memoryview(value).cast("B"))
+        plain = not (isinstance(value, numpy.ndarray) and value.dtype.hasobject)
+        if size <= LONGEST_BUFFER and plain:
+            return BufferCondition, (value,)
+        return UnknownCondition, (f"an array of {size} bytes, too long to be compared at each call",)
+    return _container_or_object(value, maker)
+
+
+def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tuple[Any, ...]]:
+    kind, part = type(value), maker.part
+    for find, made in ((mapping_type, MappingCondition), (sequence_type, SequenceCondition)):
+        base = find(kind)
+        if base is None:
+            continue
+        if not kind.__flags__ & _HEAP_TYPE:
+            return made, (value, base, part)
+        return ObjectCondition, (value, part(kind), made(value, base, part))
+    if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
+        return IdentityCondition, (value,)
+    native = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    if isinstance(value, torch.nn.Module):
+        in_tree = id(value) in maker.tree
+        if not in_tree and (vars(value).get("_backward_hooks") or vars(value).get("_backward_pre_hooks")):
+            return UnknownCondition, ("a layer outside of the module that has a backward hook",)
+        return ModuleCondition, (value, part(kind), in_tree)
+    if native is object or isinstance(value, types.SimpleNamespace):
+        return ObjectCondition, (value, part(kind), None)
+    if native in DERIVED:
+        return ObjectCondition, (value, part(kind), DerivedValueCondition(value, native))
+    return UnknownCondition, (f"an object of class {kind.__module__}.{kind.__qualname__}",)
+
+
+def is_query(value: Any) -> bool:
+    """Whether a function of torch tells a setting, by its name; whether it takes arguments is not looked at."""
+    if not isinstance(value, (types.BuiltinFunctionType, types.FunctionType)):
+        return False
+    module = getattr(value, "__module__", None) or ""
+    own = module == "torch" if isinstance(value, types.FunctionType) else module.startswith("torch")
+    name = value.__name__
+    if name == "initial_seed":
+        return module.startswith("torch")
+    return own and name.startswith(_QUERY) and "state" not in name

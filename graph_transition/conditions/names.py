@@ -1,0 +1,218 @@
+"""What was looked up by name in a dictionary of names: an object's attributes, a Python module's globals.
+
+A name that was not there is as much of a condition as one that was.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from .classes import found_on
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
+from .equality import exactly_equal, is_value
+
+__all__ = ["NamedEntries", "NamespaceCondition", "PythonModuleCondition", "set_entry"]
+
+
+class NamedEntries:
+    """The entries of a table that were asked for.
+
+    Attributes:
+        parts: name -> condition of what was found.
+        asked: every name that was asked for.
+        order: all names of the table, where it was taken whole.
+        before: name -> what was there, of names that the forward only sets; until the trace is over.
+    """
+
+    __slots__ = ("parts", "asked", "order", "before")
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Condition] = {}
+        self.asked: frozenset[str] = frozenset()
+        self.order: tuple[str, ...] | None = None
+        self.before: dict[str, Any] = {}
+
+    def keep(self, table: Mapping[str, Any], names: frozenset[str]) -> None:
+        """Notes that the forward may set `names`, without a look at them."""
+        for name in names:
+            if name not in self.before and name not in self.asked:
+                self.before[name] = table.get(name, MISSING)
+
+    def changed(self, table: Mapping[str, Any], before: Before) -> list[tuple[str, Any]]:
+        """(name, what is there now or MISSING) of all that is not what it was before the forward."""
+        found = []
+        for name, part in self.parts.items():
+            now, was = before.own(table.get(name, MISSING)), before.original(part)
+            if now is not was and not exactly_equal(now, was):
+                found.append((name, now))
+        found += [(name, table[name]) for name in table.keys() & self.asked if name not in self.parts]
+        for name, was in self.before.items():
+            now, was = before.own(table.get(name, MISSING)), before.own(was)
+            if name not in self.asked and now is not was and not exactly_equal(now, was):
+                found.append((name, now))
+        return found
+
+    def forget_results(self, names: frozenset[str]) -> None:
+        """Notes that the forward has set these itself before it looked at them."""
+        self.asked -= names
+        for name in names:
+            self.parts.pop(name, None)
+
+    def ask(self, table: Mapping[str, Any], names: frozenset[str], part: Callable[[Any], Condition]) -> list[Any]:
+        """Notes that `names` were looked up; returns what was found."""
+        found = []
+        for name in table.keys() & names if len(names) < len(table) else [n for n in table if n in names]:
+            value = table[name]
+            if name not in self.parts and name not in self.asked:
+                was = self.before.get(name, value)
+                if was is not MISSING:
+                    self.parts[name] = part(was)
+            found.append(value)
+        self.asked = names if self.asked <= names else self.asked | names
+        return found
+
+    def ask_all(self, table: Mapping[str, Any], part: Callable[[Any], Condition]) -> list[Any]:
+        """Notes that everything in the table was looked up."""
+        found = self.ask(table, frozenset(table), part)
+        if self.order is None:
+            self.order = tuple(table)
+        return found
+
+    def refusal(self, table: Mapping[str, Any]) -> str | None:
+        for name in self.parts:
+            if name not in table:
+                return f"has no '{name}' any more"
+        for name in table.keys() & self.asked:
+            if name not in self.parts:
+                return f"has got a '{name}'"
+        if self.order is not None and tuple(table) != self.order:
+            return "has other entries, or in another order"
+        return None
+
+    def bound(self, table: Mapping[str, Any]) -> Iterator[tuple[str, Condition, Any]]:
+        for name, part in self.parts.items():
+            yield name, part, table[name]
+
+    def restore(self, table: Any, original: Callable[[Condition], Any]) -> None:
+        for name, was in self.before.items():
+            if name not in self.asked and table.get(name, MISSING) is not was:
+                set_entry(table, name, was)
+        for name in (table.keys() & self.asked) - self.parts.keys():
+            del table[name]
+        for name, part in self.parts.items():
+            if name not in table or table[name] is not original(part):
+                table[name] = original(part)
+
+    def watches(self, table: Any) -> Iterator[Watch]:
+        if type(table) is not dict:
+            return
+        for name in self.parts:
+            yield "entry", table, name, table[name]
+        if self.order is not None:
+            yield "names", table, frozenset(self.asked | frozenset(self.order)), len(self.order), len(self.order)
+        elif len(self.asked) > len(self.parts):
+            yield "names", table, self.asked, len(self.parts), -1
+
+
+def set_entry(table: Any, name: str, value: Any) -> None:
+    """Sets an entry, or removes it where `value` is MISSING."""
+    if value is MISSING:
+        table.pop(name, None)
+    else:
+        table[name] = value
+
+
+class NamespaceCondition(Condition):
+    """Globals of a Python module, or builtins.
+
+    Args:
+        text: what its entries are called, as "the global ".
+    """
+
+    kind = "namespace"
+    __slots__ = ("text", "entries")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.entries = NamedEntries()
+
+    def refusal(self, now: Any) -> str | None:
+        why = self.entries.refusal(now)
+        return None if why is None else f"({self.text.strip()}) {why}"
+
+    def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
+        return ((f"={self.text}{name}", part, value) for name, part, value in self.entries.bound(now))
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        self.entries.restore(value, original)
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return self.entries.asked, self.text
+
+    def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
+        self.grow(now, names, maker.part)
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        return self.entries.watches(now)
+
+    def grow(self, now: Any, names: Iterable[str], part: Callable[[Any], Condition]) -> list[Any]:
+        """Notes that `names` were looked up; returns what was found."""
+        return self.entries.ask(now, frozenset(names), part)
+
+    def changed(self, now: Any, before: Before) -> list[Change]:
+        return [Change(f"={self.text}{name}", name, value) for name, value in self.entries.changed(now, before)]
+
+    def set(self, now: Any, name: str, value: Any) -> None:
+        set_entry(now, name, value)
+
+    def forget(self) -> None:
+        self.entries.before.clear()
+
+
+class PythonModuleCondition(Condition):
+    """The same Python module; what was looked up in it is a namespace of its own."""
+
+    kind = "module"
+    __slots__ = ("_module", "namespace", "_told")
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.namespace: NamespaceCondition | None = None
+        self._told: dict[str, Any] = {}
+
+    def ask(self, now: Any, names: frozenset[str]) -> None:
+        """Notes a look at what a module of a class of its own computes: `torch.backends.mkldnn.enabled`."""
+        if type(now) is types.ModuleType:
+            return
+        for name in names - vars(now).keys() - self._told.keys():
+            computed = not name.startswith("__") and hasattr(found_on(type(now), name), "__get__")
+            value = getattr(now, name, MISSING) if computed else MISSING
+            if value is not MISSING and is_value(value):
+                self._told[name] = value
+
+    def refusal(self, now: Any) -> str | None:
+        if now is not self._module:
+            return f"changed to {shown(now)}"
+        for name, was in self._told.items():
+            value = getattr(now, name, MISSING)
+            if not exactly_equal(value, was):
+                return f"changed its '{name}' from {shown(was)} to {shown(value)}"
+        return None
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        for name, value in self._told.items():
+            yield "attribute", now, name, value
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(self._told), None if self.namespace is None else self.namespace.text
+
+    def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
+        self.ask(now, names)
+        if further is not None:
+            self.namespace = maker.namespace(further, vars(now))
+
+    def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
+        if self.namespace is not None:
+            yield "", self.namespace, vars(now)

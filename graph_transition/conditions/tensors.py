@@ -1,0 +1,100 @@
+"""Tensors: those of the module's own tree, which a graph takes as inputs, and others, which it holds.
+
+A tensor of the tree may be any of the same form; the call's signature compares that (signature.py). One outside of it
+is a constant of the graph by identity, and what it holds is read at each run; its form has to stay. Where the forward
+has made a Python number of its value, the value has to stay too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ...capture.torch_private import outside_the_trace
+from .condition import Before, Change, Condition, Maker, Watch, shown
+
+__all__ = ["LARGEST_READ", "OuterTensorCondition", "TreeTensorCondition", "form_of"]
+
+LARGEST_KEPT = 1 << 20  # bytes of a tensor that is kept while a forward is traced
+LARGEST_READ = 4096  # bytes of a tensor's values that are compared at each call
+
+
+def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What of a tensor a trace decides by."""
+    return (
+        type(tensor), tensor.dtype, tensor.device, tensor.layout, tuple(tensor.shape), tensor.stride(),
+        tensor.requires_grad, tensor.is_leaf, tensor.is_conj(), tensor.is_neg(),
+    )  # fmt: skip
+
+
+class TreeTensorCondition(Condition):
+    """There is a tensor."""
+
+    kind = "tensor of the module"
+    __slots__ = ()
+
+    def refusal(self, now: Any) -> str | None:
+        return None if isinstance(now, torch.Tensor) else f"is no tensor any more but {shown(now)}"
+
+
+class OuterTensorCondition(Condition):
+    """The very same tensor, in the same form."""
+
+    kind = "tensor"
+    __slots__ = ("_tensor", "_form", "_values", "_version", "_before")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._form = form_of(tensor)
+        self._values: bytes | None = None
+        self._version = tensor._version if not tensor.is_inference() else 0
+        # A trace may write into the tensor itself.
+        with outside_the_trace():
+            self._before = tensor.detach().clone() if tensor.nbytes <= LARGEST_KEPT else None
+
+    def read(self) -> bool:
+        """Notes that the values were read; returns False where they are too many, or elsewhere, to be compared."""
+        if self._tensor.device.type != "cpu" or self._tensor.nbytes > LARGEST_READ:
+            return False
+        self._values = _values_of(self._tensor)
+        return True
+
+    def changed(self, now: Any, before: Before) -> list[Change]:
+        written = not self._tensor.is_inference() and self._tensor._version != self._version
+        return [Change("", None, now)] if written else super().changed(now, before)
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        if self._before is not None and value.shape == self._before.shape:
+            with outside_the_trace(), torch.no_grad():
+                value.detach().copy_(self._before)
+
+    def forget(self) -> None:
+        self._before = None
+
+    def refusal(self, now: Any) -> str | None:
+        if now is not self._tensor:
+            return "is another tensor"
+        form = form_of(now)
+        if form != self._form:
+            return f"changed its form from {self._form} to {form}"
+        return None if self._values is None or _values_of(now) == self._values else "holds other values"
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), None if self._values is None else self._values.hex()
+
+    def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
+        if further is not None:
+            self._values = bytes.fromhex(further)
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        yield "tensor", now
+        if self._values is not None:
+            yield "call", functools.partial(_values_of, now), self._values
+
+
+def _values_of(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

@@ -1,0 +1,164 @@
+"""The conditions of a graph as plain data, and back.
+
+What is kept is where a forward has looked: of each object the names that were asked for, and the way that leads to it.
+In another process the same places are looked up in the objects that are there, and conditions made of what they hold.
+That they hold the same is the entry's key to say (fingerprint.py); of plain values it is compared here as well.
+
+Not here: what a condition keeps of itself (../conditions), files (cache.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..audit import Effect, Reads
+from ..conditions import Condition, NotStorable, QueryCondition, ValueCondition, shown
+from .stored import Unfit
+
+__all__ = ["looked_up_again", "stored_conditions"]
+
+_Roots = Sequence[tuple[str, Condition, Any]]
+
+
+def stored_conditions(roots: _Roots, effects: Sequence[Effect], module: torch.nn.Module) -> dict[str, Any]:
+    """Plain data of the conditions that `roots` lead to, and of what the forward leaves behind.
+
+    Raises:
+        NotStorable: one has no plain form, or cannot be found again in another process.
+    """
+    numbers: dict[int, int] = {}
+    names: dict[frozenset[str], int] = {}
+    pending: deque[tuple[Condition, Any]] = deque()
+    nodes: list[list[Any]] = []
+
+    def number(condition: Condition, now: Any) -> int:
+        if id(condition) not in numbers:
+            numbers[id(condition)] = len(numbers)
+            pending.append((condition, now))
+        return numbers[id(condition)]
+
+    kept = [root for root in roots if not _stands_for_its_version(root[2], module)]
+    places = [[_place_of(condition, now, module), number(condition, now)] for _, condition, now in kept]
+    while pending:
+        condition, now = pending.popleft()
+        asked, further = condition.stored()
+        parts = [
+            [name, repr(part.value) if isinstance(part, ValueCondition) else number(part, held)]
+            for name, part, held in _labelled(condition.parts(now))
+        ]
+        nodes.append([condition.kind, names.setdefault(asked, len(names)), further, parts])
+    left = [[effect.text, numbers[id(effect.condition)], effect.name, _plain(effect.value)] for effect in effects]
+    return {"roots": places, "names": [sorted(known) for known in names], "nodes": nodes, "effects": left}
+
+
+def looked_up_again(
+    stored: dict[str, Any], module: torch.nn.Module, vouched: frozenset[int]
+) -> tuple[_Roots, list[Effect]]:
+    """The conditions of an entry, on the objects of this process, and what its forward leaves behind.
+
+    Raises:
+        Unfit: the way to an object is not there, or another kind of object is at its end, or another plain value.
+    """
+    reads = Reads({}, vouched, frozenset(map(id, module.modules())))
+    names = [frozenset(known) for known in stored["names"]]
+    met: dict[int, Condition] = {}
+    pending: deque[tuple[int, Condition, Any]] = deque()
+    for place, node in stored["roots"]:
+        found = _found(place, module)
+        if place[0] == "query":
+            reads.roots.append((f"what {found.__name__}() says", QueryCondition(found), found))
+        else:
+            reads.root(_text_of(place), found)
+        pending.append((node, reads.roots[-1][1], found))
+    while pending:
+        node, condition, now = pending.popleft()
+        if node in met:
+            continue
+        met[node] = condition
+        kind, asked, further, parts = stored["nodes"][node]
+        if condition.kind != kind:
+            raise Unfit(f"there is a {condition.kind} where the entry has a {kind}")
+        condition.look_up(now, names[asked], further, reads)
+        there = {name: (part, held) for name, part, held in _labelled(condition.parts(now))}
+        for name, inner in parts:
+            if name not in there and kind == "class" and name.endswith("__"):
+                continue  # a special method that comes with a first use; the key has the class's code
+            if name not in there:
+                raise Unfit(f"there is no '{name}' of the {kind} {shown(now)}, where the entry has one")
+            part, held = there[name]
+            if not isinstance(inner, str):
+                pending.append((inner, part, held))
+            elif not isinstance(part, ValueCondition) or repr(part.value) != inner:
+                raise Unfit(f"'{name}' is not {inner}")
+    reads.settle_classes()
+    effects = [Effect(text, met[node], name, value) for text, node, name, value in stored["effects"]]
+    return reads.roots, effects
+
+
+def _plain(value: Any) -> Any:
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise NotStorable(f"the forward leaves {shown(value)} behind")
+    return value
+
+
+def _labelled(parts: Iterable[tuple[str, Condition, Any]]) -> Iterator[tuple[str, Condition, Any]]:
+    """The parts with a name of its own for each."""
+    counts: Counter[str] = Counter()
+    for name, part, held in parts:
+        counts[name] += 1
+        yield name if counts[name] == 1 else f"{name} ({counts[name]})", part, held
+
+
+def _stands_for_its_version(now: Any, module: torch.nn.Module) -> bool:
+    """Whether a function of an installed package cannot be found by its name; the entry's key has the version."""
+    if not isinstance(now, types.FunctionType) or "-packages/" not in now.__code__.co_filename:
+        return False
+    try:
+        return _found(["named", str(now.__module__), now.__qualname__], module) is not now
+    except Unfit:
+        return True
+
+
+def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[str]:
+    """Where a root is found again."""
+    if now is module:
+        return ["module"]
+    if isinstance(now, types.ModuleType):
+        return ["python module", now.__name__]
+    kind = "query" if isinstance(condition, QueryCondition) else "named"
+    place = [kind, str(now.__module__), now.__qualname__]
+    try:
+        same = _found(place, module) is now
+    except (Unfit, AttributeError):
+        same = False
+    if not same:
+        raise NotStorable(f"{shown(now)} cannot be found by its name")
+    return place
+
+
+def _found(place: Sequence[str], module: torch.nn.Module) -> Any:
+    if place[0] == "module":
+        return module
+    found: Any = sys.modules.get(place[1])
+    if found is None and place[1].startswith("torch"):
+        found = importlib.import_module(place[1])
+    if found is None:
+        raise Unfit(f"there is no module {place[1]}")
+    for part in place[2].split(".") if len(place) > 2 else ():
+        found = getattr(found, part, None)
+        if found is None:
+            raise Unfit(f"there is no {place[1]}.{place[2]}")
+    return found
+
+
+def _text_of(place: Sequence[str]) -> str:
+    if place[0] == "module":
+        return ""
+    return f"the module {place[1]}" if place[0] == "python module" else f"the function {place[2]}"

@@ -1,0 +1,154 @@
+"""Calls of one module through the engine: the machine of an ORTModule and of each part of one that runs in PyTorch.
+
+A call is tried with the native patterns of earlier ones, then with the graphs that there are; else it is captured. One
+that cannot be captured runs in PyTorch, and its parts in the engine (fallback.py), as does one whose data are not what
+its graph was captured for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import _C
+from ..capture.trace.tracing import LOCK, captured_elsewhere
+from ..errors import ORTModuleError, SharedMemoryError
+from ..graph_transition import GraphTransitionManager, NoLossError
+from ..options import DebugOptions, Options
+from ..report import Export, SessionReport
+from .eager_calls import around_reason, stays_eager
+from .fallback import Fallback
+
+__all__ = ["EngineCall"]
+
+_Within = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def _is_unexpected(error: Exception) -> bool:
+    """Whether a run ended because the data are not what its graph was captured for: PyTorch runs such a call."""
+    return isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
+
+
+class EngineCall:
+    """Runs the calls of one module.
+
+    Args:
+        module: what is captured.
+        options, debug: the wrapper's.
+        fallback: runs what no graph is made of.
+        aside: what everything but a steady call runs within.
+        capturing: what a capture runs within besides.
+
+    Attributes:
+        eager: runs the module in PyTorch; the module itself unless set to something else.
+        manager: its graphs.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        options: Options,
+        debug: DebugOptions,
+        fallback: Fallback,
+        aside: _Within = contextlib.nullcontext,
+        capturing: _Within = contextlib.nullcontext,
+    ) -> None:
+        self._module, self._options = module, options
+        self._aside, self._capturing = aside, capturing
+        self.eager: Callable[..., Any] = module
+        self.fallback = fallback
+        self.manager = GraphTransitionManager(module, options, debug)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call's result. Raises what the module raises, and ORTModuleError where the options ask for that."""
+        try:
+            for fast in self.manager.fast_calls:
+                result = fast.call(args, kwargs)
+                if result is not NotImplemented:
+                    return result
+            return self._slow(args, kwargs)
+        except ORTModuleError as error:
+            return self.after_error(error, args, kwargs)
+
+    def after_error(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the call gives that ended in `error` in the engine."""
+        if not _is_unexpected(error):
+            try:
+                raise error
+            finally:
+                del error  # which holds this frame
+        self.manager.release_edges()
+        return self.eager(*args, **kwargs)  # which raises, with the module's own words
+
+    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same for a call that no native pattern fits."""
+        if (torch.compiler.is_compiling() and not captured_elsewhere()) or stays_eager(self._module):
+            return self.eager(*args, **kwargs)
+        if (reason := around_reason()) is not None:
+            return self._around(reason, args, kwargs)
+        with self._aside():
+            self.manager.release_edges()  # PyTorch may run this one, or another session
+            if self.manager.is_higher_order(args, kwargs):
+                return self.eager(*args, **kwargs)
+            if self.fallback.has_failed(lambda: self._kind(args, kwargs)):
+                return self.fallback.run(self.eager, args, kwargs)
+            try:
+                with LOCK, self._capturing():  # torch's tracing is one per process, and takes the module apart
+                    transition, leaves = self.manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
+            except NoLossError:
+                raise
+            except (ORTModuleError, TypeError) as error:
+                return self._without_graph(error, args, kwargs)
+            self.fallback.note_success(lambda: self._kind(args, kwargs))
+            return transition.run(leaves)
+
+    def _around(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call in PyTorch, because of what is active around it."""
+        self.fallback.say_around(reason)
+        with self._aside():
+            self.manager.release_edges()
+            return self.eager(*args, **kwargs)
+
+    def _without_graph(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._options.fallback == "error":
+            try:
+                raise error
+            finally:
+                del error  # which holds this frame
+        if isinstance(error, SharedMemoryError):  # its parts would meet the same memory
+            result = self.eager(*args, **kwargs)
+            self.fallback.note(str(error), error)
+            return result
+        self.fallback.prepare(error)
+        # A call that is wrong in itself raises here, and changes nothing.
+        result = self.fallback.run(self.eager, args, kwargs)
+        self.fallback.note(self._kind(args, kwargs), error)
+        return result
+
+    def _kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What calls have in common that one graph could be made of."""
+        try:
+            return self.manager.signature(args, kwargs)
+        except ORTModuleError as error:  # an argument that has no signature
+            return str(error)
+
+    # -- what it did, its parts included ----------------------------------------------------------------------------
+
+    def session_reports(self) -> Iterator[SessionReport]:
+        yield from (t.report() for t in self.manager.transitions())
+        for part in self.fallback.parts():
+            yield from part.session_reports()
+
+    def sessions(self) -> Iterator[_C.Session]:
+        yield from (t.session for t in self.manager.transitions())
+        for part in self.fallback.parts():
+            yield from part.sessions()
+
+    def exports(self) -> Iterator[Export]:
+        yield from self.manager.exports
+        for part in self.fallback.parts():
+            yield from part.exports()

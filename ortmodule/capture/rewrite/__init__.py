@@ -1,0 +1,1 @@
+"""The second stage: an exported program loses its regions, and its writes say what they mean for gradients."""

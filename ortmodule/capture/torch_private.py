@@ -1,0 +1,110 @@
+"""What of torch is private or differs between its versions and is asked during a capture, in one place.
+
+Not here: what a capture replaces in torch (trace/patches).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+__all__ = [
+    "defined_symbols",
+    "export_guards",
+    "forget_last_trace",
+    "forget_last_trace",
+    "is_batched",
+    "is_undecided",
+    "outside_the_trace",
+    "recompute_region",
+    "release_example_inputs",
+    "running_tracer",
+    "storage_of",
+    "traced_constant",
+    "traced_node",
+    "value_of",
+]
+
+
+def recompute_region(meta: dict[str, Any]) -> int | None:
+    """The checkpoint region that a traced node belongs to, or None."""
+    return (meta.get("custom") or {}).get("recompute")
+
+
+def storage_of(fake: torch.Tensor) -> int:
+    """A number shared by exactly the fake tensors of one trace that share memory."""
+    return fake.untyped_storage()._cdata
+
+
+def is_batched(value: Any) -> bool:
+    """Whether a value of a trace is a tensor inside `torch.vmap`, with an axis that it does not show."""
+    return isinstance(value, torch.Tensor) and torch._C._functorch.is_batchedtensor(value)
+
+
+def traced_node(traced: torch.Tensor) -> torch.fx.Node | None:
+    """The node of the running trace that made a tensor."""
+    mode = proxy_tensor.get_proxy_mode()
+    found: Any = mode and proxy_tensor.get_proxy_slot(traced, mode.tracer, None)
+    return found.proxy.node if found else None
+
+
+def running_tracer() -> Any:
+    """What records the running trace: `graph` is what it has recorded, `root` holds the constants."""
+    return getattr(proxy_tensor.get_proxy_mode(), "tracer", None)
+
+
+def traced_constant(tracer: Any, node: torch.fx.Node) -> torch.Tensor | None:
+    """The tensor that a node of a tracer's graph stands for, if it is one that was there before."""
+    found = getattr(tracer.root, str(node.target), None) if node.op == "get_attr" else None
+    return found if isinstance(found, torch.Tensor) and not isinstance(found, FakeTensor) else None
+
+
+def defined_symbols(node: torch.fx.Node) -> dict[Any, Callable[[Any], Any]]:
+    """The symbols of data-dependent numbers that a node brings into its trace, and how to find each in its value."""
+    return {
+        symbol: functools.partial(pytree.key_get, kp=path)
+        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items()
+    }
+
+
+def value_of(expression: Any, numbers: Mapping[Any, Any]) -> Any:
+    """An expression over sizes and numbers as Python computes it, given the value of each of its symbols."""
+    return sympy_interp(PythonReferenceAnalysis, dict(numbers), expression)
+
+
+@contextlib.contextmanager
+def outside_the_trace() -> Iterator[None]:
+    """Within it real tensors are computed, and no node is made."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def is_undecided(error: BaseException) -> bool:
+    """Whether a trace ended at a branch whose way only the data say."""
+    return isinstance(error, GuardOnDataDependentSymNode)
+
+
+def export_guards(program: torch.export.ExportedProgram) -> list[str]:
+    """The conditions on the inputs under which the exported program holds, as Python expressions over `L`."""
+    return list(getattr(program, "_guards_code", None) or [])
+
+
+def release_example_inputs(program: torch.export.ExportedProgram) -> None:
+    """Drops the reference to the tensors of the example call, which would stay in memory otherwise."""
+    program._example_inputs = None
+
+
+def forget_last_trace() -> None:
+    """Empties the table by which torch's export finds the proxies of fake tensors; it would last until the next."""
+    getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {}).clear()

@@ -1,0 +1,167 @@
+"""Runs `torch.export` on a module in its present mode, hardened against what an export loses without a word.
+
+What export sees is a wrapper of the module (wrapper.py). What is replaced in torch meanwhile is in patches/; how
+regions and mutations in the graph are resolved is in rewrite/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch._export.passes
+import torch.fx.traceback as fx_traceback
+from torch.utils import _pytree as pytree
+
+from ...errors import CaptureError, ORTModuleError, UndecidedError
+from .. import source_lines, torch_private
+from ..attempts import Attempt
+from ..rewrite import regions, writes
+from .aliases import stand_ins
+from .branches import Branch, Branches
+from .function_call import FunctionCall
+from .patches import sizes_of_one, tensor_data
+from .patching import deferred_interrupt, entries, installed
+from .random_states import same_random_states
+from .refusals import refuse_python_at_each_call, refuse_tensor_classes
+from .side_outputs import SideOutputs
+from .tracing import LOCK, TraceState, running
+from .wrapper import TraceAudit, Wrapper
+
+__all__ = ["Exported", "TraceAudit", "export_module"]
+
+# torch.export loads what these patch on its first call: seconds and 60 MB that would count as the first step's.
+entries()
+
+
+@dataclasses.dataclass
+class Exported:
+    """An exported program and what the export itself does not say.
+
+    Attributes:
+        program: the ExportedProgram of the wrapper; its parameters are named `module.<FQN>`.
+        tensor_index: for each input tensor of the program, its index among the call's flat leaves.
+        outputs: one per flat output leaf: ("value", position among the program's outputs) or ("constant", value).
+        out_spec: pytree spec of the module's result.
+        left_on_modules: (module, attribute, pytree spec) of what the forward sets on modules; their leaves follow the
+            result's among `outputs`.
+        calls: the custom autograd Functions that the graph refers to.
+        changed_attributes: names of the parameters and buffers that the forward changed in a way no graph can.
+        settings: what of the call's settings the forward asked about (scope_settings.py).
+        branches: the questions about the inputs' values that the forward asked.
+        seconds: wall seconds per step of the export.
+        from_one: whether symbolic sizes may be 1.
+    """
+
+    program: torch.export.ExportedProgram
+    tensor_index: list[int]
+    outputs: list[tuple[str, Any]]
+    out_spec: pytree.TreeSpec
+    left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]]
+    calls: list[FunctionCall]
+    changed_attributes: list[str]
+    settings: list[str]
+    branches: list[Branch]
+    seconds: dict[str, float]
+    from_one: bool
+
+
+def export_module(
+    module: torch.nn.Module,
+    leaves: list[Any],
+    spec: pytree.TreeSpec,
+    attempt: Attempt,
+    audit: TraceAudit | None = None,
+) -> Exported:
+    """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
+
+    Args:
+        module: the user's module; its parameters, buffers and random state are left as they are.
+        leaves, spec: the call, as `flatten_call` gives it.
+        attempt: which sizes are symbolic, and where branches go.
+        audit: hears of the forward.
+
+    Raises:
+        CaptureError: the module cannot be exported; it names the reason and the user's line of code.
+        SlowCaptureError: not in reasonable time with these sizes symbolic.
+    """
+    refuse_python_at_each_call(module)
+    refuse_tensor_classes(module)
+    dynamic, from_one = attempt.dynamic | attempt.optional, attempt.from_one
+    tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and i not in attempt.flags]
+    tensors = [leaves[i] for i in tensor_index]
+    shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
+    branches = Branches(tensors, module) if attempt.branching else None
+    state = TraceState(module, SideOutputs(module), branches, bool(dynamic), from_one)
+    wrapper = Wrapper(module, leaves, spec, state, attempt.flags, audit)
+    seconds: dict[str, float] = {}
+    with _undisturbed(wrapper, state):
+        try:
+            example = stand_ins(tensors, [i in wrapper.aliases for i in tensor_index])
+            wanted = (shapes,) if shapes else None
+            program = _timed(
+                seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
+            )
+            program = _rewritten(program, from_one, seconds)
+            tensor_data.restore_parameters(program.constants)
+        except ORTModuleError:
+            raise
+        except Exception as error:
+            kind = UndecidedError if torch_private.is_undecided(error) else CaptureError
+            text = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            raise kind(text, source_lines.user_source_line(error)) from error
+    torch_private.release_example_inputs(program)
+    result = wrapper.result
+    assert result.spec is not None
+    calls, state.calls = state.calls, []  # torch may keep the wrapper, and with it the state, for a while
+    return Exported(
+        program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
+        result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _undisturbed(wrapper: Wrapper, state: TraceState) -> Iterator[None]:
+    """Within it a trace can run; in the end everything of the user's is as it was."""
+    with (
+        LOCK,
+        deferred_interrupt(),
+        same_random_states(state.module),
+        warnings.catch_warnings(),
+        contextlib.ExitStack() as stack,
+    ):
+        warnings.simplefilter("ignore")
+        for device, _ in wrapper.autocast:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(running(state))
+        stack.enter_context(installed(state))
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        yield
+
+
+def _rewritten(
+    program: torch.export.ExportedProgram, from_one: bool, seconds: dict[str, float]
+) -> torch.export.ExportedProgram:
+    """The program without regions, and with writes that the converter can resolve."""
+    regions.inline_regions(program)
+    regions.join_ties(program)
+    if from_one:
+        sizes_of_one.refuse_written_copies(program)
+    writes.keep_histories(program)
+    regions.refuse_control_flow(program.graph_module)
+    if not regions.is_convertible(program.graph_module):
+        writes.refuse_kept_histories(program.graph_module)
+        program = _timed(seconds, "functionalize", lambda: program.run_decompositions({}))
+    return program
+
+
+def _timed(seconds: dict[str, float], name: str, run: Any) -> Any:
+    start = time.perf_counter()
+    result = run()
+    seconds[name] = time.perf_counter() - start
+    return result

@@ -1,0 +1,36 @@
+"""`autograd.Function.apply`: traced through, the user's backward would be lost; it becomes `ortmodule::python_op`.
+
+What of torch is made of such Functions is traced through, but for those whose backward is no derivative that a trace of
+their forward would have. Not here: the call as the graph has it (function_call.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import library  # noqa: F401  defines the operator
+from ..function_call import FunctionCall
+from ..patching import Patch
+from ..tracing import TraceState
+
+__all__ = ["PATCHES"]
+
+# Functions of torch's own whose backward is no derivative that a trace of their forward would have.
+_OPAQUE_FUNCTIONS = ("torch.distributions.", "torch.nn.modules._functions")
+
+
+def _apply(original: Any, state: TraceState) -> Any:
+    def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith("torch.") and not cls.__module__.startswith(_OPAQUE_FUNCTIONS):
+            return original(cls, *args, **kwargs)
+        call = FunctionCall(cls, args, kwargs)
+        state.calls.append(call)
+        return call.restore(torch.ops.ortmodule.python_op(call.tensors, call.fid, call.sizes))
+
+    return apply
+
+
+# Its code is exchanged, not the attribute: `self.gelu = Gelu.apply` was bound before.
+PATCHES = (Patch(torch.autograd.Function, "apply", _apply, by_code=True),)

@@ -1,0 +1,149 @@
+"""What a forward does with autograd itself, which a graph does not repeat.
+
+Gradients that are read or set, `requires_grad` that is changed, hooks on saved tensors and anomaly detection inside are
+a `CaptureError`, and so are hooks on tensors, `retain_grad` and `autograd.grad`, which an export drops in silence. A
+forward that turns gradients on (`torch.enable_grad`) asks for the gradient mode: its graph holds
+for the mode it was made in, and where gradients were off it is a `CaptureError` as well.
+
+Only what the user's code and torch.nn does counts; torch itself does all of it while it traces. Not here: questions
+(scope_settings.py), regions without gradients (rewrite/regions.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import anomaly_mode, graph
+
+from ....errors import CaptureError
+from ...source_lines import current_source_line
+from ..patching import FORWARD, Patch
+from ..scope_settings import GRADIENT_MODE
+from ..tracing import TraceState
+
+__all__ = ["PATCHES", "refuse_changed_requires_grad", "refuse_left_mode"]
+
+_READ = "the forward reads or sets a gradient (`.grad`), which a captured graph does not know"
+_CHANGED = "the forward changes `requires_grad` of a tensor, which a captured graph does not repeat"
+_SAVED = "the forward sets hooks on saved tensors, of which a captured graph has none"
+_ANOMALY = "the forward turns anomaly detection on, which looks behind every operator"
+_ENABLED = "the forward turns gradients on where its caller has turned them off"
+_VERSION = "the forward reads the version of a tensor (`._version`), which a captured graph does not know"
+_SET = "the forward sets attributes of a tensor, which a captured graph does not repeat"
+_LEFT = "the forward leaves the gradient mode changed, which a captured graph does not repeat"
+_TORCH_THAT_COUNTS = ("torch.nn.", "torch.optim")
+# Frames between the user's code and here: of a context manager used as a decorator, and of what is replaced.
+_BETWEEN = ("torch.utils._contextlib", "ortmodule.capture.trace.patch")
+
+
+def refuse_changed_requires_grad(tensor: torch.Tensor, value: bool = True) -> None:
+    """Raises CaptureError where the forward sets another `requires_grad` than the tensor has."""
+    if torch._C.TensorBase.requires_grad.__get__(tensor) != value:  # type: ignore[attr-defined]
+        _refuse(_CHANGED)
+
+
+def refuse_left_mode(before: bool) -> None:
+    """Raises CaptureError where the traced forward has ended in another gradient mode than `before`, and resets it."""
+    if torch.is_grad_enabled() != before:
+        torch.set_grad_enabled(before)
+        raise CaptureError(_LEFT)
+
+
+def _refuse(text: str) -> None:
+    if _by_user():
+        raise CaptureError(text, current_source_line())
+
+
+def _by_user() -> bool:
+    """Whether the code that did this is the user's or torch.nn's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_BETWEEN):
+        frame = frame.f_back
+    name = frame.f_globals.get("__name__") or ""
+    return name.startswith(_TORCH_THAT_COUNTS) or not name.startswith(("torch.", "ortmodule.", "torch_"))
+
+
+def _before(action: Callable[..., None]) -> Callable[[Any, TraceState], Any]:
+    def make(original: Any, state: TraceState) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            action(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    return make
+
+
+def _refusing_gradient(descriptor: Any, state: TraceState) -> Any:
+    def read(self: torch.Tensor) -> Any:
+        _refuse(_READ)
+        return descriptor.__get__(self)
+
+    def write(self: torch.Tensor, value: Any) -> None:
+        _refuse(_READ)
+        descriptor.__set__(self, value)
+
+    return property(read, write)
+
+
+def _refusing_version(descriptor: Any, state: TraceState) -> Any:
+    def read(self: torch.Tensor) -> Any:
+        _refuse(_VERSION)
+        return descriptor.__get__(self)
+
+    return property(read)
+
+
+def _refusing_attributes(original: Any, state: TraceState) -> Any:
+    def setattribute(self: torch.Tensor, name: str, value: Any) -> None:
+        if not hasattr(type(self), name):
+            _refuse(_SET)
+        original(self, name, value)
+
+    return setattribute
+
+
+def _noting_mode(enabling: Callable[..., bool]) -> Callable[[Any, TraceState], Any]:
+    def make(original: Any, state: TraceState) -> Any:
+        enabled = torch.is_grad_enabled()
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _by_user():
+                state.asked.add(GRADIENT_MODE)
+                if enabling(*args, **kwargs) and not enabled:
+                    raise CaptureError(_ENABLED, current_source_line())
+            return original(*args, **kwargs)
+
+        return call
+
+    return make
+
+
+def _refusing(name: str) -> Callable[[Any, TraceState], Any]:
+    def make(original: Any, state: TraceState) -> Any:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            text = f"`{name}` is called inside forward; a captured graph cannot honour it"
+            raise CaptureError(text, current_source_line(), differentiates=name in ("grad", "backward"))
+
+        return refuse
+
+    return make
+
+
+_HOOKS = ("register_hook", "register_post_accumulate_grad_hook", "retain_grad", "backward")
+PATCHES = (
+    *(Patch(torch.Tensor, name, _refusing(name)) for name in _HOOKS),
+    *(Patch(torch.autograd, name, _refusing(name)) for name in ("grad", "backward")),
+    Patch(torch.Tensor, "grad", _refusing_gradient),
+    Patch(torch.Tensor, "_version", _refusing_version),
+    Patch(torch.Tensor, "__setattr__", _refusing_attributes, during=FORWARD),
+    Patch(torch.Tensor, "requires_grad_", _before(refuse_changed_requires_grad)),
+    Patch(torch.enable_grad, "__enter__", _noting_mode(lambda _: True)),
+    Patch(torch.set_grad_enabled, "__init__", _noting_mode(lambda _, mode: mode)),
+    Patch(graph.saved_tensors_hooks, "__enter__", _before(lambda *_: _refuse(_SAVED))),
+    Patch(anomaly_mode.set_detect_anomaly, "__init__", _before(lambda *_, **__: _refuse(_ANOMALY))),
+    Patch(anomaly_mode.detect_anomaly, "__init__", _before(lambda *_, **__: _refuse(_ANOMALY))),
+)

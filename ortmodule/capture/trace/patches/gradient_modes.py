@@ -1,0 +1,112 @@
+"""Changes of the gradient mode that torch.export loses: under autocast, and by `torch.inference_mode`.
+
+torch splits a trace where `no_grad` begins and ends, and closes and opens autocast again at each such place. Its pass
+then knows a part without gradients by its first node, which is the opened autocast: the part is taken for an ordinary
+one, and gradients flow through it. Here such a part is found behind the autocasts that it begins in, and they are moved
+around it: autocast regions hold parts without gradients, as inline_regions (regions.py) expects. The pass for autocast
+in turn has to look behind the name of the part that such a region holds.
+
+A trace has no word for inference mode. To gradients it is what `no_grad` is, which takes its place.
+"""
+
+from __future__ import annotations
+
+from operator import getitem
+from typing import Any
+
+import torch
+import torch._export.passes.replace_autocast_with_hop_pass as autocast_pass
+import torch._export.passes.replace_set_grad_with_hop_pass as gradient_pass
+from torch.fx import GraphModule, Node
+
+from ..patching import Patch
+from ..tracing import TraceState
+
+__all__ = ["PATCHES"]
+
+_ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
+
+
+def _body(call: Node) -> GraphModule:
+    return getattr(call.graph.owning_module, str(call.target))
+
+
+def _opened(call: Node) -> tuple[list[Node], Node | None]:
+    """The autocasts that a part begins in, outermost first, and the node behind them."""
+    found: list[Node] = []
+    for node in _body(call).graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            continue
+        if node.target is not _ENTER:
+            return found, node
+        found.append(node)
+    return found, None
+
+
+def _is_part_with_a_mode(original: Any, state: TraceState) -> Any:
+    def is_part(call: Node, omit_if_same_with_ambient: bool = False) -> Any:
+        opened, mode = _opened(call) if call.op == "call_module" else ([], None)
+        if not opened or mode is None or mode.target is not torch._C._set_grad_enabled:
+            return original(call, omit_if_same_with_ambient)
+        return not omit_if_same_with_ambient or mode.args[0] != torch.is_grad_enabled()
+
+    return is_part
+
+
+def _replaced_by_region(original: Any, state: TraceState) -> Any:
+    def replace(call: Node) -> None:
+        graph, body, (opened, _) = call.graph, _body(call).graph, _opened(call)
+        closing = [n for n in body.nodes if n.target is _EXIT and n.args[0] in opened]
+        moved: dict[Node, Node] = {}
+        with graph.inserting_before(call):
+            for node in opened:
+                moved[node] = graph.node_copy(node)
+        before = call.prev
+        closed = [(node.args[0], dict(node.meta)) for node in closing]
+        for node in (*closing, *reversed(opened)):
+            body.erase_node(node)
+        original(call)
+        if not opened:
+            return
+        last = before.next
+        while last.target is not torch.ops.higher_order.wrap_with_set_grad_enabled:
+            last = last.next
+        region = last
+        while last.next.target is getitem and last.next.args[0] is region:
+            last = last.next
+        with graph.inserting_after(last):
+            for opener, meta in reversed(closed):  # each goes right behind `last`
+                graph.call_function(_EXIT, (moved[opener],)).meta = meta
+
+    return replace
+
+
+def _is_autocast_part(original: Any, state: TraceState) -> Any:
+    return lambda call: (call.op == "call_module" and bool(_opened(call)[0])) or original(call)
+
+
+def _entered(original: Any, state: TraceState) -> Any:
+    def enter(context: Any) -> Any:
+        if not context.mode:
+            return original(context)
+        context._ortmodule_no_grad = torch.no_grad()
+        return context._ortmodule_no_grad.__enter__()
+
+    return enter
+
+
+def _left(original: Any, state: TraceState) -> Any:
+    def leave(context: Any, *error: Any) -> Any:
+        inner = vars(context).pop("_ortmodule_no_grad", None)
+        return original(context, *error) if inner is None else inner.__exit__(*error)
+
+    return leave
+
+
+PATCHES = (
+    Patch(gradient_pass, "_is_set_grad_enabled_sub_mod", _is_part_with_a_mode),
+    Patch(gradient_pass, "_replace_with_hop", _replaced_by_region),
+    Patch(autocast_pass, "_is_autocast_sub_mod", _is_autocast_part),
+    Patch(torch.inference_mode, "__enter__", _entered),
+    Patch(torch.inference_mode, "__exit__", _left),
+)

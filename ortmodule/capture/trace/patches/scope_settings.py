@@ -1,0 +1,84 @@
+"""Questions about a call's settings: noted where a forward asks, for the answer becomes a condition of the graph.
+
+Only questions of the user's code and of torch.nn count; torch asks itself all the time while it traces.
+Not here: which settings there are, and their answers (trace/scope_settings.py).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..patching import Patch, caller
+from ..scope_settings import GRADIENT_MODE, INFERENCE_MODE, LEAVES, REQUIRES_GRAD, STRIDES
+from ..tracing import TraceState
+from .autograd_inside import refuse_changed_requires_grad
+
+__all__ = ["PATCHES"]
+
+# (owner, attribute, the settings on which what it says depends)
+_FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    (torch, "is_grad_enabled", (GRADIENT_MODE,)),
+    (torch, "is_inference_mode_enabled", (INFERENCE_MODE,)),
+    (torch.Tensor, "is_inference", (INFERENCE_MODE,)),
+    (torch.Tensor, "is_contiguous", (STRIDES,)),
+    (torch.Tensor, "stride", (STRIDES,)),
+)
+# Whether an intermediate tensor requires a gradient depends on the mode as well.
+_PROPERTIES = (("requires_grad", (REQUIRES_GRAD, GRADIENT_MODE)), ("is_leaf", (LEAVES, GRADIENT_MODE)))
+_TORCH_THAT_COUNTS = ("torch.nn.modules.", "torch.nn.functional", "torch.nn.attention", "torch.nn.utils.")
+_TORCH_THAT_DOES_NOT = ("torch.nn.modules.module",)
+_OURS_THAT_COUNTS = (
+    "ortmodule.capture.trace.patches.checkpoint"  # it asks in place of a function that the forward calls
+)
+
+
+def _counts(frame: types.FrameType) -> bool:
+    """Whether a frame's code is the user's or torch.nn's."""
+    name = frame.f_globals.get("__name__") or ""
+    if name.startswith(_TORCH_THAT_COUNTS):
+        return not name.startswith(_TORCH_THAT_DOES_NOT)
+    if name == _OURS_THAT_COUNTS:
+        return True
+    return not name.startswith(("torch.", "ortmodule.")) and name not in ("torch", "ortmodule", "contextlib", "copy")
+
+
+def _noting(*settings: str) -> Callable[[Any, TraceState], Any]:
+    def make(original: Any, state: TraceState) -> Any:
+        asked = state.asked
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            if not asked.issuperset(settings) and _counts(caller()):
+                asked.update(settings)
+            return original(*args, **kwargs)
+
+        return ask
+
+    return make
+
+
+def _noting_property(*settings: str) -> Callable[[Any, TraceState], Any]:
+    def make(descriptor: Any, state: TraceState) -> Any:
+        asked = state.asked
+
+        def ask(self: torch.Tensor) -> Any:
+            if not asked.issuperset(settings) and _counts(caller()):
+                asked.update(settings)
+            return descriptor.__get__(self)
+
+        def change(self: torch.Tensor, value: bool) -> None:
+            refuse_changed_requires_grad(self, value)
+            descriptor.__set__(self, value)
+
+        return property(ask, change if REQUIRES_GRAD in settings else None)
+
+    return make
+
+
+PATCHES = (
+    *(Patch(owner, name, _noting(*settings)) for owner, name, settings in _FUNCTIONS),
+    *(Patch(torch.Tensor, name, _noting_property(*settings)) for name, settings in _PROPERTIES),
+)

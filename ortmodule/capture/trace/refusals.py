@@ -1,0 +1,43 @@
+"""Modules that no trace is made of: what runs in Python at each call, and tensors whose operations may be their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.modules.module as torch_module
+
+from ...errors import CaptureError
+
+__all__ = ["refuse_python_at_each_call", "refuse_tensor_classes"]
+
+
+def refuse_python_at_each_call(module: torch.nn.Module) -> None:
+    """Hooks (but torch's own, weight_norm's, which only compute) must run in Python at each call, and so must DDP."""
+    for hook in (*torch_module._global_forward_hooks.values(), *torch_module._global_forward_pre_hooks.values()):
+        text = getattr(hook, "__qualname__", type(hook).__name__)
+        raise CaptureError(f"the forward hook {text} is registered for every module and runs in Python at each call")
+    if torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks:
+        raise CaptureError("a backward hook is registered for every module; a captured graph cannot honor it")
+    for name, child in module.named_modules():
+        where = f"module '{name}'" if name else "the module"
+        if isinstance(child, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
+            kind = type(child).__name__
+            raise CaptureError(f"{where} is a {kind}, which acts at each call; write {kind}(ORTModule(module)) there")
+        if child._backward_hooks or child._backward_pre_hooks:
+            raise CaptureError(f"{where} has a backward hook; a captured graph cannot honour it")
+        for hook in (*child._forward_hooks.values(), *child._forward_pre_hooks.values()):
+            owner = hook if hasattr(hook, "__module__") else type(hook)
+            if not str(owner.__module__).startswith("torch."):
+                text = getattr(hook, "__qualname__", type(hook).__name__)
+                raise CaptureError(f"{where} has the forward hook {text}, which runs in Python at each call")
+
+
+def refuse_tensor_classes(module: torch.nn.Module) -> None:
+    """Parameters and buffers of a class of their own may be anything: quantized, sharded, with units."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        kind: Any = type(tensor)
+        plain = kind.__torch_function__ is torch._C._disabled_torch_function_impl or kind is torch.Tensor
+        if not plain or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            text = f"{kind.__module__}.{kind.__qualname__}"
+            raise CaptureError(f"'{name}' is of the tensor class {text}, whose operations may be its own")

@@ -1,0 +1,53 @@
+"""Settings of a call that a forward can ask about: gradient mode, inference mode, requires_grad, strides.
+
+A forward that asks (`if torch.is_grad_enabled()`, `if not x.is_contiguous()`) takes a branch that is baked into the
+graph, and so the answer becomes a condition of that graph. Where nothing asks, one graph serves every answer.
+
+Not here: who notes that a forward asks (patches/scope_settings.py), attributes of modules (graph_transition/audit),
+sizes (guards.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["GRADIENT_MODE", "INFERENCE_MODE", "LEAVES", "REQUIRES_GRAD", "STRIDES", "answers"]
+
+GRADIENT_MODE = "gradient mode"
+INFERENCE_MODE = "inference mode"
+REQUIRES_GRAD = "requires_grad"
+STRIDES = "strides"
+LEAVES = "is_leaf"
+
+
+def answers(names: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module) -> dict[str, Any]:
+    """What the call with these flat leaves answers to each question of `names`."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    found: dict[str, Any] = {}
+    for name in names:
+        if name == GRADIENT_MODE:
+            found[name] = torch.is_grad_enabled()
+        elif name == INFERENCE_MODE:
+            found[name] = torch.is_inference_mode_enabled(), tuple(t.is_inference() for t in tensors)
+        elif name == REQUIRES_GRAD:
+            found[name] = tuple(t.requires_grad for t in (*tensors, *module.parameters()))
+        elif name == LEAVES:
+            found[name] = tuple(t.is_leaf for t in tensors)
+        elif name == STRIDES:
+            found[name] = tuple(map(_layout, tensors))
+    return found
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """A tensor's strides as far as its sizes do not imply them."""
+    strides = tensor.stride()
+    order = sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis))
+    expected, dense = 1, True
+    for axis in reversed(order):
+        dense = dense and (strides[axis] == expected or tensor.shape[axis] == 1)
+        expected *= tensor.shape[axis]
+    contiguous = tensor.is_contiguous()
+    return (contiguous, () if contiguous else tuple(order), None if dense else strides)

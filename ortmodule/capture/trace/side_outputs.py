@@ -1,0 +1,98 @@
+"""Which attributes of its modules a traced forward sets without having looked at them: `self.aux_loss = ...`.
+
+They are results of the call, to be set again by every other. Which those are only the accesses themselves tell, in
+their order. Not here: what the forward reads and what else it changes (graph_transition/audit).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+__all__ = ["SideOutputs", "holds_fake"]
+
+_REPEATABLE = (bool, int, float, complex, str, type(None), torch.SymInt)  # what a graph can set on a module
+_TABLES = ("_parameters", "_buffers", "_modules")  # of what nn.Module.__getattr__ finds
+_MISSING = object()
+# What nn.Module keeps for itself; hooks and sub-modules are watched by the transition manager.
+_INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
+
+
+def holds_fake(value: Any) -> bool:
+    """Whether a value is or holds a tensor of the trace, which stands for no real one."""
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(holds_fake, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, FakeTensor)
+
+
+def _is_repeatable(value: Any) -> bool:
+    """Whether a graph can set this on a module at each call."""
+    if type(value) in (list, tuple, dict):
+        return all(map(_is_repeatable, value.values() if type(value) is dict else value))
+    return isinstance(value, (*_REPEATABLE, FakeTensor)) or holds_fake(value)
+
+
+class SideOutputs:
+    """The attributes of one trace.
+
+    Args:
+        root: the module that is traced.
+    """
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._before = {module: dict(vars(module)) for module in root.modules()}
+        self._looked_at: set[tuple[torch.nn.Module, str]] = set()
+        self._written: dict[tuple[torch.nn.Module, str], None] = {}  # set before it was looked at, in order
+        self._running = False  # whether the forward itself runs: torch's export sets attributes around it
+
+    def record_read(self, module: torch.nn.Module, name: str) -> None:
+        """Notes one look at `module.name`, whether it is there or not."""
+        if self._running and name not in _INTERNALS and module in self._before:
+            if (module, name) not in self._written:
+                self._looked_at.add((module, name))
+
+    def record_write(self, module: torch.nn.Module, name: str) -> None:
+        """Notes that `module.name` is set by the forward."""
+        known = module in self._before and (module, name) not in self._looked_at
+        if self._running and known and name not in _INTERNALS and not self._is_torchs_own(module, name):
+            self._written[module, name] = None
+
+    @staticmethod
+    def _is_torchs_own(module: torch.nn.Module, name: str) -> bool:
+        """An RNN's `_flat_weights`, or what weight_norm and its like set before each forward, which alone reads it."""
+        hooks = module._forward_pre_hooks.values()
+        internal = type(module).__module__.startswith("torch.") and name[0] == "_"
+        return internal or any(str(type(hook).__module__).startswith("torch.nn.utils.") for hook in hooks)
+
+    def begin(self) -> None:
+        """Called before the traced forward."""
+        self._running = True
+        self._looked_at.clear()
+        self._written.clear()
+
+    def finish(self) -> list[tuple[torch.nn.Module, str, Any]]:
+        """Called at the end of the traced forward; returns (module, name, value) of what it has set. The modules no
+        longer hold it.
+        """
+        self._running = False
+        found = [(m, n, vars(m).get(n, _MISSING)) for m, n in self._written]
+        results = [(module, name, value) for module, name, value in found if _is_repeatable(value)]
+        for module, name, _ in results:
+            self._reset(module, name)
+        return results
+
+    def restore(self) -> None:
+        """Gives the attributes that hold tensors of the trace back what they were."""
+        self._running = False
+        for module, before in self._before.items():
+            for name, value in list(vars(module).items()):
+                if name not in _INTERNALS and value is not before.get(name, _MISSING) and holds_fake(value):
+                    self._reset(module, name)
+
+    def _reset(self, module: torch.nn.Module, name: str) -> None:
+        if name in self._before[module]:
+            vars(module)[name] = self._before[module][name]
+        else:
+            vars(module).pop(name, None)
