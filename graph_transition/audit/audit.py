@@ -44,6 +44,7 @@ class Audit:
     ) -> None:
         self._module, self._leaves, self._vouched = module, leaves, vouched
         self._reads = Reads(ORIGINALS)
+        self._earlier: list[Any] = []  # caches that earlier runs of the trace have reached
         # Torch puts functions of its own there while it traces.
         self._before = [(table, dict(table)) for table in (vars(builtins), vars(math))]
         self._monitor: _C.CallMonitor | None = None
@@ -60,6 +61,7 @@ class Audit:
             if name in before and value is not before[name] and id(value) not in ORIGINALS
         }
         tree = frozenset(map(id, self._module.modules()))
+        self._earlier += self._reads.caches()
         self._reads = Reads(ChainMap(ORIGINALS, replaced), self._vouched, tree)
         self._reads.root("", self._module)
         try:
@@ -84,6 +86,11 @@ class Audit:
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """Hears that a number was made of a tensor's value; of one that was computed, where `tensor` is None."""
         self._reads.value_read(tensor)
+
+    def caches(self) -> list[Any]:
+        """Functions with a cache that the forward can reach; in some a trace may have left its tensors."""
+        found = {id(cache): cache for cache in (*self._earlier, *self._reads.caches())}
+        return list(found.values())
 
     def finished(self, results: Iterable[tuple[torch.nn.Module, str]]) -> None:
         """Takes back what the forward has changed, and notes what that was.

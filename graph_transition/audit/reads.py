@@ -173,6 +173,10 @@ class Reads:
         if len(self._kept) > _MOST_OBJECTS:
             raise RecursionError("the forward can reach too many Python objects to watch them")
 
+    def caches(self) -> list[Any]:
+        """The functions with a cache that were met."""
+        return [value for value in self._kept if type(value) is functools._lru_cache_wrapper]
+
     def own(self, value: Any) -> Any:
         """What the user knows, where a trace has put something in its place."""
         value = self.originals.get(id(value), value)

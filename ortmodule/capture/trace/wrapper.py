@@ -46,6 +46,9 @@ class TraceAudit(Protocol):
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """A number was made of a tensor's value; of one that was computed, where `tensor` is None."""
 
+    def caches(self) -> Iterable[Any]:
+        """Functions with a cache (`functools.lru_cache`) that the forward can reach."""
+
 
 class _Result:
     """What the traced forward returned; kept outside the wrapper, whose attributes export restores."""

@@ -62,11 +62,16 @@ def _data(descriptor: Any, state: TraceState) -> property:
         alike = (self.shape, self.dtype, self.device) == (value.shape, value.dtype, value.device)
         if not alike or not isinstance(value, FakeTensor) or not _has_own_memory(value):
             raise CaptureError(_SHARED_DATA, line)
-        _data_writes.append((value, value._version, _readers_of_others(self), line))
+        _data_writes.append((value, _version(value), _readers_of_others(self), line))
         with torch.no_grad():
             self.copy_(value)
 
     return property(get, put)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often the tensor was written, past the property that refuses the forward's own reads of it."""
+    return int(torch._C.TensorBase._version.__get__(tensor))  # type: ignore[attr-defined]
 
 
 def restore_parameters(constants: dict[str, Any]) -> None:
@@ -87,7 +92,7 @@ def check_data_writes(results: Sequence[Any]) -> None:
     returned = {traced_node(one) for one in results if isinstance(one, FakeTensor)}
     for value, version, readers, line in _data_writes:
         used = any(len(node.users) != count or node in returned for node, count in readers.items())
-        if value._version != version or used:
+        if _version(value) != version or used:
             raise CaptureError(_SHARED_DATA, line)
 
 

@@ -21,14 +21,16 @@ def _forgetting(state: TraceState) -> Iterator[None]:
     try:
         yield
     finally:
-        _forget_traced_results()
+        for cache in _every_cache() if state.audit is None else state.audit.caches():
+            if any(map(_holds_traced, gc.get_referents(cache))):
+                cache.cache_clear()
 
 
-def _forget_traced_results() -> None:
+def _every_cache() -> Iterator[Any]:
+    """Of the process, which takes a look at every object; an audit knows those that the forward can reach."""
     for found in gc.get_referrers(functools._lru_cache_wrapper):  # an object refers to its type; half get_objects' time
         if type(found) is functools._lru_cache_wrapper and not str(found.__module__).startswith("torch."):
-            if any(map(_holds_traced, gc.get_referents(found))):
-                found.cache_clear()
+            yield found
 
 
 def _holds_traced(value: Any) -> bool:
