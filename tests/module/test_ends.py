@@ -129,9 +129,9 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.how)
 
 
-def heads(keys: int, scale: float = 1.0) -> list[Tensor]:
+def heads(keys: int, scale: float = 1.0, size: int = 16) -> list[Tensor]:
     generator = torch.Generator().manual_seed(3)
-    return [torch.randn(2, 3, n, 16, generator=generator) * s for n, s in ((9, scale), (keys, scale), (keys, 1.0))]
+    return [torch.randn(2, 3, n, size, generator=generator) * s for n, s in ((9, scale), (keys, scale), (keys, 1.0))]
 
 
 def attends_alike(module: nn.Module, inputs: list[Tensor], mask: Tensor | None = None, scale: float = 1) -> None:
@@ -156,8 +156,17 @@ class TestAttention:
             x[..., 1:] = 0  # no sum of both infinities, which would depend on its order
         attends_alike(Attention(), inputs, scale=1e20)
 
-    def test_scores_far_apart(self, keys: int) -> None:
-        attends_alike(Attention(), heads(keys, 1e4), scale=1e4)
+    @pytest.mark.parametrize("size", [8, 16, 24])  # whose root is no power of two, as that of 16 is
+    def test_scores_far_apart(self, keys: int, size: int) -> None:
+        attends_alike(Attention(), heads(keys, 1e4, size), scale=1e4)
+
+    @pytest.mark.parametrize("size", [8, 16])
+    def test_scores_that_lie_close_and_far_from_zero(self, keys: int, size: int) -> None:
+        q, k, v = heads(keys, 1.0, size)
+        q[..., 0] = 512.0  # multiples of a sixteenth, so that no product rounds
+        k[..., 0] = 1024.0 + torch.arange(keys) % 5 * 0.0625
+        q[..., 1:] = k[..., 1:] = 0
+        attends_alike(Attention(scale=2.0**-6 / 3), [q, k, v], scale=512)
 
     @pytest.mark.parametrize("end", [torch.inf, -torch.inf, torch.nan])
     @pytest.mark.parametrize("which", [0, 1, 2])

@@ -114,8 +114,9 @@ def wanted(reference: Callable[[list[Any]], Tensors], inputs: list[Any]) -> list
     half = any(v is not None and v.dtype in (torch.float16, torch.bfloat16) for v in inputs)
     if half:
         return [*out, rounded]
-    # In float32 the wider type says only what an overflow between two operators hides: a finite number.
-    hidden = [~y.isfinite() & w.isfinite() for w, y in zip(rounded, own, strict=True)]
+    # In float32 the wider type says only what an overflow within a formula hides: a number where there is an infinity
+    # or none, an infinity where there is no number (GELU of inf, by oneDNN's formula for some processors).
+    hidden = [(~y.isfinite() & w.isfinite()) | (y.isnan() & ~w.isnan()) for w, y in zip(rounded, own, strict=True)]
     return [*out, [torch.where(h, w, y) for h, w, y in zip(hidden, rounded, own, strict=True)]]
 
 

@@ -175,11 +175,12 @@ at::Tensor flash_mask(const KernelContext& c, size_t i, const at::Tensor& k) {
   return c.has(i) ? pad_mask(c.in(i), k.size(2)) : at::Tensor();
 }
 
+// A single query makes no tile: transposing the keys would cost more than the products.
+bool is_single_query(const at::Tensor& q, const at::Tensor& mask) { return q.size(2) == 1 && !mask.defined(); }
+
 void tiled_attention(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2), mask = flash_mask(c, 3, k);
-  // A single query makes no tile: transposing the keys would cost more than the products.
-  const bool single = q.size(2) == 1 && !mask.defined();
-  if (single || !flash_supports(q, k, v, mask)) return attention(c, options);
+  if (is_single_query(q, mask) || !flash_supports(q, k, v, mask)) return attention(c, options);
   FlashResult result = flash_forward(flash_inputs(q, k, v, mask, options));
   c.out(0, std::move(result.y));
   c.out(4, std::move(result.lse));
@@ -200,7 +201,8 @@ void tiled_philox_attention(KernelContext& c, const Options& options) {
 
 void tiled_attention_grad(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(1), &k = c.in(2), &v = c.in(3), &lse = c.in(5), mask = flash_mask(c, 6, k);
-  if (lse.numel() == 0 || !flash_supports(q, k, v, mask)) return attention_grad(c, options);
+  const bool of_aten = !c.has(8) && is_single_query(q, mask);  // lse is that of ATen's kernel
+  if (lse.numel() == 0 || of_aten || !flash_supports(q, k, v, mask)) return attention_grad(c, options);
   FlashInputs in = flash_inputs(q, k, v, mask, options);
   if (c.has(8)) {
     const auto* words = c.in(8).const_data_ptr<int64_t>();

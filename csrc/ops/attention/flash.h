@@ -38,8 +38,9 @@ struct FlashInputs {
 // Whether the tiled kernels take these tensors: float, bfloat16 or half on the CPU.
 bool flash_supports(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask);
 
-// y lies in memory as [batch, queries, heads, value size]; lse[batch, heads, queries] in fp32, -inf where a row has no
-// key to look at (its y is zero).
+// y lies in memory as [batch, queries, heads, value size]. lse[batch, heads, queries], in fp32, is what flash_backward
+// takes: the logarithm of each row's sum, without a mask divided by the scale, where that is positive; -inf where a row
+// has no key to look at (its y is zero).
 struct FlashResult {
   at::Tensor y, lse;
 };

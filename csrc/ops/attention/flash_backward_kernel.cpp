@@ -159,7 +159,10 @@ class Backward {
   void score_grads(int64_t b, int64_t h, const Tile& tile, int64_t i, const float* bias, int64_t n) {
     float *p = p_tile_ + i * kKeyTile, *ds = ds_tile_ + i * kKeyTile;
     if (lse_[i] == kNoScore) n = 0;  // the row saw no key
-    probability_row(p, bias, p_.scale, lse_[i], n);
+    if (p_.keeps_raw_scores())
+      raw_probability_row(p, p_.scale, lse_[i], n);
+    else
+      probability_row(p, bias, p_.scale, lse_[i], n);
     if (p_.dropout.active && n > 0) {
       uint32_t words[kKeyTile];
       p_.words(b, h, tile.row + i, tile.column, n, words);

@@ -56,7 +56,7 @@ class Forward {
     for (int64_t i = 0; i < rows; ++i) {
       const bool none = sum_[i] == 0;
       y.store(b, h, row + i, p_.value_size, y_ + i * p_.value_room, none ? 0.0f : factor / sum_[i]);
-      row_lse[i] = none ? kNoScore : static_cast<float>(double{largest_[i]} * scale_ + std::log(double{sum_[i]}));
+      row_lse[i] = none ? kNoScore : static_cast<float>(double{largest_[i]} + std::log(double{sum_[i]}) / scale_);
     }
   }
 
@@ -89,8 +89,7 @@ class Forward {
   }
 
   const FlashProblem& p_;
-  // The largest of raw scores is that of the scaled ones, which need not be written then.
-  const bool raw_ = !p_.mask && p_.scale > 0;
+  const bool raw_ = p_.keeps_raw_scores();
   const float scale_ = raw_ ? p_.scale : 1.0f;  // of the scores as their rows hold them
   float *keys_t_, *values_copy_, *buffer_, *row_, *q_, *scores_, *narrow_, *y_, *largest_, *sum_;
   int64_t floats_;

@@ -17,6 +17,8 @@ float scale_row(float* s, const float* bias, float scale, int64_t n);
 float exp_row(float* s, float scale, float shift, int64_t n);
 // s = e^(s * scale (+ bias) - lse).
 void probability_row(float* s, const float* bias, float scale, float lse, int64_t n);
+// s = e^((s - lse) * scale) for scale > 0. Whole vectors.
+void raw_probability_row(float* s, float scale, float lse, int64_t n);
 // p = 0 where the element's word is below the threshold.
 void drop_row(float* p, const uint32_t* words, uint32_t threshold, int64_t n);
 // dp = p * (dp - delta), the gradient of the scores. Whole vectors.

@@ -93,10 +93,16 @@ ORTMODULE_SIMD void probability_row(float* s, const float* bias, float scale, fl
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) s[i] = simd_exp2((s[i] * scale + bias[i] - lse) * kLog2e);
   } else {
-    const int64_t room = whole_vectors(n);
 #pragma omp simd
-    for (int64_t i = 0; i < room; ++i) s[i] = simd_exp2((s[i] * scale - lse) * kLog2e);
+    for (int64_t i = 0; i < n; ++i) s[i] = simd_exp2((s[i] * scale - lse) * kLog2e);
   }
+}
+
+ORTMODULE_SIMD void raw_probability_row(float* s, float scale, float lse, int64_t n) {
+  const float factor = scale * kLog2e;
+  const int64_t room = whole_vectors(n);
+#pragma omp simd
+  for (int64_t i = 0; i < room; ++i) s[i] = simd_exp2((s[i] - lse) * factor);
 }
 
 ORTMODULE_SIMD void drop_row(float* p, const uint32_t* words, uint32_t threshold, int64_t n) {

@@ -80,6 +80,10 @@ struct FlashProblem {
   AttentionDropoutState dropout;
   TileView q, k, v, mask;
 
+  // The largest of raw scores is that of the scaled ones, which need not be written then; lse is in their units. The
+  // scale is applied to differences, for which forward and backward compute the same numbers: scaled scores of a
+  // million are rounded to sixteenths, of which e is taken to the power.
+  bool keeps_raw_scores() const { return !mask && scale > 0; }
   int64_t query_tiles() const { return (queries + query_tile - 1) / query_tile; }
   // How many of the first keys a tile of queries may look at: all, fewer under causality or where a mask that is the
   // same for all queries hides the last ones. `row_buffer` has room for all keys.

@@ -32,11 +32,6 @@ ORTMODULE_INLINE float if_set(bool keep, float value) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & -static_cast<uint32_t>(keep));
 }
 
-// x, or a negative zero where it is below zero.
-ORTMODULE_INLINE float positive_part(float x) {
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & (-static_cast<uint32_t>(!(x < 0)) | 0x80000000u));
-}
-
 // The factor of x in its tanh form: s = (1 + tanh(u)) / 2, and e = exp(-2u), with which 1 - s is s e.
 struct Gate {
   float s, e;
@@ -48,15 +43,12 @@ ORTMODULE_INLINE Gate tanh_gate(float x) {
   return {if_set(fits, 1.0f / (1.0f + e)), e};
 }
 
-// 2 (1 - cdf(|x|)) of the normal distribution by Abramowitz and Stegun 7.1.26 (error below 1.5e-7); `bell` is
+// The distribution function of the normal distribution by Abramowitz and Stegun 7.1.26 (error below 1.5e-7); `bell` is
 // exp(-x^2 / 2).
-ORTMODULE_INLINE float twice_the_tail(float x, float bell) {
+ORTMODULE_INLINE float normal_cdf(float x, float bell) {
   const float size = std::fabs(x) * kRootHalf, t = 1.0f / (0.3275911f * size + 1.0f);
   const float r = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
-  return r * t * bell;
-}
-ORTMODULE_INLINE float normal_cdf(float x, float bell) {
-  const float tail = 0.5f * twice_the_tail(x, bell);
+  const float tail = 0.5f * r * t * bell;
   return if_set(x < 0, tail) + if_set(!(x < 0), 1.0f - tail);
 }
 
@@ -65,14 +57,11 @@ ORTMODULE_SIMD void gelu_tanh(const float* x, float* y, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * tanh_gate(x[i]).s;
 }
-// x cdf(x) is max(x, 0) - |x| tail. Halved at the end, it overflows and has no number where ATen's x (1 + erf) / 2
-// does: at both infinities, where the tail is zero.
+// As ATen's own formula it has the infinity of +inf, no number for -inf, and the largest number for itself; oneDNN's,
+// which eager takes where it can, differs there from processor to processor.
 ORTMODULE_SIMD void gelu_erf(const float* x, float* y, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const float twice = 2.0f * positive_part(x[i]);
-    y[i] = 0.5f * (twice - std::fabs(x[i]) * twice_the_tail(x[i], simd_exp(-0.5f * x[i] * x[i])));
-  }
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * normal_cdf(x[i], simd_exp(-0.5f * x[i] * x[i]));
 }
 ORTMODULE_SIMD void gelu_tanh_grad(const float* dy, const float* x, float* dx, int64_t n) {
 #pragma omp simd

@@ -31,12 +31,11 @@ VECTOR_MATH(tanh)
 // Abramowitz and Stegun 7.1.26 (error below 1.5e-7), which ATen takes for vectors of 16: 1 - t poly(t) exp(-x^2) with
 // t = 1 / (1 + p |x|).
 VECTOR_FUNCTION v_size(V x) { return (V)((Bits)x & INT32_MAX); }
-VECTOR_FUNCTION v_erf_tail(V size) {
-  const V t = 1.0f / (0.3275911f * size + 1.0f);
+VECTOR_FUNCTION v_erf(V x) {
+  const V size = v_size(x), t = 1.0f / (0.3275911f * size + 1.0f);
   const V r = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
-  return r * t * v_exp(-(size * size));
+  return (V)((Bits)(1.0f - r * t * v_exp(-(size * size))) | ((Bits)x & INT32_MIN));
 }
-VECTOR_FUNCTION v_erf(V x) { return (V)((Bits)(1.0f - v_erf_tail(v_size(x))) | ((Bits)x & INT32_MIN)); }
 VECTOR_FUNCTION flag(decltype(V{} < V{}) mask) { return mask ? splat(1) : splat(0); }
 VECTOR_FUNCTION v_sigmoid(V x) { return 1.0f / (1.0f + v_exp(-x)); }
 VECTOR_FUNCTION v_min(V x, V y) { return x != x ? x : (y < x || y != y ? y : x); }
@@ -45,11 +44,7 @@ VECTOR_FUNCTION v_max(V x, V y) { return x != x ? x : (y > x || y != y ? y : x);
 constexpr float kRootHalf = 0.70710678118654752f, kTanhScale = 0.79788456080286536f, kTanhCubic = 0.044715f;
 constexpr float kBellHeight = 0.39894228040143268f;
 
-// As gelu_kernel.cpp has it: without a number at both infinities.
-VECTOR_FUNCTION v_gelu(V x) {
-  const V size = v_size(x);
-  return 0.5f * (2.0f * (x < 0.0f ? splat(-0.0f) : x) - size * v_erf_tail(size * kRootHalf));
-}
+VECTOR_FUNCTION v_gelu(V x) { return x * 0.5f * (1.0f + v_erf(x * kRootHalf)); }
 VECTOR_FUNCTION v_gelu_grad(V dy, V x) {
   const V cdf = 0.5f * (1.0f + v_erf(x * kRootHalf));
   return dy * (cdf + x * (v_exp(x * x * -0.5f) * kBellHeight));
