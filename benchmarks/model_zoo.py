@@ -51,7 +51,7 @@ def try_architecture(task: str, name: str, sizes: int = 2, autocast: torch.dtype
         module, batches = zoo_configs.build(task, name, TEXT_SIZES[:sizes], IMAGE_BATCHES[:sizes])
         eager, exact = copy.deepcopy(module), copy.deepcopy(module)
         for batch in batches:
-            loss = step(eager, batch, autocast)
+            loss = step(eager, batch, autocast).loss
             if not loss.requires_grad and not any(p.grad is not None for p in eager.parameters()):
                 raise ValueError("no gradient flows")
             if not torch.isfinite(loss):

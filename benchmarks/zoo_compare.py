@@ -6,23 +6,41 @@ Not here: which architectures, and their processes (model_zoo.py).
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-__all__ = ["compare", "compare_under_autocast", "in_double", "step"]
+__all__ = ["Step", "compare", "compare_under_autocast", "in_double", "step"]
 
 Batch = dict[str, torch.Tensor]
 
 
-def step(module: torch.nn.Module, batch: Batch, autocast: torch.dtype | None = None) -> torch.Tensor:
-    """One forward, under autocast of a dtype if one is given, and backward with fresh gradients; the loss."""
+@dataclasses.dataclass
+class Step:
+    """What a step gave.
+
+    Attributes:
+        loss: a number.
+        outputs: by its place in the result, every tensor that the forward returned.
+    """
+
+    loss: torch.Tensor
+    outputs: dict[str, torch.Tensor]
+
+
+def step(module: torch.nn.Module, batch: Batch, autocast: torch.dtype | None = None) -> Step:
+    """One forward, under autocast of a dtype if one is given, and backward with fresh gradients."""
     module.zero_grad(set_to_none=True)
     torch.manual_seed(7)
     with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
-        loss = module(**batch).loss
-    loss.backward()
-    return loss.detach()
+        result = module(**batch)
+    result.loss.backward()
+    leaves, _ = pytree.tree_flatten_with_path(dict(result.items()))
+    outputs = {pytree.keystr(path): leaf.detach() for path, leaf in leaves if isinstance(leaf, torch.Tensor)}
+    return Step(result.loss.detach(), outputs)
 
 
 def _unlike(eager: torch.nn.Module, ours: torch.nn.Module) -> str | None:
@@ -33,29 +51,47 @@ def _unlike(eager: torch.nn.Module, ours: torch.nn.Module) -> str | None:
     return None
 
 
-def compare(
-    eager: torch.nn.Module, ours: torch.nn.Module, want: torch.Tensor, got: torch.Tensor, scale: float = 1.0
-) -> str | None:
-    """What differs between two steps, or None. A gradient may be off by 1e-4 of its own largest element.
+def compare(eager: torch.nn.Module, ours: torch.nn.Module, want: Step, got: Step, scale: float = 1.0) -> str | None:
+    """What differs between two steps, or None: loss, outputs, buffers and gradients. One of these may be off by 1e-4
+    of its own largest element.
 
     Args:
         eager, ours: after their steps.
-        want, got: the losses of these.
+        want, got: what these gave.
         scale: of all tolerances; 1 is for float32.
     """
-    if not torch.allclose(got, want, rtol=1e-4 * scale, atol=1e-6 * scale):
-        return f"loss {got.item():.12g}, eager's {want.item():.12g}"
+    if not torch.allclose(got.loss, want.loss, rtol=1e-4 * scale, atol=1e-6 * scale):
+        return f"loss {got.loss.item():.12g}, eager's {want.loss.item():.12g}"
+    if got.outputs.keys() != want.outputs.keys():
+        return f"outputs {', '.join(got.outputs)}, eager's {', '.join(want.outputs)}"
     unlike = _unlike(eager, ours)
     if unlike:
         return unlike
-    for (name, p), q in zip(eager.named_parameters(), ours.parameters(), strict=True):
-        if p.grad is None or q.grad is None:
+    for what, a, b in _pairs(eager, ours, want, got):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return f"{what} is {b.dtype} of {tuple(b.shape)}, eager's {a.dtype} of {tuple(a.shape)}"
+        if not (a.is_floating_point() or a.is_complex()):
+            if not torch.equal(a, b):
+                return f"{what} differs"
             continue
-        top = p.grad.abs().max().item() if p.grad.numel() else 0.0
-        atol = (1e-5 + 1e-4 * top) * scale
-        if not torch.allclose(q.grad, p.grad, rtol=1e-3 * scale, atol=atol, equal_nan=True):
-            return f"the gradient of {name} is off by {(q.grad - p.grad).abs().max().item():.2g} of {top:.2g}"
+        finite = a[a.isfinite()]
+        top = finite.abs().max().item() if finite.numel() else 0.0
+        if not torch.allclose(b, a, rtol=1e-3 * scale, atol=(1e-5 + 1e-4 * top) * scale, equal_nan=True):
+            return f"{what} is off by {(b - a).abs().max().item():.2g} of {top:.2g}"
     return None
+
+
+def _pairs(
+    eager: torch.nn.Module, ours: torch.nn.Module, want: Step, got: Step
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """What is compared: (what it is, eager's, ours)."""
+    for name, tensor in want.outputs.items():
+        yield f"output {name}", tensor, got.outputs[name]
+    for (name, buffer), other in zip(eager.named_buffers(), ours.buffers(), strict=True):
+        yield f"the buffer {name}", buffer, other
+    for (name, p), q in zip(eager.named_parameters(), ours.parameters(), strict=True):
+        if p.grad is not None and q.grad is not None:
+            yield f"the gradient of {name}", p.grad, q.grad
 
 
 def in_double(module: torch.nn.Module, state: dict[str, Any], batch: Batch) -> str:
@@ -78,8 +114,8 @@ def compare_under_autocast(
     exact: torch.nn.Module,
     eager: torch.nn.Module,
     ours: torch.nn.Module,
-    want: torch.Tensor,
-    got: torch.Tensor,
+    want: Step,
+    got: Step,
     batch: Batch,
 ) -> str | None:
     """What differs between two steps under autocast, or None: each rounds in its own places, so that the step without
@@ -88,16 +124,16 @@ def compare_under_autocast(
     Args:
         exact: as the others were before their steps.
         eager, ours: after their steps.
-        want, got: the losses of these.
+        want, got: what these gave.
         batch: of the steps.
     """
     unlike = _unlike(eager, ours)
     if unlike:
         return unlike
-    loss = step(exact, batch)
-    far, allowed = (_distance([one], [loss]) for one in (got, want))
+    loss = step(exact, batch).loss
+    far, allowed = (_distance([one], [loss]) for one in (got.loss, want.loss))
     if not far <= 2 * allowed + 0.01:
-        return f"loss {got.item():.6g}, eager's {want.item():.6g}, without autocast {loss.item():.6g}"
+        return f"loss {got.loss.item():.6g}, eager's {want.loss.item():.6g}, without autocast {loss.item():.6g}"
     truth = [p.grad for p in exact.parameters() if p.grad is not None]
     far, allowed = (_distance([p.grad for p in m.parameters() if p.grad is not None], truth) for m in (ours, eager))
     if not far <= 2 * allowed + 0.01:

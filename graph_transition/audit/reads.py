@@ -57,6 +57,7 @@ from ..conditions import (
     is_value,
     joined,
     spoken,
+    without_books,
     wrapped_parts,
 )
 from ..conditions.mappings import entries_of, mapping_type
@@ -311,7 +312,7 @@ class Reads:
             asked = frozenset(name for name in asked if id(vars(value).get(name)) not in ADDED) if ADDED else asked
             scope.entries.keep(vars(value), names.stored)
             if names.any_name and not is_opaque_module(value.__name__):
-                scope.grow(vars(value), frozenset(vars(value)), part)
+                scope.grow(vars(value), without_books(value.__name__, frozenset(vars(value))), part)
             found = scope.grow(vars(value), asked, part)
             self._queries.update((id(f), f) for f in found if is_query(f))
             return found

@@ -20,7 +20,7 @@ from .mappings import MappingCondition
 from .modules import ModuleCondition
 from .names import NamespaceCondition, PythonModuleCondition
 from .objects import ObjectCondition
-from .origin import is_opaque_module
+from .origin import is_opaque_module, without_books
 from .sequences import SequenceCondition
 from .tensors import OuterTensorCondition
 from .values import ValueCondition
@@ -65,5 +65,6 @@ __all__ = [
     "joined",
     "shown",
     "spoken",
+    "without_books",
     "wrapped_parts",
 ]

@@ -7,10 +7,23 @@ import types
 
 import torch
 
-__all__ = ["is_opaque", "is_opaque_function", "is_opaque_module"]
+__all__ = ["is_opaque", "is_opaque_function", "is_opaque_module", "without_books"]
 
 _OPAQUE = frozenset({"torch", "sympy", "onnx", "ortmodule"})
 _TORCH_STATE = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.data")
+# What the interpreter writes in `sys` on its own: at imports, at errors, where output is led elsewhere for a while.
+_BOOKS_OF_SYS = frozenset(
+    {
+        "modules", "path_importer_cache", "path", "path_hooks", "meta_path", "warnoptions", "last_type", "last_value",
+        "last_traceback", "last_exc", "stdin", "stdout", "stderr", "ps1", "ps2", "displayhook", "excepthook",
+        "unraisablehook",
+    }
+)  # fmt: skip
+
+
+def without_books(name: str, names: frozenset[str]) -> frozenset[str]:
+    """What a look by a computed name at the Python module `name`, which has these names, can be about."""
+    return names - _BOOKS_OF_SYS if name == "sys" else names
 
 
 def is_opaque_module(name: str) -> bool:
