@@ -47,6 +47,8 @@ _THEMSELVES = (
     BaseException, operator.attrgetter, operator.itemgetter, operator.methodcaller,
     types.FrameType, types.TracebackType, torch.Generator, io.IOBase,
 )  # fmt: skip
+# `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
+_OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)
 _QUERY = ("get_", "is_", "are_", "_get_", "_is_", "_are_")
 _HEAP_TYPE = 1 << 9
 
@@ -71,6 +73,8 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
         return (TreeTensorCondition, ()) if fake else (OuterTensorCondition, (value,))
     if value is torch.Tensor:
         return ClassCondition, (value,)
+    if isinstance(value, _OPERATOR_TABLES):
+        return IdentityCondition, (value,)
     if isinstance(value, type):
         return IdentityCondition if is_opaque(value) else ClassCondition, (value,)
     if isinstance(value, types.ModuleType):

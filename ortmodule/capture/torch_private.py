@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ __all__ = [
     "defined_symbols",
     "export_guards",
     "forget_last_trace",
-    "forget_last_trace",
     "is_batched",
     "is_undecided",
     "outside_the_trace",
@@ -34,7 +33,20 @@ __all__ = [
     "traced_constant",
     "traced_node",
     "value_of",
+    "without_marks",
 ]
+
+
+@contextlib.contextmanager
+def without_marks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Within it, an export may note on example tensors which of their sizes are symbolic; afterwards it has not."""
+    before = [set(vars(tensor)) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, names in zip(tensors, before, strict=True):
+            for name in vars(tensor).keys() - names:
+                delattr(tensor, name)
 
 
 def recompute_region(meta: dict[str, Any]) -> int | None:

@@ -88,8 +88,19 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 }
 
 
+# Eager hands an LSTM under autocast to oneDNN, which has none of bfloat16 for processors with AVX2 alone: it raises, or
+# its results have another type. Ours is its own.
+EAGER_HAS_NO_LSTM = not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def skip_without_lstm(name: str) -> None:
+    if EAGER_HAS_NO_LSTM and name.startswith("lstm"):
+        pytest.skip("eager's LSTM of bfloat16 does not run on this processor")
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operands_of_two_types(name: str) -> None:
+    skip_without_lstm(name)
     torch.manual_seed(0)
     model, eager = pair(OPERATORS[name]())
     x = torch.randn(3, 6, 8)
@@ -121,6 +132,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["lstm", "lstm with a projection", "gru", "rnn"])
 def test_results_of_recurrent_layers_have_eagers_types(kind: str, dtype: torch.dtype, given: bool) -> None:
+    skip_without_lstm(kind)
     hidden = 3 if "projection" in kind else 5
     make = {"gru": nn.GRU, "rnn": nn.RNN}.get(kind, nn.LSTM)
     model, eager = pair(Recurrent(make(8, 5, **({"proj_size": 3} if hidden == 3 else {}))))

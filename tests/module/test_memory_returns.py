@@ -234,7 +234,7 @@ def _everything_of(model: Any) -> dict[str, weakref.ref[Any]]:
     found: dict[str, Any] = {"the wrapper": model}
     found.update({f"the module {name}": module for name, module in model.named_modules()})
     found.update({f"the tensor {name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())})
-    managers = [model._manager, *(part._manager for part in (model._partial._parts if model._partial else ()))]
+    managers = [model._manager, *(part._call.manager for part in model._engine_call.fallback.parts())]
     for i, manager in enumerate(managers):
         found[f"manager {i}"] = manager
         graphs = [graph for graphs in manager._graphs.values() for graph in graphs]

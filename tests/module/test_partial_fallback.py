@@ -206,7 +206,7 @@ class HoldsDifferentiating(nn.Module):
 def test_a_forward_that_differentiates_its_sub_modules_has_eagers_numbers(kind: type[nn.Module]) -> None:
     module = kind()
     eager, model = copy.deepcopy(module), ORTModule(module)
-    with pytest.warns(UserWarning, match="`grad` is called inside forward|data"):
+    with pytest.warns(UserWarning, match="`grad` is called inside forward|data|requires_grad"):
         compare(model, eager, torch.randn(5, 2))
     compare(model, eager, torch.randn(7, 2))
     compare(copy.deepcopy(model), eager, torch.randn(7, 2))

@@ -100,7 +100,7 @@ def export_module(
     state = TraceState(module, SideOutputs(module), branches, bool(dynamic), from_one)
     wrapper = Wrapper(module, leaves, spec, state, attempt.flags, audit)
     seconds: dict[str, float] = {}
-    with _undisturbed(wrapper, state):
+    with _undisturbed(wrapper, state), torch_private.without_marks(tensors):
         try:
             example = stand_ins(tensors, [i in wrapper.aliases for i in tensor_index])
             wanted = (shapes,) if shapes else None

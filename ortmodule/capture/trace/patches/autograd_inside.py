@@ -34,6 +34,7 @@ _ENABLED = "the forward turns gradients on where its caller has turned them off"
 _VERSION = "the forward reads the version of a tensor (`._version`), which a captured graph does not know"
 _SET = "the forward sets attributes of a tensor, which a captured graph does not repeat"
 _LEFT = "the forward leaves the gradient mode changed, which a captured graph does not repeat"
+_SET_BY_TORCH = frozenset({"_wrapped_number"})  # in C, on the tensor that it makes of a symbolic number
 _TORCH_THAT_COUNTS = ("torch.nn.", "torch.optim")
 # Frames between the user's code and here: of a context manager used as a decorator, and of what is replaced.
 _BETWEEN = ("torch.utils._contextlib", "ortmodule.capture.trace.patch")
@@ -99,7 +100,7 @@ def _refusing_version(descriptor: Any, state: TraceState) -> Any:
 
 def _refusing_attributes(original: Any, state: TraceState) -> Any:
     def setattribute(self: torch.Tensor, name: str, value: Any) -> None:
-        if not hasattr(type(self), name):
+        if name not in _SET_BY_TORCH and not hasattr(type(self), name):
             _refuse(_SET)
         original(self, name, value)
 
