@@ -101,8 +101,9 @@ test-cpp: export ORTMODULE_TESTS = 1
 test-cpp: setup
 	build/ortmodule_tests --gtest_brief=1
 
+# Up to four processes: one needs 2 GiB.
 test-python: setup $(STAMPS)/deps-test
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(STAMPS)/deps-dev $(STAMPS)/deps-run
 	$(PY) -m ruff check setup.py $(PYTHON_DIRS)

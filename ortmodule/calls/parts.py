@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,7 +51,8 @@ class _Part:
     def __init__(self, module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module]) -> None:
         self._module = module
         fallback = fallback_of(module, options, debug, owner, is_part=True)
-        self._call = EngineCall(module, for_parts(options), debug, fallback, capturing=self._own_forward)
+        own_forward = functools.partial(_Part._own_forward, weakref.proxy(self))  # no cycle: it goes with the wrapper
+        self._call = EngineCall(module, for_parts(options), debug, fallback, capturing=own_forward)
         self._had_own: Any = None  # a forward that somebody set on the instance
 
     def install(self) -> None:
