@@ -98,6 +98,7 @@ class Audit:
         Args:
             results: attributes that it has set before it looked at them.
         """
+        self.pause()
         for module, name in results:
             condition = self._reads.part(module)
             if isinstance(condition, ModuleCondition):

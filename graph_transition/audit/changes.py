@@ -41,31 +41,37 @@ def undo_changes(reads: Reads) -> tuple[list[Effect], list[str]]:
     """
     effects: list[Effect] = []
     names: list[str] = []
-    for text, condition, now, changes in list(_changed(reads)):
+    for text, condition, changes in _taken_back(reads):
         for change in changes:
             name = spoken(joined(text, change.name))
             if change.key is not None and (change.value is MISSING or is_value(change.value)):
                 effects.append(Effect(name, condition, change.key, change.value))
             else:
                 names.append(name)
-        condition.restore(now, reads.original)
     return effects, list(dict.fromkeys(names))
 
 
-def _changed(reads: Reads) -> Iterator[tuple[str, Condition, Any, list[Change]]]:
-    """(name, condition, object, changes) of what was there before the forward and is not what it was."""
+def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, list[Change]]]:
+    """(name, condition, changes) of what was there before the forward and was not what it had been.
+
+    Each object is given back what it held before its parts are looked at: what the forward has taken out of it may have
+    changed as well. What no root leads to any more comes last.
+    """
     met: set[int] = set()
-    pending = list(reads.all_roots())
-    while pending:
-        text, condition, value = pending.pop()
-        if id(condition) in met or isinstance(condition, (UnknownCondition, ValueCondition)):
-            continue
-        met.add(id(condition))
-        changes = condition.changed(value, reads)
-        if changes:
-            yield text, condition, value, changes
-        if condition.refusal(value) is None:
-            pending.extend(
-                (joined(text, name), part, reads.values.get(id(part), held))
-                for name, part, held in condition.parts(value)
-            )
+    pending: list[tuple[str, Condition, Any]] = []
+    for root in (*reads.all_roots(), *reads.outer_objects()):
+        pending.append(root)
+        while pending:
+            text, condition, value = pending.pop()
+            if id(condition) in met or isinstance(condition, (UnknownCondition, ValueCondition)):
+                continue
+            met.add(id(condition))
+            changes = condition.changed(value, reads)
+            if changes:
+                yield text, condition, changes
+                condition.restore(value, reads.original)
+            if condition.refusal(value) is None:
+                pending.extend(
+                    (joined(text, name), part, reads.values.get(id(part), held))
+                    for name, part, held in condition.parts(value)
+                )

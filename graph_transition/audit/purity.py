@@ -48,8 +48,8 @@ _PLAIN_TYPES = (
 # Types whose methods are impure all the same.
 _IMPURE_METHODS = frozenset({"now", "today", "utcnow", "fromtimestamp"})
 _TRUSTED = ("torch", "numpy", "sympy", "onnx", "ortmodule", "pybind11_builtins")
-# Python's generator is compared after the trace and put back, by capture; numpy's, and others, cannot be watched.
-_RANDOM = ("numpy.random",)
+# Generators of random numbers, wherever they are held: a draw is another at each call.
+_RANDOM = ("numpy.random", "_random", "random", "secrets")
 
 
 def impure_reason(function: Any) -> str | None:
@@ -67,7 +67,8 @@ def impure_reason(function: Any) -> str | None:
         return None if plain else _text(base.__qualname__, function.__name__)
     if base.__module__ == "datetime" and function.__name__ in _IMPURE_METHODS:
         return _text(base.__module__, name)
-    return None if _is_pure(base.__module__, function.__name__) or base.__module__ == "datetime" else _text("", name)
+    pure = _is_pure(base.__module__, function.__name__) or base.__module__ == "datetime"
+    return None if pure else _text(base.__module__ if base.__module__.startswith(_RANDOM) else "", name)
 
 
 def _is_heap(kind: type) -> bool:
@@ -77,7 +78,7 @@ def _is_heap(kind: type) -> bool:
 def _is_pure(module: str, name: str) -> bool:
     if (module, name) in _IMPURE or module.startswith(_RANDOM):
         return False
-    if module in ("builtins", "_random", "random") or (module, name) in _PURE_FUNCTIONS or module in _PURE_MODULES:
+    if module == "builtins" or (module, name) in _PURE_FUNCTIONS or module in _PURE_MODULES:
         return True
     if module == "_thread" or module == "threading":
         return name in ("acquire", "release", "locked", "__enter__", "__exit__", "_is_owned")
@@ -89,4 +90,7 @@ def _is_pure(module: str, name: str) -> bool:
 
 def _text(where: str, name: str) -> str:
     full = name if not where or name.startswith(where) else f"{where}.{name}"
+    if where.startswith(_RANDOM):
+        owner = f"the module {where.lstrip('_')}"
+        return f"the forward draws from a generator of {owner} ({full}), once and for all if it were captured"
     return f"the forward calls {full}, a C function of which it is not known what its result hangs on"

@@ -207,7 +207,10 @@ class Reads:
         condition.run(function, scope, builtins, self.part)
         self._ran.append((condition, function))
         table = function.__globals__
-        looked_up = frozenset(table) if names.any_global else names.globals
+        looked_up = names.globals
+        if names.any_global:
+            looked_up = frozenset(table) | names.words
+            scope.entries.keep_whole(table)
         scope.entries.keep(table, names.stored_globals)
         found = scope.grow(table, looked_up, self.part)
         found += builtins.grow(offered, looked_up - table.keys(), self.part)
@@ -383,6 +386,11 @@ class Reads:
         """The roots, and before the end of the trace every function that ran."""
         yield from self.roots
         yield from ((f"the function {f.__qualname__}", condition, f) for condition, f in self._not_made_inside())
+
+    def outer_objects(self) -> Iterator[tuple[str, Condition, Any]]:
+        """What was met of what there was before the forward, whether a root leads to it or not."""
+        for value in [value for value in self._kept if id(value) in self._outer and id(value) in self._conditions]:
+            yield f"an object of class {type(value).__qualname__}", self._conditions[id(value)], value
 
     def _not_made_inside(self) -> Iterator[tuple[Condition, types.FunctionType]]:
         """The functions that ran, but those that others of them have made, and the standard library's: what calls

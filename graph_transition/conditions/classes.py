@@ -10,7 +10,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .condition import MISSING, Condition, Maker, Watch, shown
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
+from .equality import exactly_equal
 from .origin import is_opaque
 
 __all__ = ["ClassCondition", "found_on"]
@@ -40,7 +41,7 @@ class ClassCondition(Condition):
     """The same class, with the same members under the names that were looked up."""
 
     kind = "class"
-    __slots__ = ("_class", "_members", "_asked", "_special", "_told", "_meta")
+    __slots__ = ("_class", "_members", "_asked", "_special", "_told", "_meta", "_own")
 
     def __init__(self, kind: type) -> None:
         self._class = kind
@@ -49,6 +50,7 @@ class ClassCondition(Condition):
         self._special: dict[str, Condition] | None = None
         self._told: dict[str, Any] = {}
         self._meta: Condition | None = None  # of the class's class
+        self._own: dict[str, Any] = {}  # what the class itself has under the names; until the trace is over
 
     @property
     def can_change(self) -> bool:
@@ -64,6 +66,9 @@ class ClassCondition(Condition):
             if name in names:
                 self._told[name] = getattr(self._class, name, None)
         found = []
+        own = vars(self._class)
+        for name in (own.keys() & names) - self._asked:
+            self._own.setdefault(name, own[name])
         for name in names:
             if name.startswith("__") and name.endswith("__"):
                 continue
@@ -106,12 +111,28 @@ class ClassCondition(Condition):
         for name, part in (self._special or {}).items():
             yield f"={now.__qualname__}.{name}", part, special[name]
 
+    def changed(self, now: Any, before: Before) -> list[Change]:
+        return [Change(f".{name}", None, held) for name, held in self._other(before.own)]
+
+    def _other(self, own: Callable[[Any], Any]) -> list[tuple[str, Any]]:
+        """(name, what is there now or MISSING) of the class's own members that are not what they were."""
+        held = vars(self._class)
+        found = []
+        for name in (held.keys() | self._own.keys()) & (self._asked - _NO_METHODS):
+            now, was = own(held.get(name, MISSING)), own(self._own.get(name, MISSING))
+            if now is not was and not exactly_equal(now, was):
+                found.append((name, now))
+        return found
+
+    def forget(self) -> None:
+        self._own = {}
+
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
-        for name in self._asked & vars(value).keys() - self._members.keys():
-            delattr(value, name)
-        for name, part in self._members.items():
-            if found_on(value, name) is not original(part):
-                setattr(value, name, original(part))
+        for name, _ in self._other(lambda one: one):
+            if name in self._own:
+                type.__setattr__(value, name, self._own[name])
+            else:
+                type.__delattr__(value, name)
 
     def stored(self) -> tuple[frozenset[str], Any]:
         return self._asked | frozenset(self._told), None

@@ -7,6 +7,7 @@ runs again. Of one that ran, its defaults, the variables around it and its globa
 from __future__ import annotations
 
 import functools
+import operator
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -48,10 +49,12 @@ class FunctionCondition(Condition):
     """A function with the same code."""
 
     kind = "function"
-    __slots__ = ("code", "entries", "_defaults", "_cells", "_scope", "_builtins", "_told")
+    __slots__ = ("code", "entries", "_defaults", "_cells", "_empty", "_rest", "_scope", "_builtins", "_told")
 
     def __init__(self, function: types.FunctionType) -> None:
         self.code = function.__code__
+        self._rest = _rest_of(function)
+        self._empty: frozenset[str] = frozenset()  # variables around it that nothing has been put in yet
         self.entries = NamedEntries()
         self._defaults: dict[str, Condition] = {}
         self._cells: dict[str, Condition] | None = None
@@ -70,6 +73,7 @@ class FunctionCondition(Condition):
         """Notes that the function ran."""
         self._scope, self._builtins = scope, builtins
         self._cells = {name: part(content) for name, content in _cells(function) if content is not MISSING}
+        self._empty = frozenset(name for name, content in _cells(function) if content is MISSING)
         self._defaults = {name: part(value) for name, value in _defaults(function)}
 
     def grow(self, function: Any, names: frozenset[str], part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
@@ -84,13 +88,16 @@ class FunctionCondition(Condition):
 
     def changed(self, now: Any, before: Before) -> list[Change]:
         named = [Change(f".{name}", name, value) for name, value in self.entries.changed(vars(now), before)]
+        filled = any(content is not MISSING for name, content in _cells(now) if name in self._empty)
+        if filled or _rest_of(now) != self._rest:
+            return [Change("", None, now)]
         return named or super().changed(now, before)
 
     def set(self, now: Any, name: str, value: Any) -> None:
         set_entry(vars(now), name, value)
 
     def forget(self) -> None:
-        self.entries.before.clear()
+        self.entries.forget()
 
     def refusal(self, now: Any) -> str | None:
         if not isinstance(now, types.FunctionType):
@@ -132,10 +139,14 @@ class FunctionCondition(Condition):
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
         self.entries.restore(vars(value), original)
+        if _rest_of(value) != self._rest:
+            value.__code__, value.__defaults__, value.__kwdefaults__ = self._rest
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
             part = (self._cells or {}).get(name)
             if part is not None and cell_content(cell) is not original(part):
                 cell.cell_contents = original(part)
+            elif name in self._empty and cell_content(cell) is not MISSING:
+                del cell.cell_contents
 
     def watches(self, now: Any) -> Iterator[Watch]:
         yield "function", now, now.__code__, now.__defaults__, now.__kwdefaults__
@@ -147,6 +158,20 @@ class FunctionCondition(Condition):
         yield from self.entries.watches(vars(now))
         for name in self._told:
             yield "attribute", now, name, getattr(now, name)
+
+
+class _Same(tuple[Any, ...]):
+    """Equal to another of the very same objects."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple) and len(self) == len(other) and all(map(operator.is_, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _rest_of(function: types.FunctionType) -> _Same:
+    """What a function is made of that can be set anew."""
+    return _Same((function.__code__, function.__defaults__, function.__kwdefaults__))
 
 
 def _cells(function: types.FunctionType) -> list[tuple[str, Any]]:

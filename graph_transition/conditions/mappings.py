@@ -86,6 +86,8 @@ class MappingCondition(Condition):
         self._base.clear(value)  # type: ignore[attr-defined]
         for i, (key, held) in enumerate(zip(self._keys, self._values, strict=True)):
             self._base.__setitem__(value, parts.get((i, 0), key), parts.get((i, 1), held))  # type: ignore[index]
+        if isinstance(value, collections.defaultdict):
+            value.default_factory = None if self._factory is None else original(self._factory)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         entries = entries_of(now, self._base)

@@ -24,15 +24,22 @@ class NamedEntries:
         asked: every name that was asked for.
         order: all names of the table, where it was taken whole.
         before: name -> what was there, of names that the forward only sets; until the trace is over.
+        whole: names of the table when it was taken whole, by a forward that may set any; until the trace is over.
     """
 
-    __slots__ = ("parts", "asked", "order", "before")
+    __slots__ = ("parts", "asked", "order", "before", "whole")
 
     def __init__(self) -> None:
         self.parts: dict[str, Condition] = {}
         self.asked: frozenset[str] = frozenset()
         self.order: tuple[str, ...] | None = None
         self.before: dict[str, Any] = {}
+        self.whole: frozenset[str] | None = None
+
+    def forget(self) -> None:
+        """Called when the trace is over."""
+        self.before.clear()
+        self.whole = None
 
     def keep(self, table: Mapping[str, Any], names: frozenset[str]) -> None:
         """Notes that the forward may set `names`, without a look at them."""
@@ -52,7 +59,14 @@ class NamedEntries:
             now, was = before.own(table.get(name, MISSING)), before.own(was)
             if name not in self.asked and now is not was and not exactly_equal(now, was):
                 found.append((name, now))
+        found += [(name, table[name]) for name in self._added(table)]
         return found
+
+    def _added(self, table: Mapping[str, Any]) -> list[str]:
+        """Names that nobody has spelled out and that have come since the table was taken whole."""
+        if self.whole is None:
+            return []
+        return [name for name in table if name not in self.whole and name not in self.asked and name not in self.before]
 
     def forget_results(self, names: frozenset[str]) -> None:
         """Notes that the forward has set these itself before it looked at them."""
@@ -78,7 +92,13 @@ class NamedEntries:
         found = self.ask(table, frozenset(table), part)
         if self.order is None:
             self.order = tuple(table)
+        self.keep_whole(table)
         return found
+
+    def keep_whole(self, table: Mapping[str, Any]) -> None:
+        """Notes that the forward may set any name."""
+        if self.whole is None:
+            self.whole = frozenset(table)
 
     def refusal(self, table: Mapping[str, Any]) -> str | None:
         for name in self.parts:
@@ -95,7 +115,10 @@ class NamedEntries:
         for name, part in self.parts.items():
             yield name, part, table[name]
 
-    def restore(self, table: Any, original: Callable[[Condition], Any]) -> None:
+    def restore(self, table: Any, original: Callable[[Condition], Any], shown: Mapping[str, Any] | None = None) -> None:
+        """Gives the table back what it held; `shown`: what of it the condition is about."""
+        for name in self._added(table if shown is None else shown):
+            del table[name]
         for name, was in self.before.items():
             if name not in self.asked and table.get(name, MISSING) is not was:
                 set_entry(table, name, was)
@@ -104,6 +127,10 @@ class NamedEntries:
         for name, part in self.parts.items():
             if name not in table or table[name] is not original(part):
                 table[name] = original(part)
+        if self.order is not None and tuple(table) != self.order and table.keys() == frozenset(self.order):
+            held = dict(table)
+            table.clear()
+            table.update((name, held[name]) for name in self.order)
 
     def watches(self, table: Any) -> Iterator[Watch]:
         if type(table) is not dict:
@@ -168,7 +195,7 @@ class NamespaceCondition(Condition):
         set_entry(now, name, value)
 
     def forget(self) -> None:
-        self.entries.before.clear()
+        self.entries.forget()
 
 
 class PythonModuleCondition(Condition):

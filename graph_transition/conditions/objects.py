@@ -71,7 +71,7 @@ class ObjectCondition(Condition):
             set_entry(table, name, value)
 
     def forget(self) -> None:
-        self.entries.before.clear()
+        self.entries.forget()
 
     def grow(
         self, value: Any, names: frozenset[str], whole: bool, part: Callable[[Any], Condition]
@@ -119,9 +119,11 @@ class ObjectCondition(Condition):
             yield "", self._content, now
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        if type(value) is not self._type:
+            object.__setattr__(value, "__class__", self._type)
         table = instance_table(value)
         if table is not None:
-            self.entries.restore(table, original)
+            self.entries.restore(table, original, self._table(value))
         for name, part in self._slots.items():
             held = _slot(value, name)
             if part is not None and held is not original(part):

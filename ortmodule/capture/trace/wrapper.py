@@ -31,7 +31,7 @@ class TraceAudit(Protocol):
     """Listens to the traced forward."""
 
     def running(self) -> contextlib.AbstractContextManager[None]:
-        """Around the module's own forward."""
+        """Around the module's own forward, until after `finished`."""
 
     def finished(self, results: Iterable[tuple[torch.nn.Module, str]]) -> None:
         """After it, with everything that the trace has replaced still in place; `results`: the attributes of modules
@@ -122,20 +122,28 @@ class Wrapper(torch.nn.Module):
                     torch.autocast(device, dtype=dtype, cache_enabled=torch.is_autocast_cache_enabled())
                 )
             stack.enter_context(installed(self._state, FORWARD))
-            if self._audit is not None:
-                stack.enter_context(self._audit.running())
-            enabled = torch.is_grad_enabled()
             context = contextvars.copy_context()  # what the forward sets in it is gone with it
-            result = context.run(self.module, *args, **kwargs)
-            refuse_left_mode(enabled)
-        self.result.changed = self._assigned.finish()
-        left = self._state.side_outputs.finish()
-        if self._audit is not None:
-            context.run(self._audit.finished, [(module, name) for module, name, _ in left])
+            result, left = self._run(context, args, kwargs)
         _refuse_changed_containers(leaves, self._spec, args, kwargs)
         values = self._collect(result, left)
         tensor_data.check_data_writes(values)
         return values
+
+    def _run(
+        self, context: contextvars.Context, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[tuple[torch.nn.Module, str, Any]]]:
+        """The forward's result, and what it leaves on its modules. Whatever else it changes is taken back, whether the
+        trace goes on or ends here.
+        """
+        with self._audit.running() if self._audit is not None else contextlib.nullcontext():
+            enabled = torch.is_grad_enabled()
+            result = context.run(self.module, *args, **kwargs)
+            refuse_left_mode(enabled)
+            self.result.changed = self._assigned.finish()
+            left = self._state.side_outputs.finish()
+            if self._audit is not None:
+                context.run(self._audit.finished, [(module, name) for module, name, _ in left])
+        return result, left
 
     @staticmethod
     def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
