@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,11 +78,18 @@ class CapturedGraph:
                 return Refusal(f"the guard `{failed}` does not hold")
         return None
 
-    def leave_effects(self) -> Callable[[], None]:
-        """What sets the plain values that the forward leaves behind, on the objects that the conditions hold for."""
+    def bound(self) -> Mapping[int, Any] | None:
+        """By a condition's identity, the object that it holds for at this moment; None where the result has no such."""
+        return self._bound() if any(ref.kind == "object" for ref in self.captured.result_refs) else None
+
+    def _bound(self) -> Mapping[int, Any]:
         check = Check()
         check.refusal(self.roots)
-        bound = {id(condition): now for condition, now in check.bound}
+        return {id(condition): now for condition, now in check.bound}
+
+    def leave_effects(self) -> Callable[[], None]:
+        """What sets the plain values that the forward leaves behind, on the objects that the conditions hold for."""
+        bound = self._bound()
 
         def leave() -> None:
             for effect in self.effects:

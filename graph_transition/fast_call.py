@@ -10,6 +10,7 @@ import torch
 from .. import _C
 from ..capture.trace.scope_settings import LEAVES, STRIDES
 from .conditions import MISSING, Watch
+from .info import Bound
 from .signature import MODULE_TABLES, global_hook_tables
 
 if TYPE_CHECKING:
@@ -26,8 +27,13 @@ def make_fast_call(
     graph: CapturedGraph,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    bound: Bound | None,
 ) -> _C.FastCall | None:
-    """A FastCall for calls like this one; None where there is no native pattern for them."""
+    """A FastCall for calls like this one; None where there is no native pattern for them.
+
+    Args:
+        bound: by a condition's identity, the object that it holds for; the pattern fits calls that find the same.
+    """
     if graph.effects:  # the next call will find them
         return None
     info, captured, dynamic = transition.info, transition.info.captured, graph.dynamic
@@ -48,14 +54,13 @@ def make_fast_call(
     if (dynamic and captured.guards) or captured.branches:
         guard = captured.check
     outputs = captured.outputs
-    left = [ref for one in captured.left for ref in one.leaves]
     single = (
         len(outputs) == 1
         and outputs[0].kind == "tensor"
         and outputs[0].view is None
         and info.module_forward_output_schema.is_leaf()
     )
-    restore = None if single and not captured.left else _Restore(info)
+    restore = None if single and not captured.left else _Restore(info, bound)
     try:
         return _C.FastCall(
             transition.session,
@@ -67,7 +72,7 @@ def make_fast_call(
                 *_tree_watches(module),
                 *_absent_and_unread(module, set(info.onnx_graph_input_names)),
                 *graph.watches(),
-                *_returned(module, [*outputs, *left]),
+                *_returned(module, captured.result_refs),
             ],
             MISSING,
             _unread(module, {id(source[0][source[1]]) for source in sources if isinstance(source, tuple)}),
@@ -81,11 +86,11 @@ def make_fast_call(
 class _Restore:
     """Builds the module's result from graph outputs and the call's leaves."""
 
-    def __init__(self, info: Any) -> None:
-        self._info = info
+    def __init__(self, info: Any, bound: Bound | None) -> None:
+        self._info, self._bound = info, bound
 
     def __call__(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
-        return self._info.restore_outputs(outputs, leaves)
+        return self._info.restore_outputs(outputs, leaves, self._bound)
 
 
 def _tensor_entry(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str]:

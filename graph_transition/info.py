@@ -6,7 +6,7 @@ Field names are ONNX Runtime training's, so that its users find their way.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import onnx
@@ -18,6 +18,8 @@ from ..capture.result_views import replayed, symbols_of
 from ..errors import InternalError, InvalidArgumentError
 
 __all__ = ["NoLossError", "PostExportProcessedModelInfo"]
+
+Bound = Mapping[int, Any]
 
 _FLOATING = {
     onnx.TensorProto.FLOAT,
@@ -118,17 +120,27 @@ class PostExportProcessedModelInfo:
             values.update({symbol: tensor.shape[axis] for axis, symbol in axes.items() if symbol.isidentifier()})
         return values
 
-    def restore_outputs(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
+    def restore_outputs(
+        self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any], bound: Bound | None = None
+    ) -> Any:
         """The module's result in its own structure, from the graph's outputs (mutations removed) in graph order.
 
         What the forward leaves on its modules is set there.
+
+        Args:
+            outputs: of the graph.
+            leaves: of the call.
+            bound: by a condition's identity, the object that it holds for; those of the trace if None.
         """
         by_name: dict[str | None, Any] = dict(
             zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False)
         )
         views: dict[str | None, Any] = {}
+        copies: dict[int, Any] = {}
 
         def leaf(ref: OutputRef) -> Any:  # not recursive: a cycle would keep the step's tensors
+            if ref.kind == "object":
+                return ref.value.at_a_call(bound or {}, copies)
             if ref.view is None:
                 return self._plain(ref, by_name, leaves)
             if ref.name not in views:
@@ -137,6 +149,12 @@ class PostExportProcessedModelInfo:
                 views[ref.name] = None if base is None else replayed(steps, base, symbols)
             return views[ref.name]
 
+        if self.captured.shares_containers:
+            made: list[Any] = []
+            result = _unflattened(self.module_forward_output_schema, map(leaf, self.captured.outputs), made)
+            for left in self.captured.left:
+                vars(left.holder)[left.name] = _unflattened(left.spec, map(leaf, left.leaves), made)
+            return result
         for left in self.captured.left:
             vars(left.holder)[left.name] = pytree.tree_unflatten(map(leaf, left.leaves), left.spec)
         return pytree.tree_unflatten(map(leaf, self.captured.outputs), self.module_forward_output_schema)
@@ -149,11 +167,32 @@ class PostExportProcessedModelInfo:
             return int(by_name[ref.name])
         if ref.kind == "constant":
             return ref.value
+        if ref.kind == "again":
+            return _Again(ref.flat_index)
         if ref.kind == "input" and ref.flat_index is not None:
             return leaves[ref.flat_index]
         if ref.kind == "input" and ref.name is not None:
             return self.buffer_for_ort_runs[ref.name]
         raise InternalError(f"unknown output kind {ref.kind!r}")
+
+
+class _Again:
+    """Stands for the container of a number, until that is made."""
+
+    def __init__(self, number: int | None) -> None:
+        self.number = number
+
+
+def _unflattened(spec: pytree.TreeSpec, leaves: Iterator[Any], made: list[Any]) -> Any:
+    """What `pytree.tree_unflatten` makes, where a container may stand in several places; `made` receives all."""
+    number = len(made)
+    made.append(None)
+    if spec.is_leaf():
+        leaf = next(leaves)
+        return made[leaf.number] if isinstance(leaf, _Again) else leaf
+    children = [_unflattened(spec.child(i), leaves, made) for i in range(spec.num_children)]
+    made[number] = pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
+    return made[number]
 
 
 def _without_views(captured: Captured) -> onnx.ModelProto:

@@ -33,7 +33,7 @@ from .disk.cache import DiskCache, Roots
 from .fast_call import make_fast_call
 from .higher_order import REASON, HigherOrder
 from .info import PostExportProcessedModelInfo
-from .ready_session import ReadySession, SessionBuilder, SessionWithEffects
+from .ready_session import BoundSession, ReadySession, SessionBuilder
 from .signature import Call, CallSignature
 
 __all__ = ["GraphTransitionManager"]
@@ -94,7 +94,7 @@ class GraphTransitionManager:
 
     def use_cache_or_reconstruct_post_processed_model(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[ReadySession | SessionWithEffects, list[Any]]:
+    ) -> tuple[ReadySession | BoundSession, list[Any]]:
         """The session for this call, made if need be, and the call's flat leaves.
 
         Raises:
@@ -117,12 +117,13 @@ class GraphTransitionManager:
             self._graphs[call.signature].remove(graph)
             graph = self._export(call)
             transition = self._session(graph, call)
-        fast = make_fast_call(self._module, transition, graph, args, kwargs)
+        bound = graph.bound()
+        fast = make_fast_call(self._module, transition, graph, args, kwargs, bound)
         if fast is not None:
             transition.fast_calls.append(fast)
             self._keep_fast_calls([fast, *self.fast_calls])
-        if graph.effects:
-            return SessionWithEffects(transition, graph.leave_effects()), call.leaves
+        if graph.effects or bound is not None:
+            return BoundSession(transition, graph.leave_effects(), bound), call.leaves
         return transition, call.leaves
 
     # -- graphs -----------------------------------------------------------------------------------------------------

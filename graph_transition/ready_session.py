@@ -15,7 +15,7 @@ from ..errors import ORTModuleError
 from ..node_dump import NodeDump
 from ..options import DebugOptions, Options
 from ..report import SessionReport
-from .info import PostExportProcessedModelInfo
+from .info import Bound, PostExportProcessedModelInfo
 
 _LOGGER = logging.getLogger("ortmodule")
 # Stages whose files have the names that ONNX Runtime training gives them.
@@ -37,10 +37,10 @@ class ReadySession:
         """How often the session ran."""
         return self.slow_runs + sum(f.runs for f in self.fast_calls)
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        """The module's result for a call's flat leaves."""
+    def run(self, leaves: Sequence[Any], bound: Bound | None = None) -> Any:
+        """The module's result for a call's flat leaves; `bound`: of its conditions, as `restore_outputs` has it."""
         self.slow_runs += 1
-        return self.info.restore_outputs(self.session.run(self.info.construct_inputs(leaves)), leaves)
+        return self.info.restore_outputs(self.session.run(self.info.construct_inputs(leaves)), leaves, bound)
 
     def report(self) -> SessionReport:
         s = self.session.statistics()
@@ -68,15 +68,16 @@ class ReadySession:
 
 
 @dataclasses.dataclass(frozen=True)
-class SessionWithEffects:
-    """A session whose forward leaves plain values behind, bound to a call."""
+class BoundSession:
+    """A session whose forward returns objects of the program, or leaves plain values on them, bound to a call."""
 
     transition: ReadySession
     leave: Callable[[], None]
+    bound: Bound | None
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """The module's result for a call's flat leaves; afterwards the values are set."""
-        result = self.transition.run(leaves)
+        result = self.transition.run(leaves, self.bound)
         self.leave()
         return result
 

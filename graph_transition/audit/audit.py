@@ -18,10 +18,11 @@ import torch
 from ... import _C
 from ...capture.trace.patching import ORIGINALS
 from ...errors import CaptureError, ChangedValueError
-from ..conditions import Check, Condition, ModuleCondition, UnknownCondition, spoken
+from ..conditions import Check, Condition, ModuleCondition, UnknownCondition, is_value, spoken
 from .changes import Effect, undo_changes
 from .frames import followed_frames
 from .reads import Reads
+from .returned import Returned
 
 __all__ = ["Audit"]
 
@@ -50,6 +51,7 @@ class Audit:
         self._monitor: _C.CallMonitor | None = None
         self.changed: list[str] = []
         self.effects: list[Effect] = []
+        self._returned: list[Returned] = []
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -64,6 +66,7 @@ class Audit:
         self._earlier += self._reads.caches()
         self._reads = Reads(ChainMap(ORIGINALS, replaced), self._vouched, tree)
         self._reads.root("", self._module)
+        self._returned = []
         try:
             with followed_frames(self._reads) as self._monitor:
                 yield
@@ -105,6 +108,21 @@ class Audit:
                 condition.forget_results(frozenset({name}))
         self.effects, self.changed = undo_changes(self._reads)
 
+    def is_kept(self, value: Any) -> bool:
+        """Whether a value that the forward returns is an object that was there before it."""
+        return self._reads.outer_condition(value) is not None
+
+    def returned(self, value: Any) -> Returned | None:
+        """What gives an object that the forward returns at each call; None for a value that never changes.
+
+        Raises:
+            CaptureError: nothing can.
+        """
+        if is_value(value):
+            return None
+        self._returned.append(Returned(value, self._reads.outer_condition))
+        return self._returned[-1]
+
     def conditions(self) -> list[tuple[str, Condition, Any]]:
         """(text, condition, object) of what everything that was read is reached from.
 
@@ -124,7 +142,14 @@ class Audit:
         changed = Check().refusal(reads.roots)
         if changed is not None:  # torch sets it otherwise while it traces, or another thread has set it
             raise ChangedValueError(f"the trace saw another value: {changed.reason}")
+        self._refuse_lost_objects()
         return reads.roots
+
+    def _refuse_lost_objects(self) -> None:
+        """What is returned has to be found again at each call."""
+        reached = {id(condition) for _, condition, _ in self._reads.reachable()}
+        if any(id(one) not in reached for found in self._returned for one in found.conditions.values()):
+            raise CaptureError("the forward returns an object that it is given, or that another call may not find")
 
     def _refuse_attributes_of_tensors(self) -> None:
         """What somebody has set on an argument, a parameter or a buffer is not on the tensors of the trace."""

@@ -387,6 +387,13 @@ class Reads:
         yield from self.roots
         yield from ((f"the function {f.__qualname__}", condition, f) for condition, f in self._not_made_inside())
 
+    def outer_condition(self, value: Any) -> Condition | None:
+        """The condition of an object that was there before the forward and may change; None for anything else."""
+        value = self.own(value)
+        if id(value) not in self._outer or isinstance(value, torch.Tensor | tuple) or is_value(value):
+            return None
+        return self._conditions.get(id(value))
+
     def outer_objects(self) -> Iterator[tuple[str, Condition, Any]]:
         """What was met of what there was before the forward, whether a root leads to it or not."""
         for value in [value for value in self._kept if id(value) in self._outer and id(value) in self._conditions]:

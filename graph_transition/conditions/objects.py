@@ -12,7 +12,7 @@ from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import exactly_equal
 from .names import NamedEntries, set_entry
 
-__all__ = ["ObjectCondition", "instance_table"]
+__all__ = ["ObjectCondition", "instance_table", "slots_of"]
 
 
 def instance_table(value: Any) -> Mapping[str, Any] | None:
@@ -146,6 +146,12 @@ class ObjectCondition(Condition):
             yield from self.entries.watches(table)
         for name, part in self._slots.items():
             yield "attribute", now, name, MISSING if part is None else _slot(now, name)
+
+
+def slots_of(value: Any) -> list[tuple[str, Any]]:
+    """(name, content) of the slots that classes in Python give it, those that nothing is in apart."""
+    found = [(name, _slot(value, name)) for name in _slot_names(type(value))]
+    return [(name, held) for name, held in found if held is not MISSING and name != "__dict__"]
 
 
 def _slot_names(kind: type) -> list[str]:

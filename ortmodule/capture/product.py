@@ -46,7 +46,8 @@ class OutputRef:
     Attributes:
         kind: "tensor": the graph output `name`; "size": the same, a 0-d int64 tensor that stands for a Python int;
             "input": the caller's own tensor (`flat_index` among the call's leaves, or the parameter or buffer `name`),
-            to be returned as the very same object; "constant": `value`.
+            to be returned as the very same object; "constant": `value`; "object": what `value` gives at each call
+            (TraceAudit.returned); "again": the container of number `flat_index` (ResultWalk), another time.
         name: graph output, or the FQN of a parameter or buffer.
         flat_index: index among the flat leaves of (args, kwargs).
         value: a Python value.
@@ -134,6 +135,16 @@ class Captured:
     flags: dict[int, Any] = dataclasses.field(default_factory=dict)
     branches: list[Branch] = dataclasses.field(default_factory=list)
     left: list[SideOutput] = dataclasses.field(default_factory=list)
+
+    @property
+    def result_refs(self) -> list[OutputRef]:
+        """Of the result and of what is left on modules."""
+        return [*self.outputs, *(ref for one in self.left for ref in one.leaves)]
+
+    @property
+    def shares_containers(self) -> bool:
+        """Whether a container of the result, or of what is left on modules, stands in several places."""
+        return any(ref.kind == "again" for ref in self.result_refs)
 
 
 @leaves_nothing
@@ -364,7 +375,7 @@ class _Assembly:
                 written[targets[kind, self._name(spec.target)]] = self.converter.read(node)
         declared: dict[Node, OutputRef] = {}
         outputs = [
-            OutputRef("constant", value=what) if kind == "constant" else self._output(results[what], written, declared)
+            self._output(results[what], written, declared) if kind == "value" else _object_ref(kind, what)
             for kind, what in self.exported.outputs
         ]
         outputs = self._with_views(outputs, results, written, declared)
@@ -409,7 +420,7 @@ class _Assembly:
         free = {axis for _, shape in self._input_shapes() for axis in shape if isinstance(axis, str)}
         found = []
         for (kind, what), ref in zip(self.exported.outputs, outputs, strict=True):
-            node = results[what] if kind != "constant" else None
+            node = results[what] if kind == "value" else None
             if isinstance(node, Node) and ref.kind == "tensor":
                 base, steps = view_steps(node, self.printer.dim)
                 held = declared.get(base) if base.op != "placeholder" else self._given(base, written)
@@ -438,6 +449,13 @@ class _Assembly:
         self.declared.add(value.name)
         self.builder.output(value)
         return value.name
+
+
+def _object_ref(kind: str, what: Any) -> OutputRef:
+    """Where a leaf of the result comes from that is no tensor."""
+    if kind in ("given", "again"):
+        return OutputRef("input" if kind == "given" else kind, flat_index=what)
+    return OutputRef(kind, value=what)
 
 
 def _first_names(module: torch.nn.Module) -> dict[str, str]:

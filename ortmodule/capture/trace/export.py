@@ -46,7 +46,8 @@ class Exported:
     Attributes:
         program: the ExportedProgram of the wrapper; its parameters are named `module.<FQN>`.
         tensor_index: for each input tensor of the program, its index among the call's flat leaves.
-        outputs: one per flat output leaf: ("value", position among the program's outputs) or ("constant", value).
+        outputs: one per flat output leaf: ("value", position among the program's outputs), ("constant", value),
+            ("given", index among the call's leaves), ("again", number of a container) or ("object", what gives it).
         out_spec: pytree spec of the module's result.
         left_on_modules: (module, attribute, pytree spec) of what the forward sets on modules; their leaves follow the
             result's among `outputs`.

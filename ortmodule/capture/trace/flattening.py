@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["PLAIN", "flatten_call", "flatten_result", "holds_tensor"]
+__all__ = ["PLAIN", "ResultWalk", "flatten_call", "flatten_result", "holds_tensor"]
 
 # Leaves that a result may hold as they are.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.SymInt)
@@ -17,28 +18,72 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
     """The leaves and the structure of a call; dataclasses that no one registered yet are registered."""
-    return _registering((args, kwargs))
+    return _registering((args, kwargs), ResultWalk())
 
 
-def _registering(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    leaves, spec = pytree.tree_flatten(value)
-    fresh = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
+class ResultWalk:
+    """Which containers of a result are taken apart: not those that were there before the call, and none twice.
+
+    Containers are numbered in the order in which they are met, in one walk over all that a forward leaves.
+
+    Args:
+        is_kept: whether a value is an object that was there before.
+    """
+
+    def __init__(self, is_kept: Callable[[Any], bool] = lambda value: False) -> None:
+        self.is_kept = is_kept
+        self._count = 0
+        self._numbers: dict[int, int] = {}
+
+    def copy(self) -> ResultWalk:
+        walk = ResultWalk(self.is_kept)
+        walk._count, walk._numbers = self._count, dict(self._numbers)
+        return walk
+
+    def take(self, walk: ResultWalk) -> None:
+        """Goes on where the other has ended."""
+        self._count, self._numbers = walk._count, walk._numbers
+
+    def stops_at(self, value: Any) -> bool:
+        """Called with each value on the way, a container before what it holds."""
+        number, self._count = self._count, self._count + 1
+        if self.is_kept(value) or isinstance(value, torch.Size):  # which torch would make a tuple of
+            return True
+        if isinstance(value, tuple) or pytree.tree_is_leaf(value):
+            return False
+        return self._numbers.setdefault(id(value), number) != number
+
+    def number(self, value: Any) -> int | None:
+        """The number of a container that was taken apart before."""
+        return self._numbers.get(id(value))
+
+
+def _registering(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:
+    going = walk.copy()
+    leaves, spec = pytree.tree_flatten(value, going.stops_at)
+    own = [leaf for leaf in leaves if not walk.is_kept(leaf)]
+    fresh = {type(leaf) for leaf in own if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
+    fresh -= pytree.SUPPORTED_NODES.keys()
     if not fresh:
+        walk.take(going)
         return leaves, spec
     for cls in fresh:
         torch.export.register_dataclass(cls)
-    return _registering(value)
+    return _registering(value, walk)
 
 
-def flatten_result(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
+def flatten_result(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:
     """As `_registering`, where plain objects that hold tensors (a key-value cache) are taken apart as well."""
-    leaves, spec = _registering(value)
-    fresh = {type(leaf) for leaf in leaves if not isinstance(leaf, PLAIN) and _is_plain_object(leaf)}
+    going = walk.copy()
+    leaves, spec = _registering(value, going)
+    own = [leaf for leaf in leaves if not isinstance(leaf, PLAIN) and not walk.is_kept(leaf)]
+    fresh = {type(leaf) for leaf in own if _is_plain_object(leaf)} - pytree.SUPPORTED_NODES.keys()
     if not fresh:
+        walk.take(going)
         return leaves, spec
     for cls in fresh:
         pytree.register_pytree_node(cls, _object_parts, functools.partial(_object_from, cls))
-    return flatten_result(value)
+    return flatten_result(value, walk)
 
 
 def _is_plain_object(leaf: Any) -> bool:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from ...errors import CaptureError
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
-from .flattening import PLAIN, flatten_result, holds_tensor
+from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
 from .patches import tensor_data
 from .patches.autograd_inside import refuse_left_mode
 from .patching import FORWARD, installed
@@ -36,6 +36,17 @@ class TraceAudit(Protocol):
     def finished(self, results: Iterable[tuple[torch.nn.Module, str]]) -> None:
         """After it, with everything that the trace has replaced still in place; `results`: the attributes of modules
         that it has set before it looked at them.
+        """
+
+    def is_kept(self, value: Any) -> bool:
+        """After it: whether a value is an object that was there before, which is returned as it is."""
+
+    def returned(self, value: Any) -> Any:
+        """After it: what gives an object of the result at each call, an instance of which the trace has; None where
+        that is the value itself.
+
+        Raises:
+            CaptureError: there is no such thing.
         """
 
     def pause(self) -> None:
@@ -123,14 +134,13 @@ class Wrapper(torch.nn.Module):
                 )
             stack.enter_context(installed(self._state, FORWARD))
             context = contextvars.copy_context()  # what the forward sets in it is gone with it
-            result, left = self._run(context, args, kwargs)
-        _refuse_changed_containers(leaves, self._spec, args, kwargs)
+            result, left = self._run(context, leaves, args, kwargs)
         values = self._collect(result, left)
         tensor_data.check_data_writes(values)
         return values
 
     def _run(
-        self, context: contextvars.Context, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, context: contextvars.Context, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[tuple[torch.nn.Module, str, Any]]]:
         """The forward's result, and what it leaves on its modules. Whatever else it changes is taken back, whether the
         trace goes on or ends here.
@@ -139,6 +149,7 @@ class Wrapper(torch.nn.Module):
             enabled = torch.is_grad_enabled()
             result = context.run(self.module, *args, **kwargs)
             refuse_left_mode(enabled)
+            _refuse_changed_containers(leaves, self._spec, args, kwargs)
             self.result.changed = self._assigned.finish()
             left = self._state.side_outputs.finish()
             if self._audit is not None:
@@ -150,10 +161,11 @@ class Wrapper(torch.nn.Module):
         return torch.tensor(value, dtype=dtype, device=device)
 
     def _collect(self, result: Any, left: list[tuple[torch.nn.Module, str, Any]]) -> list[Any]:
-        flat, self.result.spec = flatten_result(result)
+        walk = ResultWalk(self._audit.is_kept if self._audit is not None else lambda value: False)
+        flat, self.result.spec = flatten_result(result, walk)
         self.result.left_on_modules = []
         for holder, name, value in left:
-            leaves, spec = flatten_result(value)
+            leaves, spec = flatten_result(value, walk)
             flat = flat + leaves
             self.result.left_on_modules.append((holder, name, spec))
         values: list[Any] = []
@@ -162,13 +174,28 @@ class Wrapper(torch.nn.Module):
             if isinstance(leaf, (torch.Tensor, torch.SymInt)):
                 self.result.outputs.append(("value", len(values)))
                 values.append(leaf)
-            elif isinstance(leaf, PLAIN) or not holds_tensor(leaf):
-                self.result.outputs.append(("constant", leaf))
             else:
-                name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-                advice = "register the class with torch.utils._pytree.register_pytree_node"
-                raise CaptureError(f"the module returns an object of class {name} that holds tensors; {advice}")
+                self.result.outputs.append(self._object(leaf, walk))
         return values
+
+    def _object(self, leaf: Any, walk: ResultWalk) -> tuple[str, Any]:
+        """Where a leaf of the result comes from that is no tensor."""
+        if isinstance(leaf, PLAIN):
+            return "constant", leaf
+        if isinstance(leaf, torch.Size) and not all(type(size) is int for size in leaf):
+            raise CaptureError("the module returns the shape of a tensor that is another at each call")
+        given = next((i for i, one in enumerate(self._leaves) if one is leaf), None)
+        if given is not None:
+            return "given", given
+        number = walk.number(leaf)
+        if number is not None:
+            return "again", number
+        if (self._audit is None or not self._audit.is_kept(leaf)) and holds_tensor(leaf):
+            name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+            advice = "register the class with torch.utils._pytree.register_pytree_node"
+            raise CaptureError(f"the module returns an object of class {name} that holds tensors; {advice}")
+        maker = None if self._audit is None else self._audit.returned(leaf)
+        return ("constant", leaf) if maker is None else ("object", maker)
 
 
 def _refuse_changed_containers(

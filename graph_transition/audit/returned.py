@@ -1,0 +1,119 @@
+"""Python objects that a forward returns: what gives the same at each call of its graph.
+
+An object that was there before the call is returned itself, as the conditions find it at the call. One that the forward
+has made is made anew, for the caller may change it. What is neither, and holds more than numbers and strings, is a
+reason to run in PyTorch. Not here: tensors, and the containers that a result is made of (capture).
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import copy
+import enum
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy
+import torch
+
+from ...errors import CaptureError
+from ..conditions import MISSING, Condition, is_value
+from ..conditions.mappings import entries_of, mapping_type
+from ..conditions.objects import instance_table, slots_of
+from ..conditions.origin import is_opaque
+from ..conditions.sequences import items_of, sequence_type
+
+__all__ = ["Returned"]
+
+_HEAP_TYPE = 1 << 9
+# What counts as what it is.
+_THEMSELVES = (type, types.BuiltinFunctionType, types.ModuleType, enum.Enum)
+
+
+class Returned:
+    """An object of a result.
+
+    Args:
+        value: what the trace has returned.
+        condition_of: the condition of an object that was there before the forward, None of any other.
+
+    Raises:
+        CaptureError: it cannot be made again.
+    """
+
+    def __init__(self, value: Any, condition_of: Callable[[Any], Condition | None]) -> None:
+        self._value = value
+        self.conditions: dict[int, Condition] = {}  # by the identity of what was there before and is part of it
+
+        def known(one: Any) -> Any:
+            condition = condition_of(one)
+            if condition is not None:
+                self.conditions[id(one)] = condition
+            return MISSING if condition is None else one
+
+        _copied(value, known, {})
+
+    def at_a_call(self, bound: Mapping[int, Any], copies: dict[int, Any]) -> Any:
+        """The object of one call.
+
+        Args:
+            bound: by a condition's identity, the object that it holds for.
+            copies: by the identity of what the trace has made, what stands for it in this call.
+        """
+
+        def known(one: Any) -> Any:
+            condition = self.conditions.get(id(one))
+            return MISSING if condition is None else bound.get(id(condition), one)
+
+        return _copied(self._value, known, copies)
+
+
+def _copied(value: Any, known: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+    """The value; of what the forward has made, a copy. `known` gives what was there before, or MISSING."""
+    if is_value(value):
+        return value
+    found = known(value)
+    if found is MISSING:
+        found = copies.get(id(value), MISSING)
+    if found is not MISSING:
+        return found
+    kind = type(value)
+    if isinstance(value, _THEMSELVES) or (is_opaque(kind) and not isinstance(value, torch.Tensor)):
+        return value
+    if kind in (numpy.ndarray, bytearray, array.array) and not (kind is numpy.ndarray and value.dtype.hasobject):
+        made = value.copy("K") if kind is numpy.ndarray else copy.copy(value)
+        copies[id(value)] = made
+        return made
+    return _copied_container(value, lambda one: _copied(one, known, copies), copies)
+
+
+def _copied_container(value: Any, part: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+    kind: Any = type(value)
+    mapping, sequence = mapping_type(kind), sequence_type(kind)
+    native = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    if sequence in (tuple, frozenset):
+        made = sequence.__new__(kind, [part(item) for item in items_of(value, sequence)])  # type: ignore[call-overload]
+    elif sequence is not None:
+        made = sequence.__new__(kind)
+        copies[id(value)] = made
+        items = [part(item) for item in items_of(value, sequence)]
+        arguments = (items, value.maxlen) if sequence is collections.deque else (items,)
+        sequence.__init__(made, *arguments)  # type: ignore[misc]
+    elif mapping is not None and mapping is not types.MappingProxyType:
+        made = copies[id(value)] = mapping.__new__(kind)
+        for key, held in entries_of(value, mapping):
+            mapping.__setitem__(made, part(key), part(held))  # type: ignore[attr-defined]
+        if isinstance(value, collections.defaultdict):
+            made.default_factory = part(value.default_factory)
+    elif native in (object, types.SimpleNamespace) and not isinstance(value, torch.nn.Module):
+        made = native.__new__(kind)
+    else:
+        raise CaptureError(f"the module returns an object of class {kind.__qualname__} that cannot be made again")
+    copies[id(value)] = made
+    for name, held in (instance_table(value) or {}).items():
+        instance_table(made)[name] = part(held)  # type: ignore[index]
+    for name, held in slots_of(value):
+        object.__setattr__(made, name, part(held))
+    return made
