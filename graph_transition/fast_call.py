@@ -60,7 +60,7 @@ def make_fast_call(
         and outputs[0].view is None
         and info.module_forward_output_schema.is_leaf()
     )
-    restore = None if single and not captured.left else _Restore(info, bound)
+    restore = None if single and not captured.left and not captured.messages else _Restore(info, bound)
     try:
         return _C.FastCall(
             transition.session,

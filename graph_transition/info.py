@@ -125,7 +125,7 @@ class PostExportProcessedModelInfo:
     ) -> Any:
         """The module's result in its own structure, from the graph's outputs (mutations removed) in graph order.
 
-        What the forward leaves on its modules is set there.
+        What the forward leaves on its modules is set there, and what it says is said.
 
         Args:
             outputs: of the graph.
@@ -149,6 +149,8 @@ class PostExportProcessedModelInfo:
                 views[ref.name] = None if base is None else replayed(steps, base, symbols)
             return views[ref.name]
 
+        for message in self.captured.messages:
+            message.say()
         if self.captured.shares_containers:
             made: list[Any] = []
             result = _unflattened(self.module_forward_output_schema, map(leaf, self.captured.outputs), made)
@@ -167,7 +169,7 @@ class PostExportProcessedModelInfo:
             return int(by_name[ref.name])
         if ref.kind == "constant":
             return ref.value
-        if ref.kind == "again":
+        if ref.kind == "again" and ref.flat_index is not None:
             return _Again(ref.flat_index)
         if ref.kind == "input" and ref.flat_index is not None:
             return leaves[ref.flat_index]
@@ -179,7 +181,7 @@ class PostExportProcessedModelInfo:
 class _Again:
     """Stands for the container of a number, until that is made."""
 
-    def __init__(self, number: int | None) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
 
 

@@ -7,6 +7,7 @@ before dynamic ones, so that A -> B -> A exports twice and any third size not at
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import warnings
@@ -21,6 +22,7 @@ from .. import _C
 from ..capture import Captured, leaf_names
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
+from ..capture.trace.messages import raising
 from ..errors import CaptureError, ChangedValueError, ORTModuleError, SharedMemoryError
 from ..options import DebugOptions, Options
 from ..report import Export
@@ -29,6 +31,7 @@ from .aliases import written_overlap
 from .attempts import CaptureAttempts, Sizes
 from .audit import Audit, Effect
 from .captured_graph import CapturedGraph
+from .conditions import QueryCondition
 from .disk.cache import DiskCache, Roots
 from .fast_call import make_fast_call
 from .higher_order import REASON, HigherOrder
@@ -187,7 +190,7 @@ class GraphTransitionManager:
         captured, dynamic = self._attempts.capture(call, dynamic, self._graphs.get(call.signature, ()), audit)
         if any(kind == "constant" for _, kind, _ in captured.mutations):
             raise CaptureError("the forward writes into a tensor that lies outside of the module")
-        return captured, dynamic, audit.conditions(), audit.effects
+        return captured, dynamic, [*audit.conditions(), *_no_errors(captured)], audit.effects
 
     def _plan_export(self, call: Call, names: Sequence[str]) -> tuple[str, Sizes]:
         """Why an export is needed, and the sizes it should keep symbolic: those that were seen to change."""
@@ -279,3 +282,13 @@ class GraphTransitionManager:
         higher = HigherOrder(self._module, info, call, asked)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.gradients)
+
+
+def _no_errors(captured: Captured) -> Roots:
+    """The condition that what the forward warns of is no error, which would end the call in its midst."""
+    if not captured.messages:
+        return []
+    raises = functools.partial(raising, captured.messages)
+    if raises():
+        raise CaptureError("the forward warns of what a filter of warnings makes an error")
+    return [("whether a warning is an error", QueryCondition(raises), raises)]

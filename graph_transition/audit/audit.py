@@ -90,6 +90,10 @@ class Audit:
         """Hears that a number was made of a tensor's value; of one that was computed, where `tensor` is None."""
         self._reads.value_read(tensor)
 
+    def root(self, text: str, value: Any) -> None:
+        """Hears that the forward has asked an object past the code that is followed."""
+        self._reads.root(text, value)
+
     def caches(self) -> list[Any]:
         """Functions with a cache that the forward can reach; in some a trace may have left its tensors."""
         found = {id(cache): cache for cache in (*self._earlier, *self._reads.caches())}

@@ -79,32 +79,33 @@ def _copied(value: Any, known: Callable[[Any], Any], copies: dict[int, Any]) -> 
         found = copies.get(id(value), MISSING)
     if found is not MISSING:
         return found
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, _THEMSELVES) or (is_opaque(kind) and not isinstance(value, torch.Tensor)):
         return value
     if kind in (numpy.ndarray, bytearray, array.array) and not (kind is numpy.ndarray and value.dtype.hasobject):
-        made = value.copy("K") if kind is numpy.ndarray else copy.copy(value)
-        copies[id(value)] = made
-        return made
+        copies[id(value)] = value.copy("K") if kind is numpy.ndarray else copy.copy(value)
+        return copies[id(value)]
     return _copied_container(value, lambda one: _copied(one, known, copies), copies)
 
 
 def _copied_container(value: Any, part: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
     kind: Any = type(value)
-    mapping, sequence = mapping_type(kind), sequence_type(kind)
-    native = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    made: Any
+    mapping: Any = mapping_type(kind)
+    sequence: Any = sequence_type(kind)
+    native: Any = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
     if sequence in (tuple, frozenset):
-        made = sequence.__new__(kind, [part(item) for item in items_of(value, sequence)])  # type: ignore[call-overload]
+        made = sequence.__new__(kind, [part(item) for item in items_of(value, sequence)])
     elif sequence is not None:
         made = sequence.__new__(kind)
         copies[id(value)] = made
         items = [part(item) for item in items_of(value, sequence)]
         arguments = (items, value.maxlen) if sequence is collections.deque else (items,)
-        sequence.__init__(made, *arguments)  # type: ignore[misc]
+        sequence.__init__(made, *arguments)
     elif mapping is not None and mapping is not types.MappingProxyType:
         made = copies[id(value)] = mapping.__new__(kind)
         for key, held in entries_of(value, mapping):
-            mapping.__setitem__(made, part(key), part(held))  # type: ignore[attr-defined]
+            mapping.__setitem__(made, part(key), part(held))
         if isinstance(value, collections.defaultdict):
             made.default_factory = part(value.default_factory)
     elif native in (object, types.SimpleNamespace) and not isinstance(value, torch.nn.Module):

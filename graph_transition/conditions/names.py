@@ -16,6 +16,9 @@ from .equality import exactly_equal, is_value
 __all__ = ["NamedEntries", "NamespaceCondition", "PythonModuleCondition", "set_entry"]
 
 
+_OF_PYTHON = frozenset({"__warningregistry__"})  # what it keeps among the globals of a module
+
+
 class NamedEntries:
     """The entries of a table that were asked for.
 
@@ -66,7 +69,8 @@ class NamedEntries:
         """Names that nobody has spelled out and that have come since the table was taken whole."""
         if self.whole is None:
             return []
-        return [name for name in table if name not in self.whole and name not in self.asked and name not in self.before]
+        known = self.whole | self.asked | self.before.keys() | _OF_PYTHON
+        return [name for name in table if name not in known]
 
     def forget_results(self, names: frozenset[str]) -> None:
         """Notes that the forward has set these itself before it looked at them."""
@@ -77,6 +81,7 @@ class NamedEntries:
     def ask(self, table: Mapping[str, Any], names: frozenset[str], part: Callable[[Any], Condition]) -> list[Any]:
         """Notes that `names` were looked up; returns what was found."""
         found = []
+        names = names - _OF_PYTHON if not _OF_PYTHON.isdisjoint(names) else names
         for name in table.keys() & names if len(names) < len(table) else [n for n in table if n in names]:
             value = table[name]
             if name not in self.parts and name not in self.asked:

@@ -69,6 +69,8 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
                            "device": str(tensor.device)}  # fmt: skip
     if any(ref.view is not None for ref in captured.outputs):
         raise NotStorable("a result is a view of another tensor")
+    if captured.messages:
+        raise NotStorable("the forward says something at each call")
     facts = {
         "user_inputs": captured.user_inputs,
         "parameters": captured.parameters,

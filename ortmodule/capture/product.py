@@ -30,6 +30,7 @@ from .trace.branches import Branch
 from .trace.export import Exported, TraceAudit, export_module
 from .trace.flattening import flatten_call
 from .trace.function_call import FunctionCall
+from .trace.messages import SaidLine, SaidWarning
 from .trace.patches import sizes_of_one
 from .trace.tracing import LOCK
 
@@ -109,6 +110,7 @@ class Captured:
         seconds: wall seconds per step.
         trace: what the graph was made from; only where `capture` was asked to keep it.
         flags: by flat leaf index, the values of the tensors that were baked in.
+        messages: what the forward says at each call: warnings, lines of a log.
         left: the attributes that the forward sets on its modules without a look at what they were.
         branches: the questions about values of the inputs, whose answers were baked in; `check` asks them too.
     """
@@ -135,6 +137,7 @@ class Captured:
     flags: dict[int, Any] = dataclasses.field(default_factory=dict)
     branches: list[Branch] = dataclasses.field(default_factory=list)
     left: list[SideOutput] = dataclasses.field(default_factory=list)
+    messages: list[SaidWarning | SaidLine] = dataclasses.field(default_factory=list)
 
     @property
     def result_refs(self) -> list[OutputRef]:
@@ -226,7 +229,7 @@ def capture_once(
         captured = assembly.captured_or_refused(leaves, in_spec, attempt.dynamic, attempt.optional)
         if attempt.from_one and (failed := captured.check([leaves[i] for i in exported.tensor_index])):
             raise CaptureError(f"the guard `{failed}` does not hold for the example")
-        captured.branches = exported.branches
+        captured.branches, captured.messages = exported.branches, exported.messages
         captured.seconds["convert"] = time.perf_counter() - start
         captured.flags = dict(attempt.flags)
         if keep_trace:

@@ -25,6 +25,7 @@ from ..rewrite import regions, writes
 from .aliases import stand_ins
 from .branches import Branch, Branches
 from .function_call import FunctionCall
+from .messages import SaidLine, SaidWarning, same_registries
 from .patches import sizes_of_one, tensor_data
 from .patching import deferred_interrupt, entries, installed
 from .random_states import same_random_states
@@ -57,6 +58,7 @@ class Exported:
         branches: the questions about the inputs' values that the forward asked.
         seconds: wall seconds per step of the export.
         from_one: whether symbolic sizes may be 1.
+        messages: what the forward says at each call.
     """
 
     program: torch.export.ExportedProgram
@@ -70,6 +72,7 @@ class Exported:
     branches: list[Branch]
     seconds: dict[str, float]
     from_one: bool
+    messages: list[SaidWarning | SaidLine]
 
 
 def export_module(
@@ -101,7 +104,7 @@ def export_module(
     state = TraceState(module, SideOutputs(module), branches, bool(dynamic), from_one)
     wrapper = Wrapper(module, leaves, spec, state, attempt.flags, audit)
     seconds: dict[str, float] = {}
-    with _undisturbed(wrapper, state), torch_private.without_marks(tensors):
+    with _speaking(state), _undisturbed(wrapper, state), torch_private.without_marks(tensors):
         try:
             example = stand_ins(tensors, [i in wrapper.aliases for i in tensor_index])
             wanted = (shapes,) if shapes else None
@@ -122,8 +125,18 @@ def export_module(
     calls, state.calls = state.calls, []  # torch may keep the wrapper, and with it the state, for a while
     return Exported(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
-        result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one,
+        result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _speaking(state: TraceState) -> Iterator[None]:
+    """Says in the end what only a first call says: a later one finds that it was said, wherever it runs."""
+    try:
+        with same_registries():
+            yield
+    finally:
+        state.messages.say_once()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import torch
 
 from .branches import Branches
 from .function_call import FunctionCall
+from .messages import Messages
 from .side_outputs import SideOutputs
 
 __all__ = ["LOCK", "TraceState", "captured_elsewhere", "current_trace", "running"]
@@ -38,6 +39,7 @@ class TraceState:
         asked: what of the call's settings the forward asked about (scope_settings.py).
         region_numbers: names the regions that are computed again in backward.
         audit: hears of the forward.
+        messages: hears what it says.
         place: puts a further patch in place until the trace ends; set by the installer.
         thread: the one that captures.
     """
@@ -51,6 +53,7 @@ class TraceState:
     asked: set[str] = dataclasses.field(default_factory=set)
     region_numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     audit: Any = None
+    messages: Messages = dataclasses.field(default_factory=Messages)
     place: Callable[[Any], None] = lambda patch: None
     thread: int = dataclasses.field(default_factory=threading.get_ident)
 

@@ -49,6 +49,9 @@ class TraceAudit(Protocol):
             CaptureError: there is no such thing.
         """
 
+    def root(self, text: str, value: Any) -> None:
+        """The forward has asked this object, which is called `text`."""
+
     def pause(self) -> None:
         """Torch itself runs from here on, until `resume`."""
 

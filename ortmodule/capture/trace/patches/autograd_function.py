@@ -27,9 +27,21 @@ def _apply(original: Any, state: TraceState) -> Any:
             return original(cls, *args, **kwargs)
         call = FunctionCall(cls, args, kwargs)
         state.calls.append(call)
-        return call.restore(torch.ops.ortmodule.python_op(call.tensors, call.fid, call.sizes))
+        return call.restore(original(_Traced, call, *call.tensors))
 
     return apply
+
+
+class _Traced(torch.autograd.Function):
+    """The call in the trace, with a history: the forward may ask whether the results require a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, call: FunctionCall, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.ops.ortmodule.python_op(list(tensors), call.fid, call.sizes))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError("a trace has no gradients")
 
 
 # Its code is exchanged, not the attribute: `self.gelu = Gelu.apply` was bound before.

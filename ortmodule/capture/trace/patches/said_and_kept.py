@@ -1,0 +1,80 @@
+"""What a forward says (messages.py) and keeps: warnings and logs are heard, not written, while it is traced.
+
+`functools.lru_cache` of the user's is emptied after a trace where it holds a tensor of it, which is no real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..patching import FORWARD, Around, Patch
+from ..tracing import TraceState
+
+__all__ = ["PATCHES"]
+
+
+@contextlib.contextmanager
+def _forgetting(state: TraceState) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        state.messages.settle(_every_cache())
+        for cache in _every_cache() if state.audit is None else state.audit.caches():
+            if any(map(_holds_traced, gc.get_referents(cache))):
+                cache.cache_clear()
+
+
+def _every_cache() -> Iterator[Any]:
+    """Of the process, which takes a look at every object; an audit knows those that the forward can reach."""
+    for found in gc.get_referrers(functools._lru_cache_wrapper):  # an object refers to its type; half get_objects' time
+        if type(found) is functools._lru_cache_wrapper and not str(found.__module__).startswith("torch."):
+            yield found
+
+
+def _holds_traced(value: Any) -> bool:
+    if type(value) in (list, tuple, dict):
+        return any(map(_holds_traced, value.values() if type(value) is dict else value))
+    return isinstance(value, FakeTensor)
+
+
+@contextlib.contextmanager
+def _heard(state: TraceState) -> Iterator[None]:
+    with state.messages.heard():
+        yield
+
+
+def _handled(original: Any, state: TraceState) -> Any:
+    def handle(self: logging.Logger, record: logging.LogRecord) -> None:
+        if not state.messages.logged(self, record):
+            original(self, record)
+
+    return handle
+
+
+def _asked(original: Any, state: TraceState) -> Any:
+    asked: set[str] = set()
+
+    def is_enabled(self: logging.Logger, level: int) -> Any:
+        if self.name not in asked:
+            asked.add(self.name)
+            if state.audit is not None and not self.name.startswith(("torch.", "ortmodule")):
+                state.audit.root(f"the logger {self.name}", self)
+        return original(self, level)
+
+    return is_enabled
+
+
+ORDER = 2  # the first thing when the trace has ended
+PATCHES = (
+    Around(_forgetting),
+    Around(_heard, during=FORWARD),
+    Patch(logging.Logger, "handle", _handled, during=FORWARD),
+    Patch(logging.Logger, "isEnabledFor", _asked, during=FORWARD),
+)
