@@ -11,6 +11,7 @@ Who puts these operators into a trace is in patches/ and in rewrite/; this file 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -37,7 +38,9 @@ for _name in ("gru", "rnn_tanh", "rnn_relu"):
 def _python_op_shapes(xs: list[torch.Tensor], fid: int, sizes: Sequence[int] = ()) -> list[torch.Tensor]:
     call = call_of(fid)
     assert call is not None
-    return call.infer(xs, sizes)
+    state = current_trace()
+    with contextlib.nullcontext() if state is None else state.user_code():
+        return call.infer(xs, sizes)
 
 
 def _python_op_run(xs: list[torch.Tensor], fid: int, sizes: Sequence[int] = ()) -> list[torch.Tensor]:

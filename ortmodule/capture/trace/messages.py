@@ -167,7 +167,7 @@ class Messages:
         """Hears of a line; returns False where it is torch's, of tracing."""
         found = _frames_that_say()
         if found is None:
-            return False
+            return _is_said_at_each_call()
         if record.exc_info or any(isinstance(arg, torch.SymInt) for arg in _arguments(record)):
             self._refuse("the forward logs what a captured graph does not know: an exception, or a size that varies")
         else:
@@ -236,6 +236,14 @@ def _frames_that_say() -> tuple[list[types.FrameType], list[types.FrameType]] | 
             by_user = by_user or not name.startswith("torch.") or name.startswith("torch.nn.")
         frame = frame.f_back
     return None
+
+
+def _is_said_at_each_call() -> bool:
+    """Whether it is a custom autograd Function that speaks."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") != "ortmodule.capture.trace.function_call":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_between(name: str) -> bool:

@@ -61,6 +61,17 @@ class TraceState:
         """Whether the caller runs on the capturing thread."""
         return threading.get_ident() == self.thread
 
+    @contextlib.contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Within it, the user's code runs within torch's: the audit hears of it."""
+        if self.audit is not None:
+            self.audit.resume()
+        try:
+            yield
+        finally:
+            if self.audit is not None:
+                self.audit.pause()
+
 
 _running: list[TraceState] = []
 

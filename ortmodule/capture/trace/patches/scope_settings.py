@@ -28,7 +28,11 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (torch.Tensor, "stride", (STRIDES,)),
 )
 # Whether an intermediate tensor requires a gradient depends on the mode as well.
-_PROPERTIES = (("requires_grad", (REQUIRES_GRAD, GRADIENT_MODE)), ("is_leaf", (LEAVES, GRADIENT_MODE)))
+_PROPERTIES = (
+    ("requires_grad", (REQUIRES_GRAD, GRADIENT_MODE)),
+    ("grad_fn", (REQUIRES_GRAD, GRADIENT_MODE)),
+    ("is_leaf", (LEAVES, GRADIENT_MODE)),
+)
 _TORCH_THAT_COUNTS = ("torch.nn.modules.", "torch.nn.functional", "torch.nn.attention", "torch.nn.utils.")
 _TORCH_THAT_DOES_NOT = ("torch.nn.modules.module",)
 _OURS_THAT_COUNTS = (
@@ -60,7 +64,9 @@ def _noting(*settings: str) -> Callable[[Any, TraceState], Any]:
     return make
 
 
-def _noting_property(*settings: str) -> Callable[[Any, TraceState], Any]:
+def _noting_property(name: str, *settings: str) -> Callable[[Any, TraceState], Any]:
+    changes = name == "requires_grad"
+
     def make(descriptor: Any, state: TraceState) -> Any:
         asked = state.asked
 
@@ -73,12 +79,12 @@ def _noting_property(*settings: str) -> Callable[[Any, TraceState], Any]:
             refuse_changed_requires_grad(self, value)
             descriptor.__set__(self, value)
 
-        return property(ask, change if REQUIRES_GRAD in settings else None)
+        return property(ask, change if changes else None)
 
     return make
 
 
 PATCHES = (
     *(Patch(owner, name, _noting(*settings)) for owner, name, settings in _FUNCTIONS),
-    *(Patch(torch.Tensor, name, _noting_property(*settings)) for name, settings in _PROPERTIES),
+    *(Patch(torch.Tensor, name, _noting_property(name, *settings)) for name, settings in _PROPERTIES),
 )
