@@ -89,7 +89,7 @@ class FunctionCondition(Condition):
     def changed(self, now: Any, before: Before) -> list[Change]:
         named = [Change(f".{name}", name, value) for name, value in self.entries.changed(vars(now), before)]
         filled = any(content is not MISSING for name, content in _cells(now) if name in self._empty)
-        if filled or _rest_of(now) != self._rest:
+        if filled or not all(map(operator.is_, _rest_of(now), self._rest)):
             return [Change("", None, now)]
         return named or super().changed(now, before)
 
@@ -139,7 +139,7 @@ class FunctionCondition(Condition):
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
         self.entries.restore(vars(value), original)
-        if _rest_of(value) != self._rest:
+        if not all(map(operator.is_, _rest_of(value), self._rest)):
             value.__code__, value.__defaults__, value.__kwdefaults__ = self._rest
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
             part = (self._cells or {}).get(name)
@@ -160,18 +160,9 @@ class FunctionCondition(Condition):
             yield "attribute", now, name, getattr(now, name)
 
 
-class _Same(tuple[Any, ...]):
-    """Equal to another of the very same objects."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, tuple) and len(self) == len(other) and all(map(operator.is_, self, other))
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _rest_of(function: types.FunctionType) -> _Same:
+def _rest_of(function: types.FunctionType) -> tuple[Any, Any, Any]:
     """What a function is made of that can be set anew."""
-    return _Same((function.__code__, function.__defaults__, function.__kwdefaults__))
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 def _cells(function: types.FunctionType) -> list[tuple[str, Any]]:

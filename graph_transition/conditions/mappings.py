@@ -83,9 +83,17 @@ class MappingCondition(Condition):
         if self._base is types.MappingProxyType:
             return
         parts = {(i, side): original(part) for i, side, part in self._parts}
-        self._base.clear(value)  # type: ignore[attr-defined]
+        ordered = issubclass(self._base, collections.OrderedDict)
+        keys = [parts.get((i, 0), key) for i, key in enumerate(self._keys)]
+        # Of an OrderedDict, the dict below has an order of its own, that in which the keys came.
+        moved = ordered and {id(key) for key in keys} == {id(key) for key in dict.keys(value)}
+        if not moved:
+            self._base.clear(value)  # type: ignore[attr-defined]
         for i, (key, held) in enumerate(zip(self._keys, self._values, strict=True)):
             self._base.__setitem__(value, parts.get((i, 0), key), parts.get((i, 1), held))  # type: ignore[index]
+        if moved:
+            for key in keys:
+                collections.OrderedDict.move_to_end(value, key)
         if isinstance(value, collections.defaultdict):
             value.default_factory = None if self._factory is None else original(self._factory)
 

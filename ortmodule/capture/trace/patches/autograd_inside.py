@@ -32,6 +32,7 @@ _SAVED = "the forward sets hooks on saved tensors, of which a captured graph has
 _ANOMALY = "the forward turns anomaly detection on, which looks behind every operator"
 _ENABLED = "the forward turns gradients on where its caller has turned them off"
 _VERSION = "the forward reads the version of a tensor (`._version`), which a captured graph does not know"
+_VIEW = "the forward asks what a tensor is a view of, which a captured graph does not know"
 _SET = "the forward sets attributes of a tensor, which a captured graph does not repeat"
 _LEFT = "the forward leaves the gradient mode changed, which a captured graph does not repeat"
 _SET_BY_TORCH = frozenset({"_wrapped_number"})  # in C, on the tensor that it makes of a symbolic number
@@ -90,12 +91,15 @@ def _refusing_gradient(descriptor: Any, state: TraceState) -> Any:
     return property(read, write)
 
 
-def _refusing_version(descriptor: Any, state: TraceState) -> Any:
-    def read(self: torch.Tensor) -> Any:
-        _refuse(_VERSION)
-        return descriptor.__get__(self)
+def _refusing_read(text: str) -> Callable[[Any, TraceState], Any]:
+    def make(descriptor: Any, state: TraceState) -> Any:
+        def read(self: torch.Tensor) -> Any:
+            _refuse(text)
+            return descriptor.__get__(self)
 
-    return property(read)
+        return property(read)
+
+    return make
 
 
 def _refusing_attributes(original: Any, state: TraceState) -> Any:
@@ -139,7 +143,9 @@ PATCHES = (
     *(Patch(torch.Tensor, name, _refusing(name)) for name in _HOOKS),
     *(Patch(torch.autograd, name, _refusing(name)) for name in ("grad", "backward")),
     Patch(torch.Tensor, "grad", _refusing_gradient),
-    Patch(torch.Tensor, "_version", _refusing_version),
+    Patch(torch.Tensor, "_version", _refusing_read(_VERSION)),
+    Patch(torch.Tensor, "_base", _refusing_read(_VIEW)),
+    Patch(torch.Tensor, "_is_view", _before(lambda *_: _refuse(_VIEW))),
     Patch(torch.Tensor, "__setattr__", _refusing_attributes, during=FORWARD),
     Patch(torch.Tensor, "requires_grad_", _before(refuse_changed_requires_grad)),
     Patch(torch.enable_grad, "__enter__", _noting_mode(lambda _: True)),
