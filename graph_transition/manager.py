@@ -255,6 +255,9 @@ class GraphTransitionManager:
                 info = info.loss_only()
             session = self._builder.build(info, mode, wanted, device, leaves)
             transition = graph.sessions[key] = ReadySession(info, session, mode)
+            if captured.hook_order and len(wanted) > 1:
+                place = {name: i for i, name in enumerate(captured.hook_order)}
+                session.order_hooks(sorted(range(len(wanted)), key=lambda i: place.get(wanted[i], len(place))))
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call)
         else:
@@ -275,6 +278,6 @@ class GraphTransitionManager:
             warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {REASON}", stacklevel=3)
 
         info, session = transition.info, transition.session
-        higher = HigherOrder(self._module, info, call, asked)
+        higher = HigherOrder(self._module, info, call, self._options.dropout == "fast", asked)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.gradients)

@@ -110,6 +110,7 @@ class Captured:
         flags: by flat leaf index, the values of the tensors that were baked in.
         left: the attributes that the forward sets on its modules without a look at what they were.
         branches: the questions about values of the inputs, whose answers were baked in; `check` asks them too.
+        hook_order: graph inputs in the order in which eager's hooks hear of their gradients; empty: not known.
     """
 
     model: onnx.ModelProto
@@ -134,6 +135,7 @@ class Captured:
     flags: dict[int, Any] = dataclasses.field(default_factory=dict)
     branches: list[Branch] = dataclasses.field(default_factory=list)
     left: list[SideOutput] = dataclasses.field(default_factory=list)
+    hook_order: list[str] = dataclasses.field(default_factory=list)
 
 
 @leaves_nothing
@@ -288,6 +290,7 @@ class _Assembly:
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.changed_attributes, self.exported.settings, conditions,
             check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
+            hook_order=self._hook_order(),
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -341,6 +344,12 @@ class _Assembly:
     def _declare(self, node: Node, name: str) -> Value:
         fake = node.meta["val"]
         return self.builder.input(name, fake.dtype, self.printer.shape(fake))
+
+    def _hook_order(self) -> list[str]:
+        given: dict[Any, str] = dict(self.user_inputs)
+        own = [*self.named["parameter"], *self.named["buffer"]]
+        names = (given.get(one) if isinstance(one, int) else self.canonical.get(one) for one in self.exported.hook_order)
+        return [name for name in names if name is not None and (name in own or name in given.values())]
 
     def _shape_of(self, leaf: int) -> tuple[int | str, ...]:
         users = [n for n, source in self.sources.items() if source == ("input", leaf)]

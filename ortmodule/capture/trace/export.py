@@ -56,6 +56,8 @@ class Exported:
         branches: the questions about the inputs' values that the forward asked.
         seconds: wall seconds per step of the export.
         from_one: whether symbolic sizes may be 1.
+        hook_order: names of the module's tensors and indices of the call's leaves that get a gradient, in the order in
+            which hooks hear of it.
     """
 
     program: torch.export.ExportedProgram
@@ -69,6 +71,7 @@ class Exported:
     branches: list[Branch]
     seconds: dict[str, float]
     from_one: bool
+    hook_order: list[str | int]
 
 
 def export_module(
@@ -122,6 +125,7 @@ def export_module(
     return Exported(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one,
+        result.hook_order,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from ...errors import CaptureError
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
 from .flattening import PLAIN, flatten_result, holds_tensor
+from .hook_order import leaves_in_hook_order
 from .patches import tensor_data
 from .patches.autograd_inside import refuse_left_mode
 from .patching import FORWARD, installed
@@ -55,6 +56,7 @@ class _Result:
         self.spec: pytree.TreeSpec | None = None
         self.left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]] = []
         self.changed: list[str] = []
+        self.hook_order: list[str | int] = []
 
 
 class Wrapper(torch.nn.Module):
@@ -131,12 +133,20 @@ class Wrapper(torch.nn.Module):
             context.run(self._audit.finished, [(module, name) for module, name, _ in left])
         _refuse_changed_containers(leaves, self._spec, args, kwargs)
         values = self._collect(result, left)
+        self.result.hook_order = self._hook_order(values, leaves)
         tensor_data.check_data_writes(values)
         return values
 
     @staticmethod
     def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype, device=device)
+
+    def _hook_order(self, values: list[Any], leaves: list[Any]) -> list[str | int]:
+        """What the call has of leaves, in the order in which hooks hear of their gradients."""
+        names: dict[int, str | int] = {id(leaf): i for i, leaf in enumerate(leaves) if i not in self._flags}
+        names |= {id(b): name for name, b in self.module.named_buffers()}
+        names |= {id(p): name for name, p in self.module.named_parameters()}
+        return [names[id(leaf)] for leaf in leaves_in_hook_order(values) if id(leaf) in names]
 
     def _collect(self, result: Any, left: list[tuple[torch.nn.Module, str, Any]]) -> list[Any]:
         flat, self.result.spec = flatten_result(result)
