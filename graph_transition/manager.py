@@ -21,11 +21,11 @@ from .. import _C
 from ..capture import Captured, leaf_names
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
-from ..errors import CaptureError, ChangedValueError, ORTModuleError, SharedMemoryError
+from ..errors import CaptureError, ChangedValueError, ORTModuleError, SharedMemoryError, WrittenHistoryError
 from ..options import DebugOptions, Options
 from ..report import Export
 from ..vouching import vouched_ids
-from .aliases import written_overlap
+from .aliases import written_history, written_overlap
 from .attempts import CaptureAttempts, Sizes
 from .audit import Audit, Effect
 from .captured_graph import CapturedGraph
@@ -107,6 +107,8 @@ class GraphTransitionManager:
             graph = self._export(call)
         if written_overlap(graph.captured, call.leaves, self._module):
             raise SharedMemoryError("arguments share memory that the forward writes, which a graph does not see")
+        if (written := written_history(graph.captured, call.leaves, self._module)) is not None:
+            raise WrittenHistoryError(f"the forward writes into {written}, which wants a gradient")
         try:
             transition = self._session(graph, call)
         except ORTModuleError as error:
@@ -117,6 +119,8 @@ class GraphTransitionManager:
             self._graphs[call.signature].remove(graph)
             graph = self._export(call)
             transition = self._session(graph, call)
+        if torch.is_grad_enabled() and (names := transition.session.written_with_history):
+            raise WrittenHistoryError(f"the forward writes what has a history into {', '.join(map(repr, names))}")
         fast = make_fast_call(self._module, transition, graph, args, kwargs)
         if fast is not None:
             transition.fast_calls.append(fast)

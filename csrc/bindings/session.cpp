@@ -206,6 +206,15 @@ void Session::differentiate_again(std::vector<size_t> given, const py::object& g
   higher_ = std::make_shared<const HigherOrder>(HigherOrder{std::move(given), call, draws});
 }
 
+std::vector<std::string> Session::written_with_history() const {
+  const std::vector<size_t>& reached = compiled_.agent->program().y_outputs;
+  std::vector<std::string> names;
+  for (const auto& [output, input] : mutations_)
+    if (std::find(reached.begin(), reached.end(), output) != reached.end())
+      names.push_back(compiled_.input_names[input]);
+  return names;
+}
+
 void Session::order_hooks(std::vector<size_t> order) {
   std::vector<size_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
@@ -337,6 +346,8 @@ void register_session(py::module_& m) {
            "optional); tensors carry history when gradients are enabled.")
       .def_property_readonly("input_names", [](const Session& s) { return s.compiled().input_names; })
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
+      .def_property_readonly("written_with_history", &Session::written_with_history,
+                             "Names of the graph inputs that are overwritten with something that a gradient reaches.")
       .def("observe", &Session::observe, py::arg("callback"),
            "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
       .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),

@@ -348,7 +348,9 @@ class _Assembly:
     def _hook_order(self) -> list[str]:
         given: dict[Any, str] = dict(self.user_inputs)
         own = [*self.named["parameter"], *self.named["buffer"]]
-        names = (given.get(one) if isinstance(one, int) else self.canonical.get(one) for one in self.exported.hook_order)
+        names = (
+            given.get(one) if isinstance(one, int) else self.canonical.get(one) for one in self.exported.hook_order
+        )
         return [name for name in names if name is not None and (name in own or name in given.values())]
 
     def _shape_of(self, leaf: int) -> tuple[int | str, ...]:

@@ -71,7 +71,9 @@ def hooks_on_all_parameters_registered_between_forward_and_backward(m: Any) -> I
     for _ in range(2):
         y = m(rand(5, 4).requires_grad_())
         handles = [p.register_hook(noted(log, name)) for name, p in m.named_parameters()]
-        handles += [p.register_post_accumulate_grad_hook(noted(log, f"{name} after")) for name, p in m.named_parameters()]
+        handles += [
+            p.register_post_accumulate_grad_hook(noted(log, f"{name} after")) for name, p in m.named_parameters()
+        ]
         loss(y).backward()
         yield list(log)
         log.clear()
