@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..capture import Captured, leaf_names
+from ..capture import Captured, leaf_names, torch_private
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
-from ..errors import CaptureError, ChangedValueError, ORTModuleError, SharedMemoryError, WrittenHistoryError
+from ..errors import CaptureError, ChangedValueError, ORTModuleError, SharedMemoryError, UnfitCallError, WrittenHistoryError
 from ..options import DebugOptions, Options
 from ..report import Export
 from ..vouching import vouched_ids
@@ -32,6 +32,7 @@ from .captured_graph import CapturedGraph
 from .disk.cache import DiskCache, Roots
 from .fast_call import make_fast_call
 from .higher_order import REASON, HigherOrder
+from .hook_order import hook_order
 from .info import PostExportProcessedModelInfo
 from .ready_session import ReadySession, SessionBuilder, SessionWithEffects
 from .signature import Call, CallSignature
@@ -119,7 +120,9 @@ class GraphTransitionManager:
             self._graphs[call.signature].remove(graph)
             graph = self._export(call)
             transition = self._session(graph, call)
-        if torch.is_grad_enabled() and (names := transition.session.written_with_history):
+        if graph.captured.mutations and torch_private.saves_for_checkpoint():
+            raise UnfitCallError("the forward writes tensors, and a checkpoint around it runs it twice")
+        if torch.is_grad_enabled() and (names := _gaining_a_history(graph.captured, transition.session)):
             raise WrittenHistoryError(f"the forward writes what has a history into {', '.join(map(repr, names))}")
         fast = make_fast_call(self._module, transition, graph, args, kwargs)
         if fast is not None:
@@ -259,9 +262,8 @@ class GraphTransitionManager:
                 info = info.loss_only()
             session = self._builder.build(info, mode, wanted, device, leaves)
             transition = graph.sessions[key] = ReadySession(info, session, mode)
-            if captured.hook_order and len(wanted) > 1:
-                place = {name: i for i, name in enumerate(captured.hook_order)}
-                session.order_hooks(sorted(range(len(wanted)), key=lambda i: place.get(wanted[i], len(place))))
+            if len(wanted) > 1:
+                session.order_hooks(hook_order(captured, wanted))
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call)
         else:
@@ -285,3 +287,9 @@ class GraphTransitionManager:
         higher = HigherOrder(self._module, info, call, self._options.dropout == "fast", asked)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.gradients)
+
+
+def _gaining_a_history(captured: Captured, session: _C.Session) -> list[str]:
+    """The written inputs that autograd would give a history; those that it may, where the trace recorded none."""
+    names = session.written_with_history
+    return [name for name in names if not captured.hook_order or name in captured.histories]

@@ -10,6 +10,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <string_view>
+#include <typeinfo>
 
 #include "base/status.h"
 #include "bindings/batched_gradients.h"
@@ -58,13 +60,24 @@ bool is_watched(const Edge& edge, const AutogradMeta& leaf, size_t holders) {
          !leaf.hooks_.empty() || leaf.post_acc_grad_hooks_;
 }
 
-// Whether several leaves have hooks that a user sees, and may tell the order of.
-bool are_hooked(const std::vector<const at::Tensor*>& leaves) {
+template <typename Hooks>
+bool any_of_python(const Hooks& hooks) {
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    const auto& one = *hook;
+    return std::string_view(typeid(one).name()).find("PyFunction") != std::string_view::npos;
+  });
+}
+
+// Whether several leaves have hooks that a user sees, and may tell the order of: on the leaf, or on its accumulator where
+// they are Python's (those of DDP are not).
+bool are_hooked(const std::vector<const at::Tensor*>& leaves, const edge_list& edges) {
   size_t hooked = 0;
-  for (const at::Tensor* leaf : leaves) {
-    if (!leaf) continue;
-    const AutogradMeta& meta = *torch::autograd::impl::get_autograd_meta(*leaf);
-    if ((!meta.hooks_.empty() || meta.post_acc_grad_hooks_) && ++hooked > 1) return true;
+  for (size_t k = 0; k < leaves.size(); ++k) {
+    if (!leaves[k] || !edges[k].is_valid()) continue;
+    const AutogradMeta& meta = *torch::autograd::impl::get_autograd_meta(*leaves[k]);
+    auto& accumulator = *edges[k].function;
+    const bool on_node = any_of_python(accumulator.pre_hooks()) || any_of_python(accumulator.post_hooks());
+    if ((on_node || !meta.hooks_.empty() || meta.post_acc_grad_hooks_) && ++hooked > 1) return true;
   }
   return false;
 }
@@ -139,7 +152,7 @@ variable_list ModuleBackward::without_empty(variable_list results) {
 }
 
 bool ModuleBackward::put_in_hook_order(std::vector<size_t>& shown) const {
-  if (!returns_all() || !step_->hook_order || !are_hooked(leaves_)) return false;
+  if (!returns_all() || !step_->hook_order || !are_hooked(leaves_, next_edges())) return false;
   std::vector<char> is_shown(count_, false);
   for (size_t k : shown) is_shown[k] = true;
   std::vector<size_t> leaves, nodes, none;
@@ -283,9 +296,6 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
 // The first node computes all gradients; the others hand on theirs.
 variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
   if (!first_) return hand_on(take_progress(grads));
-  ORTMODULE_CHECK(step_->higher && step_->given, kUnsupported,
-                  "ORTModule's backward cannot be differentiated again (create_graph=True), and its options allow no "
-                  "fallback to PyTorch; call the wrapped module itself (model.module)");
   std::vector<at::Tensor> dxs(step_->agent->program().x_inputs.size());
   {
     const at::NoGradGuard no_grad;
@@ -293,8 +303,15 @@ variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
     step_->agent->advance(*engine.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
   }
   StepBackward::Progress progress;
-  progress.early = step_->higher->gradients(step_->given->lock(), grads, dxs, step_->given->random_state());
+  progress.early = with_history(grads, dxs);
   return hand_on(std::move(progress));
+}
+
+variable_list ModuleBackward::with_history(const variable_list& grads, const variable_list& dxs) {
+  ORTMODULE_CHECK(step_->higher && step_->given, kUnsupported,
+                  "ORTModule's backward cannot be differentiated again (create_graph=True), and its options allow no "
+                  "fallback to PyTorch; call the wrapped module itself (model.module)");
+  return step_->higher->gradients(step_->given->lock(), grads, dxs, step_->given->random_state());
 }
 
 variable_list ModuleBackward::hand_on(StepBackward::Progress progress) {
@@ -306,21 +323,19 @@ variable_list ModuleBackward::hand_on(StepBackward::Progress progress) {
 }
 
 variable_list ModuleBackward::apply_batched(const variable_list& grads) {
-  ORTMODULE_CHECK(!at::GradMode::is_enabled(), kUnsupported,
-                  "ORTModule's backward of many directions at once (is_grads_batched=True, a vectorized Jacobian) "
-                  "cannot be differentiated again; call the wrapped module itself (model.module)");
+  const bool history = at::GradMode::is_enabled(), keep = torch::autograd::get_current_graph_task_keep_graph();
   StepBackward::Progress progress;
-  {
-    const std::lock_guard<std::mutex> lock(step_->mutex);
-    ORTMODULE_CHECK(step_->state, kRuntime, kSecondBackward);
-    const bool keep = torch::autograd::get_current_graph_task_keep_graph();
-    progress.early = batched_gradients(grads, [&](const variable_list& one, bool more) {
-      variable_list dxs(step_->agent->program().x_inputs.size());
+  progress.early = batched_gradients(grads, [&](const variable_list& one, bool more) {
+    variable_list dxs(step_->agent->program().x_inputs.size());
+    {
+      const at::NoGradGuard no_grad;
+      const std::lock_guard<std::mutex> lock(step_->mutex);
+      ORTMODULE_CHECK(step_->state, kRuntime, kSecondBackward);
       step_->agent->backward(*step_->state, one, keep || more,
                              [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
-      return dxs;
-    });
-  }
+    }
+    return history ? with_history(one, dxs) : dxs;
+  });
   return hand_on(std::move(progress));
 }
 
@@ -357,7 +372,7 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
 
   // Note [Order of hooks]
   step->hook_order = hook_order;
-  bool watched = hook_order && are_hooked(all.leaves);
+  bool watched = hook_order && are_hooked(all.leaves, all.edges);
   const std::vector<size_t> ordered = watched ? one_by_one(all.edges, *hook_order) : std::vector<size_t>();
   const std::vector<size_t>& segments = watched ? ordered : agent->segments();
   size_t chain = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;

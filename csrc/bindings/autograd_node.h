@@ -80,6 +80,9 @@ class ModuleBackward : public torch::autograd::Node {
   torch::autograd::variable_list apply_with_history(const torch::autograd::variable_list& grads);
   // The same for gradients that hold those of many directions.
   torch::autograd::variable_list apply_batched(const torch::autograd::variable_list& grads);
+  // The step's gradients with history, for those of its outputs; `dxs`: as the engine has them.
+  torch::autograd::variable_list with_history(const torch::autograd::variable_list& grads,
+                                              const torch::autograd::variable_list& dxs);
   // This node's gradients, where the first one has computed all.
   torch::autograd::variable_list hand_on(StepBackward::Progress progress);
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }

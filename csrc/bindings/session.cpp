@@ -210,7 +210,7 @@ std::vector<std::string> Session::written_with_history() const {
   const std::vector<size_t>& reached = compiled_.agent->program().y_outputs;
   std::vector<std::string> names;
   for (const auto& [output, input] : mutations_)
-    if (std::find(reached.begin(), reached.end(), output) != reached.end())
+    if (!uncounted_.count(output) && std::find(reached.begin(), reached.end(), output) != reached.end())
       names.push_back(compiled_.input_names[input]);
   return names;
 }

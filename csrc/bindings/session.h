@@ -53,8 +53,8 @@ class Session {
   const CompiledModel& compiled() const { return compiled_; }
   const std::vector<DType>& input_types() const { return input_types_; }
   const Mutations& mutations() const { return mutations_; }
-  // Names of the graph inputs that are overwritten with something that a gradient can reach: in PyTorch the caller's
-  // tensor would have a history then.
+  // Names of the graph inputs that are overwritten with something that a gradient can reach, but for a normalization's
+  // statistics: in PyTorch the caller's tensor would have a history then.
   std::vector<std::string> written_with_history() const;
 
  private:

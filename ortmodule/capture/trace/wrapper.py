@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -57,6 +57,7 @@ class _Result:
         self.left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]] = []
         self.changed: list[str] = []
         self.hook_order: list[str | int] = []
+        self.histories: list[str | int] = []
 
 
 class Wrapper(torch.nn.Module):
@@ -127,6 +128,7 @@ class Wrapper(torch.nn.Module):
             context = contextvars.copy_context()  # what the forward sets in it is gone with it
             result = context.run(self.module, *args, **kwargs)
             refuse_left_mode(enabled)
+        self.result.histories = [name for name, t in self._named(leaves) if t.grad_fn is not None]
         self.result.changed = self._assigned.finish()
         left = self._state.side_outputs.finish()
         if self._audit is not None:
@@ -143,10 +145,14 @@ class Wrapper(torch.nn.Module):
 
     def _hook_order(self, values: list[Any], leaves: list[Any]) -> list[str | int]:
         """What the call has of leaves, in the order in which hooks hear of their gradients."""
-        names: dict[int, str | int] = {id(leaf): i for i, leaf in enumerate(leaves) if i not in self._flags}
-        names |= {id(b): name for name, b in self.module.named_buffers()}
-        names |= {id(p): name for name, p in self.module.named_parameters()}
+        names = {id(tensor): name for name, tensor in self._named(leaves)}
         return [names[id(leaf)] for leaf in leaves_in_hook_order(values) if id(leaf) in names]
+
+    def _named(self, leaves: list[Any]) -> Iterator[tuple[str | int, torch.Tensor]]:
+        """The call's tensors by their places, then the module's by their names."""
+        yield from ((i, t) for i, t in enumerate(leaves) if isinstance(t, torch.Tensor) and i not in self._flags)
+        yield from self.module.named_buffers()
+        yield from self.module.named_parameters()
 
     def _collect(self, result: Any, left: list[tuple[torch.nn.Module, str, Any]]) -> list[Any]:
         flat, self.result.spec = flatten_result(result)
