@@ -157,12 +157,13 @@ def _stand_ins(module: torch.nn.Module) -> Iterator[None]:
     others: dict[int, torch.Tensor] = {}
     entries: list[tuple[dict[str, Any], str, torch.Tensor]] = []
     for one in module.modules():
-        for table in (one._parameters, one._buffers):
+        tables: tuple[dict[str, Any], dict[str, Any]] = (one._parameters, one._buffers)
+        for table in tables:
             for name, tensor in table.items():
                 if tensor is not None:
                     entries.append((table, name, tensor))
                     if id(tensor) not in others:
-                        others[id(tensor)] = _unhooked(tensor) if table is one._parameters else tensor.clone()
+                        others[id(tensor)] = _unhooked(tensor) if table is tables[0] else tensor.clone()
     devices = sorted({p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
         try:

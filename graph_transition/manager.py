@@ -21,7 +21,14 @@ from .. import _C
 from ..capture import Captured, leaf_names, torch_private
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
-from ..errors import CaptureError, ChangedValueError, ORTModuleError, SharedMemoryError, UnfitCallError, WrittenHistoryError
+from ..errors import (
+    CaptureError,
+    ChangedValueError,
+    ORTModuleError,
+    SharedMemoryError,
+    UnfitCallError,
+    WrittenHistoryError,
+)
 from ..options import DebugOptions, Options
 from ..report import Export
 from ..vouching import vouched_ids

@@ -101,6 +101,50 @@ def hooks_on_some_parameters_and_gradients_of_some(m: Any) -> Iterator[Any]:
         yield list(log)
 
 
+@scenario
+def hooks_on_accumulators(m: Any) -> Iterator[Any]:
+    log: list[str] = []
+    held = []
+    for name, p in m.named_parameters():
+        held.append(p.view_as(p).grad_fn.next_functions[0][0])
+        held[-1].register_prehook(noted(log, f"{name} before"))
+        held[-1].register_hook(noted(log, name))
+    for _ in range(3):
+        loss(m(rand(5, 4))).backward()
+        yield list(log)
+        log.clear()
+
+
+@scenario
+def hooks_on_leaves_that_are_reached_on_other_paths_too(m: Any) -> Iterator[Any]:
+    log: list[str] = []
+    w = torch.ones(5, 3, requires_grad=True)
+    for name, p in [*m.named_parameters(), ("w", w)]:
+        p.register_hook(noted(log, name))
+    for _ in range(2):
+        (loss(m(rand(5, 4)) * w) + (w * 3).tanh().sum() + m.first.weight.sum() + m.second.bias.sum()).backward()
+        (loss(m(rand(5, 4))) + loss(m(rand(5, 4)))).backward()
+        yield list(log)
+
+
+@scenario
+def a_hook_that_runs_the_module(m: Any) -> Iterator[Any]:
+    inside: list[Any] = []
+
+    def hook(_: torch.Tensor) -> None:
+        if len(inside) % 2 == 0:
+            inside.append(None)
+            with torch.enable_grad():
+                z = loss(m(torch.ones(5, 4)))
+            z.backward()
+            inside.append(z.detach())
+
+    m.second.weight.register_hook(hook)
+    for _ in range(2):
+        loss(m(rand(5, 4))).backward()
+        yield state(m), inside
+
+
 class Deep(nn.Module):
     """Leaves of every kind of layer, one of them used twice, one not at all."""
 
@@ -294,6 +338,24 @@ def global_hooks(m: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_hooks(name: str) -> None:
     check(SCENARIOS[name], warm=lambda m: steps(m, grad=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wanted", [False, True])
+def test_hooks_are_in_order_where_the_first_call_recorded_no_gradients(wanted: bool) -> None:
+    def run(m: Any) -> Iterator[Any]:
+        log: list[str] = []
+        with torch.no_grad():
+            m(rand(5, 4))
+        for name, p in m.named_parameters():
+            p.register_hook(noted(log, name))
+        for _ in range(2):
+            x = rand(5, 4).requires_grad_(wanted)
+            x.register_hook(noted(log, "x")) if wanted else None
+            loss(m(x)).backward()
+            yield list(log)
+
+    check(run, warm=None)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -76,6 +76,27 @@ def third(m: Any) -> Iterator[Any]:
         yield g
 
 
+def many_directions(m: Any) -> Iterator[Any]:
+    x = rand(6, 4).requires_grad_()
+    ways = torch.eye(6).view(6, 6, 1)
+    (g,) = torch.autograd.grad(m(x), x, ways, is_grads_batched=True, create_graph=True)
+    g.square().sum().backward()
+    yield g, x.grad, state(m)
+
+
+def with_hooks(m: Any) -> Iterator[Any]:
+    log: list[str] = []
+    for name, p in m.named_parameters():
+        p.register_hook(lambda g, name=name: log.append(name))
+    x = rand(6, 4).requires_grad_()
+    h = x * 1
+    h.retain_grad()
+    m(h).square().sum().backward(create_graph=True)
+    yield log, h.grad, x.grad
+    (x.grad.sum() + h.grad.sum()).backward()
+    yield log, x.grad, state(m)
+
+
 def changed_before(m: Any) -> Iterator[Any]:
     x = rand(6, 4).requires_grad_()
     y = m(x)
@@ -91,7 +112,9 @@ def warm(m: Any) -> None:
     m.zero_grad()
 
 
-PROGRAMS = [penalty, hessian_vector, backward_with_history, third, changed_before]
+PROGRAMS = [
+    penalty, hessian_vector, backward_with_history, third, many_directions, with_hooks, changed_before,
+]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")
