@@ -1,6 +1,9 @@
 """Arguments that share memory with a tensor that the forward writes, without being that tensor: a view and its base,
 the `.data` of a parameter. In a graph they are values of their own; a write into one is not seen through the other.
 
+And tensors that want a gradient and are written: with the values autograd changes the history of the caller's tensor,
+and keeps it where the write is under no_grad. A graph only writes values.
+
 Not here: arguments that are the same tensor, which have graphs of their own (signature.py).
 """
 
@@ -13,7 +16,7 @@ import torch
 
 from ..capture import Captured
 
-__all__ = ["written_overlap"]
+__all__ = ["written_history", "written_overlap"]
 
 
 def written_overlap(captured: Captured, leaves: Sequence[Any], module: torch.nn.Module) -> bool:
@@ -36,6 +39,19 @@ def written_overlap(captured: Captured, leaves: Sequence[Any], module: torch.nn.
         if any(start < high and low < end and one is not other for other, low, high in extents):
             return True
     return False
+
+
+def written_history(captured: Captured, leaves: Sequence[Any], module: torch.nn.Module) -> str | None:
+    """What the call writes into that wants a gradient, in words. A parameter's history is that it has none."""
+    if not captured.mutations or not torch.is_grad_enabled():
+        return None
+    names = dict(captured.user_inputs)
+    for _, kind, target in captured.mutations:
+        if kind == "input" and leaves[int(target)].requires_grad:
+            return f"input '{names.get(int(target))}'"
+        if kind == "buffer" and _tensor(module, str(target)).requires_grad:
+            return f"buffer '{target}'"
+    return None
 
 
 def _tensor(module: torch.nn.Module, name: str) -> Any:

@@ -19,15 +19,22 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..capture import Captured, leaf_names
+from ..capture import Captured, leaf_names, torch_private
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
 from ..capture.trace.messages import raising
-from ..errors import CaptureError, ChangedValueError, ORTModuleError, SharedMemoryError
+from ..errors import (
+    CaptureError,
+    ChangedValueError,
+    ORTModuleError,
+    SharedMemoryError,
+    UnfitCallError,
+    WrittenHistoryError,
+)
 from ..options import DebugOptions, Options
 from ..report import Export
 from ..vouching import vouched_ids
-from .aliases import written_overlap
+from .aliases import written_history, written_overlap
 from .attempts import CaptureAttempts, Sizes
 from .audit import Audit, Effect
 from .captured_graph import CapturedGraph
@@ -35,6 +42,7 @@ from .conditions import QueryCondition
 from .disk.cache import DiskCache, Roots
 from .fast_call import make_fast_call
 from .higher_order import REASON, HigherOrder
+from .hook_order import hook_order
 from .info import PostExportProcessedModelInfo
 from .ready_session import BoundSession, ReadySession, SessionBuilder
 from .signature import Call, CallSignature
@@ -110,6 +118,8 @@ class GraphTransitionManager:
             graph = self._export(call)
         if written_overlap(graph.captured, call.leaves, self._module):
             raise SharedMemoryError("arguments share memory that the forward writes, which a graph does not see")
+        if (written := written_history(graph.captured, call.leaves, self._module)) is not None:
+            raise WrittenHistoryError(f"the forward writes into {written}, which wants a gradient")
         try:
             transition = self._session(graph, call)
         except ORTModuleError as error:
@@ -120,6 +130,10 @@ class GraphTransitionManager:
             self._graphs[call.signature].remove(graph)
             graph = self._export(call)
             transition = self._session(graph, call)
+        if graph.captured.mutations and torch_private.saves_for_checkpoint():
+            raise UnfitCallError("the forward writes tensors, and a checkpoint around it runs it twice")
+        if torch.is_grad_enabled() and (names := _gaining_a_history(graph.captured, transition.session)):
+            raise WrittenHistoryError(f"the forward writes what has a history into {', '.join(map(repr, names))}")
         bound = graph.bound()
         fast = make_fast_call(self._module, transition, graph, args, kwargs, bound)
         if fast is not None:
@@ -259,6 +273,8 @@ class GraphTransitionManager:
                 info = info.loss_only()
             session = self._builder.build(info, mode, wanted, device, leaves)
             transition = graph.sessions[key] = ReadySession(info, session, mode)
+            if len(wanted) > 1:
+                session.order_hooks(hook_order(captured, wanted))
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call)
         else:
@@ -279,7 +295,7 @@ class GraphTransitionManager:
             warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {REASON}", stacklevel=3)
 
         info, session = transition.info, transition.session
-        higher = HigherOrder(self._module, info, call, asked)
+        higher = HigherOrder(self._module, info, call, self._options.dropout == "fast", asked)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.gradients)
 
@@ -292,3 +308,9 @@ def _no_errors(captured: Captured) -> Roots:
     if raises():
         raise CaptureError("the forward warns of what a filter of warnings makes an error")
     return [("whether a warning is an error", QueryCondition(raises), raises)]
+
+
+def _gaining_a_history(captured: Captured, session: _C.Session) -> list[str]:
+    """The written inputs that autograd would give a history; those that it may, where the trace recorded none."""
+    names = session.written_with_history
+    return [name for name in names if not captured.hook_order or name in captured.histories]

@@ -17,6 +17,7 @@ __all__ = [
     "ORTModuleError",
     "SlowCaptureError",
     "UndecidedError",
+    "UnfitCallError",
     "UnfitError",
     "UnsupportedError",
 ]
@@ -54,8 +55,16 @@ class UnfitError(CaptureError):
     """A graph that was captured from another example does not hold for the call."""
 
 
-class SharedMemoryError(CaptureError):
+class UnfitCallError(CaptureError):
+    """What this call is given keeps it out of the engine; other calls of its kind are captured."""
+
+
+class SharedMemoryError(UnfitCallError):
     """This call's arguments share memory that the forward writes; calls whose arguments do not are captured."""
+
+
+class WrittenHistoryError(UnfitCallError):
+    """The forward writes into a tensor of this call that wants a gradient, and with its values changes its history."""
 
 
 class SlowCaptureError(ORTModuleError):

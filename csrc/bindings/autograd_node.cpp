@@ -10,6 +10,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <string_view>
+#include <typeinfo>
 
 #include "base/status.h"
 #include "bindings/batched_gradients.h"
@@ -58,6 +60,36 @@ bool is_watched(const Edge& edge, const AutogradMeta& leaf, size_t holders) {
          !leaf.hooks_.empty() || leaf.post_acc_grad_hooks_;
 }
 
+template <typename Hooks>
+bool any_of_python(const Hooks& hooks) {
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    const auto& one = *hook;
+    return std::string_view(typeid(one).name()).find("PyFunction") != std::string_view::npos;
+  });
+}
+
+// Whether several leaves have hooks that a user sees, and may tell the order of: on the leaf, or on its accumulator where
+// they are Python's (those of DDP are not).
+bool are_hooked(const std::vector<const at::Tensor*>& leaves, const edge_list& edges) {
+  size_t hooked = 0;
+  for (size_t k = 0; k < leaves.size(); ++k) {
+    if (!leaves[k] || !edges[k].is_valid()) continue;
+    const AutogradMeta& meta = *torch::autograd::impl::get_autograd_meta(*leaves[k]);
+    auto& accumulator = *edges[k].function;
+    const bool on_node = any_of_python(accumulator.pre_hooks()) || any_of_python(accumulator.post_hooks());
+    if ((on_node || !meta.hooks_.empty() || meta.post_acc_grad_hooks_) && ++hooked > 1) return true;
+  }
+  return false;
+}
+
+// The segment of each gradient, where each that somebody gets has one of its own, in this order.
+std::vector<size_t> one_by_one(const edge_list& edges, const std::vector<size_t>& order) {
+  std::vector<size_t> segments(edges.size(), 0);
+  size_t next = 0;
+  for (size_t k : order) segments[k] = edges[k].is_valid() ? next++ : next ? next - 1 : 0;
+  return segments;
+}
+
 // Whether the leaf's gradient is to be of another type than the leaf.
 template <typename Meta>
 bool wants_other_type(const at::Tensor& leaf, const Meta& meta) {
@@ -104,7 +136,8 @@ variable_list ModuleBackward::without_empty(variable_list results) {
     const bool empty = i < count_ && !results[i].defined() && leaves_[i] && next_edge(i).is_valid();
     (empty && !has_other_holder(next_edge(i), holders(i)) ? cut : order).push_back(i);
   }
-  if (cut.empty()) return results;
+  const bool moved = put_in_hook_order(order);
+  if (cut.empty() && !moved) return results;
   shown_ = order.size();
   order.insert(order.end(), cut.begin(), cut.end());
   edge_list edges;
@@ -116,6 +149,33 @@ variable_list ModuleBackward::without_empty(variable_list results) {
   next_edges() = std::move(edges);
   order_ = std::move(order);
   return ordered;
+}
+
+bool ModuleBackward::put_in_hook_order(std::vector<size_t>& shown) const {
+  if (!returns_all() || !step_->hook_order || !are_hooked(leaves_, next_edges())) return false;
+  std::vector<char> is_shown(count_, false);
+  for (size_t k : shown) is_shown[k] = true;
+  std::vector<size_t> leaves, nodes, none;
+  for (size_t k : *step_->hook_order)
+    if (is_shown[k]) (!next_edge(k).is_valid() ? none : leaves_[k] ? leaves : nodes).push_back(k);
+  // The engine's queue is a heap in which all leaves are equal and before any other node: which of what is pushed comes
+  // when is found on one like it.
+  const size_t count = leaves.size(), pushed = count + nodes.size();
+  const auto later = [&](size_t a, size_t b) { return a >= count && b < count; };
+  std::vector<size_t> heap;
+  shown.assign(count, 0);
+  for (size_t i = 0; i < pushed; ++i) {
+    heap.push_back(i);
+    std::push_heap(heap.begin(), heap.end(), later);
+  }
+  for (size_t k : leaves) {
+    std::pop_heap(heap.begin(), heap.end(), later);
+    shown[heap.back()] = k;
+    heap.pop_back();
+  }
+  shown.insert(shown.end(), nodes.begin(), nodes.end());
+  shown.insert(shown.end(), none.begin(), none.end());
+  return true;
 }
 
 void ModuleBackward::put_in_order() {
@@ -184,6 +244,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   if (any_batched(grads)) return apply_batched(grads);
   if (at::GradMode::is_enabled()) return apply_with_history(grads);
   StepBackward::Progress progress = take_progress(grads);
+  if (!progress.run) return hand_on(std::move(progress));
   TrainingAgent& agent = *step_->agent;
   const auto* exec_info = torch::autograd::get_current_graph_task_exec_info();
   // The engine looks for NaN in what it is handed.
@@ -234,21 +295,26 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
 
 // The first node computes all gradients; the others hand on theirs.
 variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
-  StepBackward::Progress progress;
-  if (first_) {
-    ORTMODULE_CHECK(step_->higher && step_->given, kUnsupported,
-                    "ORTModule's backward cannot be differentiated again (create_graph=True), and its options allow no "
-                    "fallback to PyTorch; call the wrapped module itself (model.module)");
-    std::vector<at::Tensor> dxs(step_->agent->program().x_inputs.size());
-    {
-      const at::NoGradGuard no_grad;
-      StepBackward::Progress engine = take_progress(grads);
-      step_->agent->advance(*engine.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
-    }
-    progress.early = step_->higher->gradients(step_->given->lock(), grads, dxs);
-  } else {
-    progress = take_progress(grads);
+  if (!first_) return hand_on(take_progress(grads));
+  std::vector<at::Tensor> dxs(step_->agent->program().x_inputs.size());
+  {
+    const at::NoGradGuard no_grad;
+    StepBackward::Progress engine = take_progress(grads);
+    step_->agent->advance(*engine.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
   }
+  StepBackward::Progress progress;
+  progress.early = with_history(grads, dxs);
+  return hand_on(std::move(progress));
+}
+
+variable_list ModuleBackward::with_history(const variable_list& grads, const variable_list& dxs) {
+  ORTMODULE_CHECK(step_->higher && step_->given, kUnsupported,
+                  "ORTModule's backward cannot be differentiated again (create_graph=True), and its options allow no "
+                  "fallback to PyTorch; call the wrapped module itself (model.module)");
+  return step_->higher->gradients(step_->given->lock(), grads, dxs, step_->given->random_state());
+}
+
+variable_list ModuleBackward::hand_on(StepBackward::Progress progress) {
   variable_list results(num_outputs());
   for (size_t i = 0; i < count_; ++i) results[i] = std::move(progress.early[gradient_of(i)]);
   if (has_next()) results.back() = signal();
@@ -257,20 +323,20 @@ variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
 }
 
 variable_list ModuleBackward::apply_batched(const variable_list& grads) {
-  ORTMODULE_CHECK(!at::GradMode::is_enabled() && returns_all(), kUnsupported,
-                  "ORTModule's backward of many directions at once (is_grads_batched=True, a vectorized Jacobian) can "
-                  "neither be differentiated again nor handed on in segments; call the wrapped module itself "
-                  "(model.module)");
-  const std::lock_guard<std::mutex> lock(step_->mutex);
-  ORTMODULE_CHECK(step_->state, kRuntime, kSecondBackward);
-  const bool keep = torch::autograd::get_current_graph_task_keep_graph();
-  variable_list results = batched_gradients(grads, [&](const variable_list& one, bool more) {
-    variable_list dxs(num_outputs());
-    step_->agent->backward(*step_->state, one, keep || more,
-                           [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
-    return dxs;
+  const bool history = at::GradMode::is_enabled(), keep = torch::autograd::get_current_graph_task_keep_graph();
+  StepBackward::Progress progress;
+  progress.early = batched_gradients(grads, [&](const variable_list& one, bool more) {
+    variable_list dxs(step_->agent->program().x_inputs.size());
+    {
+      const at::NoGradGuard no_grad;
+      const std::lock_guard<std::mutex> lock(step_->mutex);
+      ORTMODULE_CHECK(step_->state, kRuntime, kSecondBackward);
+      step_->agent->backward(*step_->state, one, keep || more,
+                             [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+    }
+    return history ? with_history(one, dxs) : dxs;
   });
-  return without_empty(std::move(results));
+  return hand_on(std::move(progress));
 }
 
 at::Tensor ModuleBackward::signal() const {
@@ -282,7 +348,8 @@ at::Tensor ModuleBackward::signal() const {
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::shared_ptr<KeptEdges>& kept_edges,
                                          const std::shared_ptr<const HigherOrder>& higher,
-                                         std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) {
+                                         const HookOrder& hook_order, std::vector<at::Tensor>&& inputs,
+                                         const std::vector<char>* checked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
   if (wanted) {
@@ -303,9 +370,12 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   for (size_t i : program.y_outputs)
     if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();
 
-  const std::vector<size_t>& segments = agent->segments();
+  // Note [Order of hooks]
+  step->hook_order = hook_order;
+  bool watched = hook_order && are_hooked(all.leaves, all.edges);
+  const std::vector<size_t> ordered = watched ? one_by_one(all.edges, *hook_order) : std::vector<size_t>();
+  const std::vector<size_t>& segments = watched ? ordered : agent->segments();
   size_t chain = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;
-  bool watched = false;
   for (size_t k = 0; chain > 1 && k < count && !watched; ++k)
     watched = all.leaves[k] && is_watched(all.edges[k], *torch::autograd::impl::get_autograd_meta(*all.leaves[k]),
                                           (*all.kept)[k] ? 2 : 1);

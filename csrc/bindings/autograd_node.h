@@ -32,16 +32,24 @@ namespace ortmodule {
 // (plan/gradient_segments.h): each runs its part, returns its gradients and, through a last edge that carries no
 // value, lets the next one follow. AccumulateGrad goes before any other node in the engine's queue, so that hooks run
 // between two segments. Where nobody waits there is one node.
+//
+// Note [Order of hooks]
+// Of gradients that one node returns the engine's queue takes the leaves in an order of its own. Where several leaves
+// have hooks that a user sees, each gradient is a segment, in the order in which eager's nodes would hand them on. Hooks
+// that come between forward and backward find one node, whose edges then lie so that the queue takes them in that order.
+using HookOrder = std::shared_ptr<const std::vector<size_t>>;  // gradients, the first one first; null: not known
+
 struct StepBackward {
   std::shared_ptr<TrainingAgent> agent;
   std::shared_ptr<TrainingAgent::RunState> state;  // null once all of it is freed
   std::shared_ptr<const HigherOrder> higher;       // null: its gradients have no history
+  HookOrder hook_order;
   std::optional<GivenTensors> given;               // for `higher`
 
   // What goes on between two segments of one evaluation.
   struct Progress {
-    std::unique_ptr<TrainingAgent::BackwardRun> run;
-    std::vector<at::Tensor> early;  // gradients that are there already: of later segments, or all, with history
+    std::unique_ptr<TrainingAgent::BackwardRun> run;  // null: all gradients are early
+    std::vector<at::Tensor> early;                    // gradients that are there already, of later segments or all
   };
   std::mutex mutex;
   std::unordered_map<int64_t, Progress> progress;  // by the engine's graph task
@@ -72,6 +80,11 @@ class ModuleBackward : public torch::autograd::Node {
   torch::autograd::variable_list apply_with_history(const torch::autograd::variable_list& grads);
   // The same for gradients that hold those of many directions.
   torch::autograd::variable_list apply_batched(const torch::autograd::variable_list& grads);
+  // The step's gradients with history, for those of its outputs; `dxs`: as the engine has them.
+  torch::autograd::variable_list with_history(const torch::autograd::variable_list& grads,
+                                              const torch::autograd::variable_list& dxs);
+  // This node's gradients, where the first one has computed all.
+  torch::autograd::variable_list hand_on(StepBackward::Progress progress);
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }
   // How many hold a leaf's accumulator for us.
   size_t holders(size_t edge) const {
@@ -80,6 +93,8 @@ class ModuleBackward : public torch::autograd::Node {
   }
   // Note [Leaves that get nothing]: `results`, one per edge, in the order of the edges as it leaves them.
   torch::autograd::variable_list without_empty(torch::autograd::variable_list results);
+  // Arranges the edges that the engine shall see for Note [Order of hooks]; false: they may lie as they do.
+  bool put_in_hook_order(std::vector<size_t>& shown) const;
   // Undoes what that did for the evaluation before.
   void put_in_order();
   size_t gradient_of(size_t edge) const { return returns_all() ? edge : gradients_[edge]; }
@@ -105,10 +120,11 @@ class ModuleBackward : public torch::autograd::Node {
 };
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
-// InputBinding::bind; `higher` may be null. Takes the tensors out of `inputs` (TrainingAgent::forward).
+// InputBinding::bind; `higher` and `hook_order` may be null. Takes the tensors out of `inputs` (TrainingAgent::forward).
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::shared_ptr<KeptEdges>& kept_edges,
                                          const std::shared_ptr<const HigherOrder>& higher,
-                                         std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr);
+                                         const HookOrder& hook_order, std::vector<at::Tensor>&& inputs,
+                                         const std::vector<char>* checked = nullptr);
 
 }  // namespace ortmodule

@@ -35,10 +35,11 @@ struct Source {
 
 // Whether hooks of a user's are to see what this thread saves for backward. Those of torch's checkpoint only drop it: a
 // call of the engine inside one, which saves nothing through autograd, is the same without them.
-bool saved_tensors_are_hooked() {
+// It runs the forward twice, though, so that one that writes something goes there.
+bool saved_tensors_are_hooked(bool writes) {
   if (!at::GradMode::is_enabled()) return false;
   const auto& stack = at::SavedTensorDefaultHooks::get_tls_state().stack;
-  if (stack.empty()) return false;
+  if (stack.empty() || writes) return !stack.empty();
   static PyObject* const checkpoint =
       py::object(py::module_::import("torch.utils.checkpoint").attr("__dict__")).release().ptr();
   PyObject* const pack = stack.top().first.ptr(getPyInterpreter());
@@ -46,9 +47,9 @@ bool saved_tensors_are_hooked() {
 }
 
 // Whether something is active that must see every operator: see ortmodule/eager_calls.py.
-bool stays_eager() {
+bool stays_eager(bool writes) {
   if (torch::autograd::AnomalyMode::is_enabled()) return true;
-  if (saved_tensors_are_hooked()) return true;
+  if (saved_tensors_are_hooked(writes)) return true;
   return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
          torch::autograd::ForwardADLevel::try_get_by_idx(0) || torch::jit::tracer::isTracing();
@@ -144,7 +145,8 @@ class FastCall {
   bool check(const py::tuple& args, const py::dict& kwargs, std::vector<at::Tensor>& leaves,
              std::vector<at::Tensor>& inputs) {
     if (at::GradMode::is_enabled() != grad_mode_ || c10::InferenceMode::is_enabled() != inference_mode_) return false;
-    if (c10::get_default_dtype_as_scalartype() != default_dtype_ || stays_eager()) return false;
+    if (c10::get_default_dtype_as_scalartype() != default_dtype_) return false;
+    if (stays_eager(!written_.empty())) return false;
     if (!same_function_modes()) return false;
     if (autocast_state(at::kCPU) != autocast_[0] || autocast_state(at::kCUDA) != autocast_[1]) return false;
     leaves.reserve(args_.leaf_count() + kwargs_.leaf_count());

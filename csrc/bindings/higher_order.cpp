@@ -1,6 +1,9 @@
 #include "bindings/higher_order.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/TensorBase.h>
+
+#include <mutex>
 
 namespace ortmodule {
 
@@ -11,6 +14,10 @@ GivenTensors::GivenTensors(const HigherOrder& higher, const std::vector<at::Tens
     watched_.emplace_back(inputs[i].getIntrusivePtr());
     held_.push_back(inputs[i].requires_grad() ? inputs[i] : at::Tensor());
   }
+  if (!higher.draws) return;
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator_ = generator.clone();
 }
 
 std::vector<at::Tensor> GivenTensors::lock() const {

@@ -131,7 +131,8 @@ std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std
   const py::gil_scoped_release release;
   std::vector<at::Tensor> overwritten;
   for (const auto& [output, input] : mutations_) overwritten.push_back(inputs[input]);
-  std::vector<at::Tensor> outputs = run_with_history(compiled_.agent, edges_, higher_, std::move(inputs), checked);
+  std::vector<at::Tensor> outputs =
+      run_with_history(compiled_.agent, edges_, higher_, hook_order_, std::move(inputs), checked);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < mutations_.size(); ++i) {
@@ -181,7 +182,8 @@ void Session::differentiate_again(std::vector<size_t> given, const py::object& g
   for (size_t i : compiled_.agent->program().y_outputs) names.push_back(compiled_.output_names[i]);
   const auto call = [held = shared(gradients), names = std::move(names)](const std::vector<at::Tensor>& given,
                                                                          const std::vector<at::Tensor>& dys,
-                                                                         const std::vector<at::Tensor>& dxs) {
+                                                                         const std::vector<at::Tensor>& dxs,
+                                                                         const at::Tensor& random_state) {
     const py::gil_scoped_acquire gil;
     const auto values = [](const std::vector<at::Tensor>& tensors) {
       py::list out;
@@ -192,12 +194,35 @@ void Session::differentiate_again(std::vector<size_t> given, const py::object& g
     for (size_t i = 0; i < names.size(); ++i)
       if (dys[i].defined()) named[py::str(names[i])] = write_value(dys[i]);
     std::vector<at::Tensor> out;
-    for (const py::handle item : py::list((*held)(values(given), named, values(dxs))))
+    for (const py::handle item : py::list((*held)(values(given), named, values(dxs), write_value(random_state))))
       out.push_back(read_value(item, DType::kUndefined));
     ORTMODULE_CHECK(out.size() == dxs.size(), kInternal, "there are ", dxs.size(), " gradients, not ", out.size());
     return out;
   };
-  higher_ = std::make_shared<const HigherOrder>(HigherOrder{std::move(given), call});
+  bool draws = false;
+  compiled_.graph->for_each([&](Node& node) {
+    draws = draws || (node.record() && node.record()->has(kRandom) && !node.find_attribute("seed"));
+  });
+  higher_ = std::make_shared<const HigherOrder>(HigherOrder{std::move(given), call, draws});
+}
+
+std::vector<std::string> Session::written_with_history() const {
+  const std::vector<size_t>& reached = compiled_.agent->program().y_outputs;
+  std::vector<std::string> names;
+  for (const auto& [output, input] : mutations_)
+    if (!uncounted_.count(output) && std::find(reached.begin(), reached.end(), output) != reached.end())
+      names.push_back(compiled_.input_names[input]);
+  return names;
+}
+
+void Session::order_hooks(std::vector<size_t> order) {
+  std::vector<size_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 0; i < sorted.size(); ++i)
+    ORTMODULE_CHECK_ARG(sorted[i] == i && sorted.size() == compiled_.agent->program().x_inputs.size(),
+                        "the order of hooks should name each of the ", compiled_.agent->program().x_inputs.size(),
+                        " trainable inputs once");
+  hook_order_ = std::make_shared<const std::vector<size_t>>(std::move(order));
 }
 
 py::dict Session::statistics() const {
@@ -321,14 +346,18 @@ void register_session(py::module_& m) {
            "optional); tensors carry history when gradients are enabled.")
       .def_property_readonly("input_names", [](const Session& s) { return s.compiled().input_names; })
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
+      .def_property_readonly("written_with_history", &Session::written_with_history,
+                             "Names of the graph inputs that are overwritten with something that a gradient reaches.")
       .def("observe", &Session::observe, py::arg("callback"),
            "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
       .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),
            "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
       .def("differentiate_again", &Session::differentiate_again, py::arg("given"), py::arg("gradients"),
-           "gradients(given, dys, dxs): the trainable inputs' gradients with history, for create_graph=True, from the "
-           "tensors of the graph inputs `given` (None where one is gone), the outputs' gradients by name, and the "
-           "engine's own.")
+           "gradients(given, dys, dxs, random_state): the trainable inputs' gradients with history, for "
+           "create_graph=True, from the tensors of the graph inputs `given` (None where one is gone), the outputs' "
+           "gradients by name, the engine's own, and what torch's generator was before (None: nothing was drawn).")
+      .def("order_hooks", &Session::order_hooks, py::arg("order"),
+           "The trainable inputs, by their places among them, in the order in which hooks hear of their gradients.")
       .def("statistics", &Session::statistics)
       .def("stage_names",
            [](const Session& s) {

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "bindings/autograd_node.h"
 #include "bindings/higher_order.h"
 #include "bindings/kept_edges.h"
 #include "compile/compile.h"
@@ -37,6 +38,9 @@ class Session {
   // undefined tensor and the outputs' gradients by name.
   void differentiate_again(std::vector<size_t> given, const pybind11::object& gradients);
 
+  // The trainable inputs, by their places among them, in the order in which eager's hooks hear of their gradients.
+  void order_hooks(std::vector<size_t> order);
+
   pybind11::dict statistics() const;
   // (half, value, operator and node that made it, bytes, kind) of what each half of the first run held when it held
   // most. Kinds: "saved" by forward for backward, "gradient", "output", "given" by autograd, "temporary".
@@ -49,11 +53,15 @@ class Session {
   const CompiledModel& compiled() const { return compiled_; }
   const std::vector<DType>& input_types() const { return input_types_; }
   const Mutations& mutations() const { return mutations_; }
+  // Names of the graph inputs that are overwritten with something that a gradient can reach, but for a normalization's
+  // statistics: in PyTorch the caller's tensor would have a history then.
+  std::vector<std::string> written_with_history() const;
 
  private:
   CompiledModel compiled_;
   std::shared_ptr<KeptEdges> edges_ = std::make_shared<KeptEdges>();
   std::shared_ptr<const HigherOrder> higher_;
+  HookOrder hook_order_;
   Mutations mutations_;
   // Statistics that a normalization updates: torch's own do not count as a change either, and a backward in PyTorch of
   // the same module, which has saved them, stays possible.

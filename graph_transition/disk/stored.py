@@ -82,6 +82,8 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
         "settings": captured.settings,
         "guards": captured.guards,
         "specialized": captured.specialized,
+        "hook_order": captured.hook_order,
+        "histories": captured.histories,
     }
     if _spec_from_data(facts["out_spec"]) != captured.out_spec:
         raise NotStorable("the structure of the module's result has no plain form")
@@ -151,6 +153,8 @@ def _restore(
         fixed=frozenset(),  # what is symbolic stands in the entry
         needs_python=[],
         seconds={},
+        hook_order=[str(name) for name in facts["hook_order"]],
+        histories=[str(name) for name in facts["histories"]],
     )
 
 

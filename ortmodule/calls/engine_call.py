@@ -16,7 +16,7 @@ from torch import nn
 
 from .. import _C
 from ..capture.trace.tracing import LOCK, captured_elsewhere
-from ..errors import ORTModuleError, SharedMemoryError
+from ..errors import ORTModuleError, UnfitCallError
 from ..graph_transition import GraphTransitionManager, NoLossError
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
@@ -119,7 +119,7 @@ class EngineCall:
                 raise error
             finally:
                 del error  # which holds this frame
-        if isinstance(error, SharedMemoryError):  # its parts would meet the same memory
+        if isinstance(error, UnfitCallError):  # its parts would meet the same tensors
             result = self.eager(*args, **kwargs)
             self.fallback.note(str(error), error)
             return result

@@ -113,6 +113,9 @@ class Captured:
         messages: what the forward says at each call: warnings, lines of a log.
         left: the attributes that the forward sets on its modules without a look at what they were.
         branches: the questions about values of the inputs, whose answers were baked in; `check` asks them too.
+        hook_order: graph inputs in the order in which eager's hooks hear of their gradients; empty: autograd recorded
+            nothing.
+        histories: graph inputs that have a history after the forward, as far as autograd recorded anything.
     """
 
     model: onnx.ModelProto
@@ -138,6 +141,8 @@ class Captured:
     branches: list[Branch] = dataclasses.field(default_factory=list)
     left: list[SideOutput] = dataclasses.field(default_factory=list)
     messages: list[SaidWarning | SaidLine] = dataclasses.field(default_factory=list)
+    hook_order: list[str] = dataclasses.field(default_factory=list)
+    histories: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def result_refs(self) -> list[OutputRef]:
@@ -302,6 +307,8 @@ class _Assembly:
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.changed_attributes, self.exported.settings, conditions,
             check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
+            hook_order=self._inputs_of(self.exported.hook_order),
+            histories=self._inputs_of(self.exported.histories),
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -355,6 +362,13 @@ class _Assembly:
     def _declare(self, node: Node, name: str) -> Value:
         fake = node.meta["val"]
         return self.builder.input(name, fake.dtype, self.printer.shape(fake))
+
+    def _inputs_of(self, what: Iterable[str | int]) -> list[str]:
+        """The graph's inputs among tensors of the module, by name, and of the call, by place."""
+        given: dict[Any, str] = dict(self.user_inputs)
+        own = {*self.named["parameter"], *self.named["buffer"]}
+        names = [given.get(one) if isinstance(one, int) else self.canonical.get(one) for one in what]
+        return [name for name in names if name is not None and (name in own or name in given.values())]
 
     def _shape_of(self, leaf: int) -> tuple[int | str, ...]:
         users = [n for n, source in self.sources.items() if source == ("input", leaf)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -29,6 +30,7 @@ __all__ = [
     "recompute_region",
     "release_example_inputs",
     "running_tracer",
+    "saves_for_checkpoint",
     "storage_of",
     "traced_constant",
     "traced_node",
@@ -52,6 +54,12 @@ def without_marks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 def recompute_region(meta: dict[str, Any]) -> int | None:
     """The checkpoint region that a traced node belongs to, or None."""
     return (meta.get("custom") or {}).get("recompute")
+
+
+def saves_for_checkpoint() -> bool:
+    """Whether what is saved for backward on this thread is dropped, and made anew by a second run of the forward."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) if torch.is_grad_enabled() else None
+    return hooks is not None and getattr(hooks[0], "__globals__", None) is vars(torch.utils.checkpoint)
 
 
 def storage_of(fake: torch.Tensor) -> int:

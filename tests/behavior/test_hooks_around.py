@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.modules.module as torch_module
+from torch import nn
 
-from .scenario import Scenario, check, state
+from .scenario import Scenario, check, state, steps
 from .table import rand
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -37,7 +38,7 @@ def hooks_on_parameters(m: Any) -> Iterator[Any]:
         handles.append(p.register_post_accumulate_grad_hook(noted(log, f"{name} after")))
     for _ in range(3):
         loss(m(rand(5, 4))).backward()
-        yield sorted(log), {n: log.index(n) < log.index(f"{n} after") for n, _ in m.named_parameters()}
+        yield list(log)
         log.clear()
     for handle in handles:
         handle.remove()
@@ -62,6 +63,116 @@ def a_hook_registered_between_forward_and_backward(m: Any) -> Iterator[Any]:
     m.second.weight.register_post_accumulate_grad_hook(noted(log, "after"))
     loss(y).backward()
     yield log
+
+
+@scenario
+def hooks_on_all_parameters_registered_between_forward_and_backward(m: Any) -> Iterator[Any]:
+    log: list[str] = []
+    for _ in range(2):
+        y = m(rand(5, 4).requires_grad_())
+        handles = [p.register_hook(noted(log, name)) for name, p in m.named_parameters()]
+        handles += [
+            p.register_post_accumulate_grad_hook(noted(log, f"{name} after")) for name, p in m.named_parameters()
+        ]
+        loss(y).backward()
+        yield list(log)
+        log.clear()
+        for handle in handles:
+            handle.remove()
+        loss(m(rand(5, 4))).backward()
+
+
+@scenario
+def hooks_on_some_parameters_and_gradients_of_some(m: Any) -> Iterator[Any]:
+    log: list[str] = []
+    for name in ("second.bias", "first.weight", "second.weight"):
+        m.get_parameter(name).register_hook(noted(log, name))
+    x = rand(5, 4).requires_grad_()
+    x.register_hook(noted(log, "x"))
+    wanted = [m.first.weight, x, m.second.bias]
+    yield torch.autograd.grad(loss(m(x)), wanted), list(log)
+    loss(m(x)).backward(inputs=wanted[:2])
+    yield list(log)
+    y = m(x)
+    yield torch.autograd.grad(y, wanted, torch.eye(15).view(15, 5, 3), is_grads_batched=True), list(log)
+    z = loss(m(x) * m.second.bias)
+    for _ in range(2):
+        z.backward(retain_graph=True)
+        yield list(log)
+
+
+@scenario
+def hooks_on_accumulators(m: Any) -> Iterator[Any]:
+    log: list[str] = []
+    held = []
+    for name, p in m.named_parameters():
+        held.append(p.view_as(p).grad_fn.next_functions[0][0])
+        held[-1].register_prehook(noted(log, f"{name} before"))
+        held[-1].register_hook(noted(log, name))
+    for _ in range(3):
+        loss(m(rand(5, 4))).backward()
+        yield list(log)
+        log.clear()
+
+
+@scenario
+def hooks_on_leaves_that_are_reached_on_other_paths_too(m: Any) -> Iterator[Any]:
+    log: list[str] = []
+    w = torch.ones(5, 3, requires_grad=True)
+    for name, p in [*m.named_parameters(), ("w", w)]:
+        p.register_hook(noted(log, name))
+    for _ in range(2):
+        (loss(m(rand(5, 4)) * w) + (w * 3).tanh().sum() + m.first.weight.sum() + m.second.bias.sum()).backward()
+        (loss(m(rand(5, 4))) + loss(m(rand(5, 4)))).backward()
+        yield list(log)
+
+
+@scenario
+def a_hook_that_runs_the_module(m: Any) -> Iterator[Any]:
+    inside: list[Any] = []
+
+    def hook(_: torch.Tensor) -> None:
+        if len(inside) % 2 == 0:
+            inside.append(None)
+            with torch.enable_grad():
+                z = loss(m(torch.ones(5, 4)))
+            z.backward()
+            inside.append(z.detach())
+
+    m.second.weight.register_hook(hook)
+    for _ in range(2):
+        loss(m(rand(5, 4))).backward()
+        yield state(m), inside
+
+
+class Deep(nn.Module):
+    """Leaves of every kind of layer, one of them used twice, one not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.conv, self.norm = nn.Linear(4, 8), nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2)
+        self.middle, self.last = nn.Linear(6, 5), nn.Linear(5, 5, bias=False)
+        self.scale, self.unused = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(self.conv(torch.tanh(self.first(x))[:, None]))
+        return self.last(self.last(self.middle(h) * self.scale)) * self.scale
+
+
+def order_in_deep(m: Any) -> Iterator[Any]:
+    log: list[str] = []
+    handles: list[Any] = []
+    for step in range(6):
+        if step == 2:
+            handles += [p.register_hook(noted(log, name)) for name, p in m.named_parameters()]
+        if step == 4:
+            m.norm.requires_grad_(False)
+        x = rand(5, 4).requires_grad_(step % 2 == 0)
+        x.register_hook(noted(log, "x")) if x.requires_grad else None
+        loss(m(x)).backward()
+        yield list(log)
+        log.clear()
 
 
 @scenario
@@ -226,7 +337,30 @@ def global_hooks(m: Any) -> Iterator[Any]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_hooks(name: str) -> None:
-    check(SCENARIOS[name])
+    check(SCENARIOS[name], warm=lambda m: steps(m, grad=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wanted", [False, True])
+def test_hooks_are_in_order_where_the_first_call_recorded_no_gradients(wanted: bool) -> None:
+    def run(m: Any) -> Iterator[Any]:
+        log: list[str] = []
+        with torch.no_grad():
+            m(rand(5, 4))
+        for name, p in m.named_parameters():
+            p.register_hook(noted(log, name))
+        for _ in range(2):
+            x = rand(5, 4).requires_grad_(wanted)
+            x.register_hook(noted(log, "x")) if wanted else None
+            loss(m(x)).backward()
+            yield list(log)
+
+    check(run, warm=None)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hooks_on_the_leaves_of_layers_of_every_kind() -> None:
+    check(order_in_deep, Deep, lambda m: steps(m, grad=True))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad, graph
+from torch.utils.checkpoint import checkpoint
 
 from .scenario import Net, Scenario, check, state
 from .table import rand
@@ -221,6 +222,14 @@ def the_forward_in_another_thread(m: Any) -> Iterator[Any]:
     thread.join()
     loss(made[0]).backward()
     yield made
+
+
+@scenario
+def a_checkpoint_around_a_forward_that_counts(m: Any) -> Iterator[Any]:
+    for reentrant in (False, True, False):
+        x = rand(5, 4).requires_grad_()
+        loss(checkpoint(m, x, use_reentrant=reentrant)).backward()
+        yield x.grad, state(m)
 
 
 # -- transforms -------------------------------------------------------------------------------------------------------

@@ -130,14 +130,81 @@ def test_autocast_is_that_of_the_forward() -> None:
     assert_same_gradients(model, eager, rtol=0.05, atol=0.02)
 
 
-def test_a_random_forward_is_refused_once_and_runs_in_pytorch_then() -> None:
-    model = ORTModule(smooth(nn.Dropout(0.5)))
-    state = torch.get_rng_state()
-    with pytest.raises(UnsupportedError, match="gives other gradients.*Later calls of this kind run in PyTorch"):
-        penalty(model)
-    penalty(model).backward()
-    assert all(p.grad is not None for p in model.parameters())
-    torch.set_rng_state(state)
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.drop, self.last = nn.Linear(8, 24), nn.Dropout(0.3), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.heads(x).view(2, 10, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+        return self.last(self.drop(y.transpose(1, 2).reshape(2, 10, 8)))
+
+
+class AttendingByHand(Attending):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.heads(x).view(2, 10, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        y = self.drop((q @ k.transpose(-1, -2)).softmax(-1)) @ v
+        return self.last(self.drop(y.transpose(1, 2).reshape(2, 10, 8)))
+
+
+class DroppingInManyWays(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.plain, self.channels = nn.Linear(8, 8), nn.Dropout(0.3), nn.Dropout1d(0.5)
+        self.alpha, self.inplace = nn.AlphaDropout(0.3), nn.Dropout(0.3, inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.alpha(self.channels(self.plain(self.layer(x)).tanh()))
+        return self.plain(y) + torch.rand_like(x) * self.inplace(x * 2).transpose(0, 1).transpose(0, 1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(8, 8, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)[0]
+
+
+DROPPING = [
+    Attending, AttendingByHand, DroppingInManyWays, Recurrent, lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.2)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dropout", ["fast", "torch"])
+@pytest.mark.parametrize("make", DROPPING)
+def test_a_forward_that_drops_is_repeated_with_its_masks(make: Callable[[], nn.Module], dropout: str) -> None:
+    torch.manual_seed(3)
+    model = ORTModule(make(), options=Options(dropout=dropout))
+    x = torch.randn(2, 10, 8, requires_grad=True)
+    for _ in range(3):  # the steady call as well as the first one
+        model._manager._higher_order.clear()
+        y = model(x)
+        loss = (y * torch.arange(1.0, y.shape[-1] + 1)).square().sum()
+        (engine,) = torch.autograd.grad(loss, x, retain_graph=True)
+        state = torch.get_rng_state()
+        (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.testing.assert_close(slope, engine, rtol=1e-4, atol=1e-5)
+        slope.square().sum().backward()
+
+
+def test_a_hook_hears_once_of_a_gradient_that_is_differentiated_again() -> None:
+    heard: list[list[torch.Tensor]] = []
+    for module in pair(smooth(nn.Dropout(0.5)), fallback="eager", dropout="torch"):
+        torch.manual_seed(1)
+        heard.append([])
+        leaf = torch.randn(5, 4, requires_grad=True)
+        x = leaf * 1
+        for tensor in (x, *module.parameters()):
+            tensor.register_hook(lambda g, log=heard[-1]: log.append(g.detach()) or g * 2)
+        x.retain_grad()
+        module(x).square().sum().backward(create_graph=True)
+        assert x.grad is not None
+        heard[-1] += [x.grad, leaf.grad, *(p.grad for p in module.parameters())]
+    torch.testing.assert_close(*heard)
 
 
 def test_a_parameter_that_changed_since_the_forward_is_refused() -> None:

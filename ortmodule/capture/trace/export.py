@@ -59,6 +59,9 @@ class Exported:
         seconds: wall seconds per step of the export.
         from_one: whether symbolic sizes may be 1.
         messages: what the forward says at each call.
+        hook_order: names of the module's tensors and indices of the call's leaves that get a gradient, in the order in
+            which hooks hear of it.
+        histories: those that the forward has written and that have a history then.
     """
 
     program: torch.export.ExportedProgram
@@ -73,6 +76,8 @@ class Exported:
     seconds: dict[str, float]
     from_one: bool
     messages: list[SaidWarning | SaidLine]
+    hook_order: list[str | int]
+    histories: list[str | int]
 
 
 def export_module(
@@ -126,6 +131,7 @@ def export_module(
     return Exported(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
+        result.hook_order, result.histories,
     )  # fmt: skip
 
 
@@ -155,7 +161,13 @@ def _undisturbed(wrapper: Wrapper, state: TraceState) -> Iterator[None]:
         stack.enter_context(running(state))
         stack.enter_context(installed(state))
         stack.enter_context(fx_traceback.preserve_node_meta())
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:  # hooks are not to see the trace
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
         yield
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _rewritten(

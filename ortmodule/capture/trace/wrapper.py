@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from ...errors import CaptureError
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
 from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
+from .hook_order import leaves_in_hook_order
 from .patches import tensor_data
 from .patches.autograd_inside import refuse_left_mode
 from .patching import FORWARD, installed
@@ -72,6 +73,8 @@ class _Result:
         self.spec: pytree.TreeSpec | None = None
         self.left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]] = []
         self.changed: list[str] = []
+        self.hook_order: list[str | int] = []
+        self.histories: list[str | int] = []
 
 
 class Wrapper(torch.nn.Module):
@@ -139,6 +142,7 @@ class Wrapper(torch.nn.Module):
             context = contextvars.copy_context()  # what the forward sets in it is gone with it
             result, left = self._run(context, leaves, args, kwargs)
         values = self._collect(result, left)
+        self.result.hook_order = self._hook_order(values, leaves)
         tensor_data.check_data_writes(values)
         return values
 
@@ -153,6 +157,7 @@ class Wrapper(torch.nn.Module):
             result = context.run(self.module, *args, **kwargs)
             refuse_left_mode(enabled)
             _refuse_changed_containers(leaves, self._spec, args, kwargs)
+            self.result.histories = [name for name, t in self._named(leaves) if t.grad_fn is not None]
             self.result.changed = self._assigned.finish()
             left = self._state.side_outputs.finish()
             if self._audit is not None:
@@ -162,6 +167,17 @@ class Wrapper(torch.nn.Module):
     @staticmethod
     def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype, device=device)
+
+    def _hook_order(self, values: list[Any], leaves: list[Any]) -> list[str | int]:
+        """What the call has of leaves, in the order in which hooks hear of their gradients."""
+        names = {id(tensor): name for name, tensor in self._named(leaves)}
+        return [names[id(leaf)] for leaf in leaves_in_hook_order(values) if id(leaf) in names]
+
+    def _named(self, leaves: list[Any]) -> Iterator[tuple[str | int, torch.Tensor]]:
+        """The call's tensors by their places, then the module's by their names."""
+        yield from ((i, t) for i, t in enumerate(leaves) if isinstance(t, torch.Tensor) and i not in self._flags)
+        yield from self.module.named_buffers()
+        yield from self.module.named_parameters()
 
     def _collect(self, result: Any, left: list[tuple[torch.nn.Module, str, Any]]) -> list[Any]:
         walk = ResultWalk(self._audit.is_kept if self._audit is not None else lambda value: False)
