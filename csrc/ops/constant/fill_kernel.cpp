@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/aten_support.h"
 #include "ops/host_values.h"
@@ -37,7 +38,8 @@ ORTMODULE_KERNEL("", ConstantOfShape, "aten", [](const Node& node) -> Kernel {
     value = number(data);
     type = to_scalar_type(data.dtype);
   }
-  const bool zero = value.isBoolean() ? !value.toBool() : value.toDouble() == 0;
+  const double number = value.isBoolean() ? value.toBool() : value.toDouble();
+  const bool zero = number == 0 && !std::signbit(number);
   return [sizes = HostInts(node, 0), value, type, zero](KernelContext& c) {
     c10::DimVector storage;
     const auto options = at::TensorOptions(type).device(c.device());
