@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from . import _C
 from .capture import Captured, capture_for_call
 from .capture.convert.onnx_graph import tensor_proto
-from .capture.product import leaf_names
+from .capture.leaf_names import leaf_names
 from .errors import InvalidArgumentError
 from .ortmodule import ORTModule
 

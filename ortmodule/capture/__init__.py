@@ -10,7 +10,8 @@ Not here: when to capture again (graph_transition) and running the graph (the C+
 
 from __future__ import annotations
 
-from .product import Captured, OutputRef, Trace, capture, capture_for_call, capture_once, leaf_names
+from .leaf_names import leaf_names
+from .product import Captured, OutputRef, Trace, capture, capture_for_call, capture_once
 from .trace.aliases import alias_names
 from .trace.flattening import flatten_call
 

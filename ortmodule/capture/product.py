@@ -7,7 +7,6 @@ once), then what the forward wrote into buffers, parameters and inputs.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from . import guards, torch_private
 from .attempts import Attempt, Failures, Sizes, first_capture, from_one_then_two
 from .convert.converter import Converter
 from .convert.onnx_graph import GraphBuilder, Value
+from .leaf_names import leaf_names
 from .leftovers import leaves_nothing
 from .result_views import ViewStep, symbols_of, view_steps
 from .sizes import SizePrinter
@@ -34,7 +34,7 @@ from .trace.messages import SaidLine, SaidWarning
 from .trace.patches import sizes_of_one
 from .trace.tracing import LOCK
 
-__all__ = ["Captured", "SideOutput", "OutputRef", "Trace", "capture", "capture_for_call", "capture_once", "leaf_names"]
+__all__ = ["Captured", "SideOutput", "OutputRef", "Trace", "capture", "capture_for_call", "capture_once"]
 
 _PREFIX = "module."
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
@@ -480,24 +480,3 @@ def _first_names(module: torch.nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in every}
-
-
-def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """A readable name for each flat leaf of a call: the forward's argument name, then the path inside it."""
-    try:
-        given = [p for p in inspect.signature(module.forward).parameters.values()]
-    except (TypeError, ValueError):
-        given = []
-    positional = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    names = []
-    try:
-        paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs))[0]
-    except ValueError:  # a class that is registered without names for its parts
-        return [f"leaf{i}" for i in range(len(pytree.tree_leaves((args, kwargs))))]
-    for path, _ in paths:
-        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path[1:]]
-        if path[0].idx == 0:
-            index = path[1].idx
-            parts[0] = positional[index] if index < len(positional) else f"arg{index}"
-        names.append(".".join(parts))
-    return names
