@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..capture import OutputRef
     from .captured_graph import CapturedGraph
     from .ready_session import ReadySession
+    from .signature import Call
 
 __all__ = ["make_fast_call"]
 
@@ -25,8 +26,7 @@ def make_fast_call(
     module: torch.nn.Module,
     transition: ReadySession,
     graph: CapturedGraph,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     bound: Bound | None,
 ) -> _C.FastCall | None:
     """A FastCall for calls like this one; None where there is no native pattern for them.
@@ -64,14 +64,14 @@ def make_fast_call(
     try:
         return _C.FastCall(
             transition.session,
-            args,
-            kwargs,
+            call.args,
+            call.kwargs,
             list(dynamic),
             sources,
             [
                 *_tree_watches(module),
                 *_absent_and_unread(module, set(info.onnx_graph_input_names)),
-                *graph.watches(),
+                *graph.watches(call.leaves),
                 *_returned(module, captured.result_refs),
             ],
             MISSING,

@@ -136,6 +136,8 @@ class Reads:
             return
         if is_query(function):
             self._queries[id(function)] = function
+            if function.__module__ == "sys":
+                return
         owner = getattr(function, "__self__", None)
         if type(owner) in _PLAIN_TENSORS and function.__name__ in _READERS:
             self.value_read(owner)

@@ -2,7 +2,20 @@
 
 from .caches import CacheCondition
 from .classes import ClassCondition
-from .condition import MISSING, Change, Check, Condition, Maker, NotStorable, Refusal, Watch, joined, shown, spoken
+from .condition import (
+    MISSING,
+    Argument,
+    Change,
+    Check,
+    Condition,
+    Maker,
+    NotStorable,
+    Refusal,
+    Watch,
+    joined,
+    shown,
+    spoken,
+)
 from .contexts import ContextVariableCondition, LocalCondition, QueryCondition, decimal_context
 from .equality import exactly_equal, is_value
 from .functions import (
@@ -20,7 +33,7 @@ from .mappings import MappingCondition
 from .modules import ModuleCondition
 from .names import NamespaceCondition, PythonModuleCondition
 from .objects import ObjectCondition
-from .origin import is_opaque_module, without_books
+from .origin import is_native, is_opaque_module, without_books
 from .sequences import SequenceCondition
 from .tensors import OuterTensorCondition
 from .values import ValueCondition
@@ -28,6 +41,7 @@ from .values import ValueCondition
 __all__ = [
     "ASKING",
     "MISSING",
+    "Argument",
     "BoundBuiltinCondition",
     "CacheCondition",
     "Change",
@@ -59,6 +73,7 @@ __all__ = [
     "decimal_context",
     "every_logger",
     "exactly_equal",
+    "is_native",
     "is_opaque_module",
     "is_query",
     "is_value",
