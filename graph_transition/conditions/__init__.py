@@ -1,6 +1,6 @@
 """What a captured graph depends on; one kind of condition a file. See condition.py."""
 
-from .caches import CacheCondition
+from .caches import CacheCondition, cached_in
 from .classes import ClassCondition
 from .condition import (
     MISSING,
@@ -68,6 +68,7 @@ __all__ = [
     "ValueCondition",
     "Watch",
     "WrapperCondition",
+    "cached_in",
     "cell_content",
     "condition_of",
     "decimal_context",

@@ -95,7 +95,10 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
     if kind is functools._lru_cache_wrapper:
         return CacheCondition, (value, part)
     if isinstance(value, _BUILTINS):
-        bound = not isinstance(value.__self__, types.ModuleType | type | None)
+        # A binding's functions hold a record of their own there, of which they are no methods.
+        bound = not isinstance(value.__self__, types.ModuleType | type | None) and hasattr(
+            type(value.__self__), value.__name__
+        )
         return (BoundBuiltinCondition, (value, part)) if bound else (IdentityCondition, (value,))
     if isinstance(value, weakref.ref):
         return ReferenceCondition, (value, part)

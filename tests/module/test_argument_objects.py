@@ -1,4 +1,4 @@
-"""Objects among the arguments: what the forward reads of them counts at each call, whatever they are equal to."""
+"""Objects that a call is given, or a cache gives: what the forward reads of them counts, whatever they are equal to."""
 
 from __future__ import annotations
 
@@ -95,3 +95,22 @@ def test_equal_objects_share_a_graph() -> None:
     for _ in range(3):
         wrapped(x, EqualToAll(2.0))
     assert len(wrapped.report().exports) == 1
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.k = 2.0
+
+
+def test_object_that_a_cache_gives_counts_as_it_is() -> None:
+    kept = Kept()
+
+    @functools.lru_cache
+    def get() -> Kept:
+        return kept
+
+    module, x = Scaled(lambda given: get().k), torch.ones(2, 4)
+    wrapped = ORTModule(module)
+    for value in (2.0, 2.0, 5.0, 5.0, 2.0, 7.0):
+        kept.k = value
+        torch.testing.assert_close(wrapped(x, None), module.linear(x) * value)
