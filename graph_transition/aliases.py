@@ -1,5 +1,5 @@
-"""Arguments that share memory with a tensor that the forward writes, without being that tensor: a view and its base,
-the `.data` of a parameter. In a graph they are values of their own; a write into one is not seen through the other.
+"""Tensors that share memory with one that the forward writes, without being that tensor: a view and its base, the
+`.data` of a parameter. In a graph they are values of their own; a write into one is not seen through the other.
 
 And tensors that want a gradient and are written: with the values autograd changes the history of the caller's tensor,
 and keeps it where the write is under no_grad. A graph only writes values.
@@ -23,14 +23,12 @@ def written_overlap(captured: Captured, leaves: Sequence[Any], module: torch.nn.
     """Whether the call writes memory that it reads, or gives back, under another name."""
     if not captured.mutations:
         return False
-    arguments = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    names = {name: None for name in (*captured.parameters, *captured.buffers)}
-    written, others = [], list(arguments)
+    others = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    others += [_tensor(module, name) for name in (*captured.parameters, *captured.buffers)]
+    written = []
     for _, kind, target in captured.mutations:
         if kind == "input":
             written.append(leaves[int(target)])
-            others += [_tensor(module, name) for name in names]
-            names.clear()
         else:
             written.append(captured.constants[str(target)] if kind == "constant" else _tensor(module, str(target)))
     extents = [(other, *_extent(other)) for other in others]

@@ -10,7 +10,7 @@ import torch
 from ..capture import Captured
 from ..capture.trace.scope_settings import answers
 from .audit import Effect
-from .conditions import Check, Condition, Refusal, Watch
+from .conditions import Argument, Check, Condition, Refusal, Watch
 from .disk.key import DiskKey
 from .ready_session import ReadySession
 
@@ -40,7 +40,8 @@ class CapturedGraph:
         effects: Sequence[Effect] = (),
     ) -> None:
         self.captured = captured
-        self.roots = roots  # (text, condition, object) of what the forward's reads are reached from
+        # (text, condition, object or Argument) of what the forward's reads are reached from.
+        self.roots = roots
         self.effects = effects  # plain values that the forward leaves behind
         self.loaded = loaded  # the key under which it was found in the cache on disk
         self.dynamic = dynamic
@@ -66,7 +67,7 @@ class CapturedGraph:
             if flag_value(leaves[i]) != value:
                 name = names[i] if names else i
                 return Refusal(f"the value of input '{name}', on which the forward branches, changed")
-        refusal = Check().refusal(self.roots)
+        refusal = Check().refusal(self._roots_of(leaves))
         if refusal is not None:
             return refusal
         for setting, answer in answers(self.answers, leaves, module).items():
@@ -78,18 +79,22 @@ class CapturedGraph:
                 return Refusal(f"the guard `{failed}` does not hold")
         return None
 
-    def bound(self) -> Mapping[int, Any] | None:
-        """By a condition's identity, the object that it holds for at this moment; None where the result has no such."""
-        return self._bound() if any(ref.kind == "object" for ref in self.captured.result_refs) else None
+    def _roots_of(self, leaves: Sequence[Any]) -> list[tuple[str, Condition, Any]]:
+        """Where the conditions begin, for a call with these leaves."""
+        return [(text, c, leaves[v.index] if isinstance(v, Argument) else v) for text, c, v in self.roots]
 
-    def _bound(self) -> Mapping[int, Any]:
+    def bound(self, leaves: Sequence[Any]) -> Mapping[int, Any] | None:
+        """By a condition's identity, the object that it holds for at this moment; None where the result has no such."""
+        return self._bound(leaves) if any(ref.kind == "object" for ref in self.captured.result_refs) else None
+
+    def _bound(self, leaves: Sequence[Any]) -> Mapping[int, Any]:
         check = Check()
-        check.refusal(self.roots)
+        check.refusal(self._roots_of(leaves))
         return {id(condition): now for condition, now in check.bound}
 
-    def leave_effects(self) -> Callable[[], None]:
+    def leave_effects(self, leaves: Sequence[Any]) -> Callable[[], None]:
         """What sets the plain values that the forward leaves behind, on the objects that the conditions hold for."""
-        bound = self._bound()
+        bound = self._bound(leaves)
 
         def leave() -> None:
             for effect in self.effects:
@@ -97,13 +102,13 @@ class CapturedGraph:
 
         return leave
 
-    def watches(self) -> list[Watch]:
+    def watches(self, leaves: Sequence[Any]) -> list[Watch]:
         """What the native check compares of the conditions, as they hold at this moment.
 
         Raises:
             TypeError: they hold no longer, or what they say cannot be checked natively.
         """
         check = Check()
-        if check.refusal(self.roots) is not None:
+        if check.refusal(self._roots_of(leaves)) is not None:
             raise TypeError("the conditions hold no longer")
         return list(check.watches())

@@ -14,9 +14,10 @@ from .info import Bound
 from .signature import MODULE_TABLES, global_hook_tables
 
 if TYPE_CHECKING:
-    from ..capture import OutputRef
+    from ..capture import Captured, OutputRef
     from .captured_graph import CapturedGraph
     from .ready_session import ReadySession
+    from .signature import Call
 
 __all__ = ["make_fast_call"]
 
@@ -25,8 +26,7 @@ def make_fast_call(
     module: torch.nn.Module,
     transition: ReadySession,
     graph: CapturedGraph,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     bound: Bound | None,
 ) -> _C.FastCall | None:
     """A FastCall for calls like this one; None where there is no native pattern for them.
@@ -64,15 +64,16 @@ def make_fast_call(
     try:
         return _C.FastCall(
             transition.session,
-            args,
-            kwargs,
+            call.args,
+            call.kwargs,
             list(dynamic),
             sources,
             [
                 *_tree_watches(module),
                 *_absent_and_unread(module, set(info.onnx_graph_input_names)),
-                *graph.watches(),
+                *graph.watches(call.leaves),
                 *_returned(module, captured.result_refs),
+                *_written(module, captured),
             ],
             MISSING,
             _unread(module, {id(source[0][source[1]]) for source in sources if isinstance(source, tuple)}),
@@ -105,6 +106,13 @@ def _returned(module: torch.nn.Module, outputs: Iterable[OutputRef]) -> list[Wat
     names = [ref.name for ref in bases if ref.kind == "input" and ref.name is not None]
     entries = [_tensor_entry(module, name) for name in names]
     return [("entry", holder, key, holder[key]) for holder, key in entries if key in holder]
+
+
+def _written(module: torch.nn.Module, captured: Captured) -> list[Watch]:
+    """The module's tensors that the call writes: another in one's place may share memory with what is read."""
+    names = [str(target) for _, kind, target in captured.mutations if kind in ("buffer", "parameter")]
+    entries = [_tensor_entry(module, name) for name in names]
+    return [("entry", holder, key, holder[key]) for holder, key in entries]
 
 
 def _absent_and_unread(module: torch.nn.Module, read: set[str]) -> list[Watch]:

@@ -134,13 +134,13 @@ class GraphTransitionManager:
             raise UnfitCallError("the forward writes tensors, and a checkpoint around it runs it twice")
         if torch.is_grad_enabled() and (names := _gaining_a_history(graph.captured, transition.session)):
             raise WrittenHistoryError(f"the forward writes what has a history into {', '.join(map(repr, names))}")
-        bound = graph.bound()
-        fast = make_fast_call(self._module, transition, graph, args, kwargs, bound)
+        bound = graph.bound(call.leaves)
+        fast = make_fast_call(self._module, transition, graph, call, bound)
         if fast is not None:
             transition.fast_calls.append(fast)
             self._keep_fast_calls([fast, *self.fast_calls])
         if graph.effects or bound is not None:
-            return BoundSession(transition, graph.leave_effects(), bound), call.leaves
+            return BoundSession(transition, graph.leave_effects(call.leaves), bound), call.leaves
         return transition, call.leaves
 
     # -- graphs -----------------------------------------------------------------------------------------------------

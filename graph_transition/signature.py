@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.modules.module as torch_module
 from torch.overrides import _get_current_function_mode_stack
@@ -18,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..capture import flatten_call
 from ..errors import CaptureError
+from .conditions import is_value
 
 __all__ = ["Call", "CallSignature", "MODULE_TABLES", "flatten_call", "global_hook_tables", "signature_of"]
 
@@ -224,7 +226,7 @@ def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Modu
             facts.append(
                 ("tensor", leaf.dtype, leaf.dim(), str(leaf.device), None if known == ~i else known, bool(vars(leaf)))
             )
-        elif isinstance(leaf, _PLAIN):
+        elif isinstance(leaf, _PLAIN) and not isinstance(leaf, numpy.generic):
             facts.append(("value", type(leaf), leaf, _bits(leaf)))
         else:
             facts.append(("value", type(leaf), _frozen(leaf, type(leaf))))
@@ -252,14 +254,18 @@ def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
         name = f"{argument.__module__}.{argument.__qualname__}"
         advice = "register the class with torch.utils._pytree.register_pytree_node, or pass its tensors"
         raise CaptureError(f"an argument of class {name} holds tensors, which would become constants; {advice}")
+    if isinstance(value, numpy.generic):  # equal to a tuple it would be an array
+        return type(value), str(value), value.dtype.str, value.tobytes()
     if isinstance(value, _PLAIN):
         return type(value), value, _bits(value)
     if isinstance(value, list | tuple):
         return type(value), *(_frozen(item, argument, depth - 1) for item in value)
     if isinstance(value, set | frozenset):
-        return type(value), frozenset(_frozen(item, argument, depth - 1) for item in value)
+        return type(value), *(_frozen(item, argument, depth - 1) for item in value)  # in a loop's order
     if isinstance(value, dict):
-        return type(value), *((key, _frozen(item, argument, depth - 1)) for key, item in value.items())
+        return type(value), *(
+            (_frozen(key, argument, depth - 1), _frozen(item, argument, depth - 1)) for key, item in value.items()
+        )
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict) and attributes and not callable(value):
         return type(value), *((key, _frozen(item, argument, depth - 1)) for key, item in attributes.items())
@@ -267,4 +273,5 @@ def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
         hash(value)
     except TypeError as error:
         raise CaptureError(f"an argument of class {argument.__qualname__} cannot be compared by value") from error
-    return value
+    # Numbers that are equal may be written otherwise: Decimal("2"), Decimal("2.0").
+    return (type(value), value, repr(value)) if is_value(value) else value

@@ -18,7 +18,7 @@ import torch
 from ... import _C
 from ...capture.trace.patching import ORIGINALS
 from ...errors import CaptureError, ChangedValueError
-from ..conditions import Check, Condition, ModuleCondition, UnknownCondition, is_value, spoken
+from ..conditions import Argument, Check, Condition, ModuleCondition, UnknownCondition, is_value, spoken
 from .changes import Effect, undo_changes
 from .frames import followed_frames
 from .reads import Reads
@@ -46,6 +46,7 @@ class Audit:
         self._module, self._leaves, self._vouched = module, leaves, vouched
         self._reads = Reads(ORIGINALS)
         self._earlier: list[Any] = []  # caches that earlier runs of the trace have reached
+        self._arguments: dict[int, int] = {}  # by place among the roots, the index of a leaf
         # Torch puts functions of its own there while it traces.
         self._before = [(table, dict(table)) for table in (vars(builtins), vars(math))]
         self._monitor: _C.CallMonitor | None = None
@@ -67,6 +68,11 @@ class Audit:
         self._reads = Reads(ChainMap(ORIGINALS, replaced), self._vouched, tree)
         self._reads.root("", self._module)
         self._returned = []
+        self._arguments = {}
+        for i, leaf in enumerate(self._leaves):  # what may change, while the call's signature stays what it was
+            if not isinstance(leaf, torch.Tensor) and not is_value(leaf):
+                self._arguments[len(self._reads.roots)] = i
+                self._reads.root(f"the argument {i}", leaf)
         try:
             with followed_frames(self._reads) as self._monitor:
                 yield
@@ -128,7 +134,8 @@ class Audit:
         return self._returned[-1]
 
     def conditions(self) -> list[tuple[str, Condition, Any]]:
-        """(text, condition, object) of what everything that was read is reached from.
+        """(text, condition, object) of what everything that was read is reached from; the object of an argument, which
+        each call may give another of, is an `Argument`.
 
         Raises:
             ChangedValueError: the forward changes Python values.
@@ -147,7 +154,10 @@ class Audit:
         if changed is not None:  # torch sets it otherwise while it traces, or another thread has set it
             raise ChangedValueError(f"the trace saw another value: {changed.reason}")
         self._refuse_lost_objects()
-        return reads.roots
+        return [
+            (text, condition, Argument(self._arguments[i]) if i in self._arguments else value)
+            for i, (text, condition, value) in enumerate(reads.roots)
+        ]
 
     def _refuse_lost_objects(self) -> None:
         """What is returned has to be found again at each call."""

@@ -13,6 +13,8 @@ import sys
 import types
 from typing import Any
 
+from ..conditions import is_native
+
 __all__ = ["impure_reason"]
 
 # Modules all of whose C functions are pure, or change only what they are given.
@@ -61,7 +63,7 @@ def impure_reason(function: Any) -> str | None:
         where = str(module or getattr(owner, "__name__", ""))
         return None if _is_pure(where, function.__name__) else _text(where, name)
     kind = owner if isinstance(owner, type) else type(owner)
-    base = next((b for b in kind.__mro__ if not _is_heap(b) and function.__name__ in vars(b)), kind)
+    base = next((b for b in kind.__mro__ if is_native(b) and function.__name__ in vars(b)), kind)
     if base.__module__ in ("builtins", "types"):
         plain = base in (object, type) or issubclass(base, _PLAIN_TYPES) or not isinstance(owner, type)
         return None if plain else _text(base.__qualname__, function.__name__)
@@ -69,10 +71,6 @@ def impure_reason(function: Any) -> str | None:
         return _text(base.__module__, name)
     pure = _is_pure(base.__module__, function.__name__) or base.__module__ == "datetime"
     return None if pure else _text(base.__module__ if base.__module__.startswith(_RANDOM) else "", name)
-
-
-def _is_heap(kind: type) -> bool:
-    return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: a class that Python code has made
 
 
 def _is_pure(module: str, name: str) -> bool:

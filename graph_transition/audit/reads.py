@@ -48,6 +48,7 @@ from ..conditions import (
     UnknownCondition,
     ValueCondition,
     WrapperCondition,
+    cached_in,
     cell_content,
     condition_of,
     decimal_context,
@@ -136,6 +137,8 @@ class Reads:
             return
         if is_query(function):
             self._queries[id(function)] = function
+            if function.__module__ == "sys":
+                return
         owner = getattr(function, "__self__", None)
         if type(owner) in _PLAIN_TENSORS and function.__name__ in _READERS:
             self.value_read(owner)
@@ -325,7 +328,7 @@ class Reads:
         if isinstance(condition, (SequenceCondition, MappingCondition)):
             return _content(value)
         if isinstance(condition, CacheCondition):
-            return [value.__wrapped__]
+            return [value.__wrapped__, *cached_in(value)]
         if isinstance(condition, WrapperCondition):
             return [v for _, v in wrapped_parts(value)]
         if isinstance(condition, LocalCondition):
@@ -348,13 +351,14 @@ class Reads:
         for condition in list(self._conditions.values()):
             condition.forget()
             if isinstance(condition, CacheCondition):
-                if not condition.settle(self.values[id(condition)]):
+                if not condition.settle(self.values[id(condition)], self.part):
                     raise CaptureError("the forward can reach a cache of too many results to be compared at each call")
             elif isinstance(condition, OuterTensorCondition):
                 tensor = self.values[id(condition)]
                 if id(tensor) in self._tensors or (self._scalar_read and tensor.numel() == 1):
                     if not condition.read():
                         raise CaptureError("the forward makes Python numbers of the values of a large tensor")
+        self.settle_classes()  # those of results that caches hold now
         if not ASKING.isdisjoint(self.every_name()):
             for logger in every_logger():
                 self.root(f"the logger {logger.name}", logger)

@@ -1,8 +1,21 @@
 """What a captured graph depends on; one kind of condition a file. See condition.py."""
 
-from .caches import CacheCondition
+from .caches import CacheCondition, cached_in
 from .classes import ClassCondition
-from .condition import MISSING, Change, Check, Condition, Maker, NotStorable, Refusal, Watch, joined, shown, spoken
+from .condition import (
+    MISSING,
+    Argument,
+    Change,
+    Check,
+    Condition,
+    Maker,
+    NotStorable,
+    Refusal,
+    Watch,
+    joined,
+    shown,
+    spoken,
+)
 from .contexts import ContextVariableCondition, LocalCondition, QueryCondition, decimal_context
 from .equality import exactly_equal, is_value
 from .functions import (
@@ -20,7 +33,7 @@ from .mappings import MappingCondition
 from .modules import ModuleCondition
 from .names import NamespaceCondition, PythonModuleCondition
 from .objects import ObjectCondition
-from .origin import is_opaque_module, without_books
+from .origin import is_native, is_opaque_module, without_books
 from .sequences import SequenceCondition
 from .tensors import OuterTensorCondition
 from .values import ValueCondition
@@ -28,6 +41,7 @@ from .values import ValueCondition
 __all__ = [
     "ASKING",
     "MISSING",
+    "Argument",
     "BoundBuiltinCondition",
     "CacheCondition",
     "Change",
@@ -54,11 +68,13 @@ __all__ = [
     "ValueCondition",
     "Watch",
     "WrapperCondition",
+    "cached_in",
     "cell_content",
     "condition_of",
     "decimal_context",
     "every_logger",
     "exactly_equal",
+    "is_native",
     "is_opaque_module",
     "is_query",
     "is_value",

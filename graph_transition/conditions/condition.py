@@ -22,6 +22,7 @@ from .equality import exactly_equal
 
 __all__ = [
     "MISSING",
+    "Argument",
     "Before",
     "Change",
     "Check",
@@ -82,6 +83,13 @@ class Before(Protocol):
 
     def own(self, value: Any) -> Any:
         """What the user knows, where the trace has put something in its place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """Stands, where conditions begin, for an argument: the index among the call's flat leaves."""
+
+    index: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import functools
 import io
 import logging
 import operator
+import random
 import sys
 import threading
 import types
@@ -25,13 +26,14 @@ from .condition import Condition, Maker
 from .contexts import ContextVariableCondition, LocalCondition
 from .equality import is_value
 from .functions import WRAPPERS, BoundBuiltinCondition, FunctionCondition, ReferenceCondition, WrapperCondition
+from .generators import GeneratorCondition
 from .identity import IdentityCondition, UnknownCondition
 from .loggers import LoggerCondition
 from .mappings import MappingCondition, mapping_type
 from .modules import ModuleCondition
 from .names import PythonModuleCondition
 from .objects import ObjectCondition
-from .origin import is_opaque, is_opaque_function
+from .origin import is_native, is_opaque, is_opaque_function
 from .sequences import SequenceCondition, sequence_type
 from .tensors import OuterTensorCondition, TreeTensorCondition
 from .values import DERIVED, DerivedValueCondition, ValueCondition
@@ -45,12 +47,15 @@ _THEMSELVES = (
     types.ClassMethodDescriptorType, types.CodeType, type(threading.Lock()), type(threading.RLock()), numpy.ufunc,
     type(datetime.datetime_CAPI), type(vars(collections.namedtuple("_Pair", "a"))["a"]), logging.LoggerAdapter,
     BaseException, operator.attrgetter, operator.itemgetter, operator.methodcaller,
-    types.FrameType, types.TracebackType, torch.Generator, io.IOBase,
+    types.FrameType, types.TracebackType, io.IOBase,
 )  # fmt: skip
 # `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
 _OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)
+# What a forward draws from it, and that it does, is heard of (audit/purity.py, capture's random_states.py).
+_PYTHONS_GENERATOR = getattr(random, "_inst", None)
+_OF_SYS = frozenset({"getrecursionlimit", "getswitchinterval", "getdefaultencoding", "getfilesystemencoding",
+                     "get_int_max_str_digits", "getfilesystemencodeerrors", "is_finalizing"})  # fmt: skip
 _QUERY = ("get_", "is_", "are_", "_get_", "_is_", "_are_")
-_HEAP_TYPE = 1 << 9
 
 
 def condition_of(value: Any, maker: Maker) -> Condition:
@@ -66,7 +71,7 @@ def condition_of(value: Any, maker: Maker) -> Condition:
 
 def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tuple[Any, ...]]:
     kind, part = type(value), maker.part
-    if id(value) in maker.vouched or id(kind) in maker.vouched or value is sys.modules:
+    if id(value) in maker.vouched or id(kind) in maker.vouched or value is sys.modules or value is _PYTHONS_GENERATOR:
         return IdentityCondition, (value,)
     if isinstance(value, torch.Tensor):
         fake = kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -81,6 +86,8 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
         return PythonModuleCondition, (value,)
     if kind is types.FunctionType:
         return IdentityCondition if is_opaque_function(value) else FunctionCondition, (value,)
+    if isinstance(value, torch.Generator):
+        return GeneratorCondition, (value,)
     if isinstance(value, logging.Logger):
         return LoggerCondition, (value,)
     if kind in WRAPPERS:
@@ -88,7 +95,10 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
     if kind is functools._lru_cache_wrapper:
         return CacheCondition, (value, part)
     if isinstance(value, _BUILTINS):
-        bound = not isinstance(value.__self__, types.ModuleType | type | None)
+        # A binding's functions hold a record of their own there, of which they are no methods.
+        bound = not isinstance(value.__self__, types.ModuleType | type | None) and hasattr(
+            type(value.__self__), value.__name__
+        )
         return (BoundBuiltinCondition, (value, part)) if bound else (IdentityCondition, (value,))
     if isinstance(value, weakref.ref):
         return ReferenceCondition, (value, part)
@@ -111,12 +121,12 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
         base = find(kind)
         if base is None:
             continue
-        if not kind.__flags__ & _HEAP_TYPE:
+        if is_native(kind):  # type: ignore[arg-type]
             return made, (value, base, part)
         return ObjectCondition, (value, part(kind), made(value, base, part))
     if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
         return IdentityCondition, (value,)
-    native = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    native = next(base for base in kind.__mro__ if is_native(base))
     if isinstance(value, torch.nn.Module):
         in_tree = id(value) in maker.tree
         if not in_tree and (vars(value).get("_backward_hooks") or vars(value).get("_backward_pre_hooks")):
@@ -130,10 +140,14 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
 
 
 def is_query(value: Any) -> bool:
-    """Whether a function of torch tells a setting, by its name; whether it takes arguments is not looked at."""
+    """Whether a function of torch or of `sys` tells a setting, by its name; whether one of torch takes arguments is not
+    looked at.
+    """
     if not isinstance(value, (types.BuiltinFunctionType, types.FunctionType)):
         return False
     module = getattr(value, "__module__", None) or ""
+    if module == "sys":
+        return value.__name__ in _OF_SYS
     own = module == "torch" if isinstance(value, types.FunctionType) else module.startswith("torch")
     name = value.__name__
     if name == "initial_seed":

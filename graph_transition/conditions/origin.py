@@ -1,4 +1,6 @@
-"""Packages whose objects are no state of the user's: torch, but for the modules that hold what users set."""
+"""Where classes and functions come from: packages whose objects are no state of the user's (torch, but for the modules
+that hold what users set), and classes written in C, whose objects hold what Python does not show.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,12 @@ import types
 
 import torch
 
-__all__ = ["is_opaque", "is_opaque_function", "is_opaque_module", "without_books"]
+__all__ = ["is_native", "is_opaque", "is_opaque_function", "is_opaque_module", "without_books"]
 
 _OPAQUE = frozenset({"torch", "sympy", "onnx", "ortmodule"})
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_POINTER = 8
+_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _TORCH_STATE = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.data")
 # What the interpreter writes in `sys` on its own: at imports, at errors, where output is led elsewhere for a while.
 _BOOKS_OF_SYS = frozenset(
@@ -48,3 +53,25 @@ def is_opaque(kind: type) -> bool:
     if issubclass(kind, torch.nn.Module) or module.startswith(_TORCH_STATE):
         return False
     return module.partition(".")[0] in _OPAQUE
+
+
+@functools.lru_cache(maxsize=4096)
+def is_native(kind: type) -> bool:
+    """Whether a class is written in C (or in another language than Python).
+
+    Many of those are made at run time (`random.Random`'s base, a binding's classes), as Python's own are: they differ
+    in methods in C of their own, or in room in their objects that no slot, no `__dict__` and no `__weakref__` takes.
+    """
+    if not kind.__flags__ & _HEAP_TYPE:
+        return True
+    own = list(vars(kind).values())
+    if any(isinstance(member, _OF_C) and member.__objclass__ is kind for member in own):
+        return True
+    if any(isinstance(member, types.BuiltinFunctionType) and member.__self__ is kind for member in own):
+        return True
+    base = kind.__base__
+    assert base is not None
+    slots = sum(isinstance(member, types.MemberDescriptorType) and member.__objclass__ is kind for member in own)
+    dictionary = bool(kind.__dictoffset__) and not base.__dictoffset__
+    references = bool(kind.__weakrefoffset__) and not base.__weakrefoffset__
+    return kind.__basicsize__ - base.__basicsize__ > _POINTER * (slots + dictionary + references)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..audit import Effect, Reads
-from ..conditions import Condition, NotStorable, QueryCondition, ValueCondition, shown
+from ..conditions import Argument, Condition, NotStorable, QueryCondition, ValueCondition, shown
 from .stored import Unfit
 
 __all__ = ["looked_up_again", "stored_conditions"]
@@ -44,6 +44,8 @@ def stored_conditions(roots: _Roots, effects: Sequence[Effect], module: torch.nn
             pending.append((condition, now))
         return numbers[id(condition)]
 
+    if any(isinstance(held, Argument) for _, _, held in roots):
+        raise NotStorable("an object among the arguments")
     kept = [root for root in roots if not _stands_for_its_version(root[2], module)]
     places = [[_place_of(condition, now, module), number(condition, now)] for _, condition, now in kept]
     while pending:

@@ -79,6 +79,14 @@ def traced_node(traced: torch.Tensor) -> torch.fx.Node | None:
     return found.proxy.node if found else None
 
 
+def is_constant_in_trace(tracer: Any, traced: Any) -> bool:
+    """Whether a trace knows the value of a tensor: of a small one that is made of constants alone."""
+    if not isinstance(traced, torch.Tensor):
+        return False
+    found: Any = proxy_tensor.get_proxy_slot(traced, tracer, None)
+    return found is not None and found.constant is not None
+
+
 def running_tracer() -> Any:
     """What records the running trace: `graph` is what it has recorded, `root` holds the constants."""
     return getattr(proxy_tensor.get_proxy_mode(), "tracer", None)

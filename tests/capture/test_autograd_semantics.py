@@ -88,6 +88,22 @@ def test_custom_function_that_takes_a_size_follows_it() -> None:
     assert_same_training(captured, module, (torch.randn(7, 8),))
 
 
+@pytest.mark.parametrize("recording", [True, False])
+def test_custom_function_gives_what_asks_for_a_gradient_as_in_torch(recording: bool) -> None:
+    asked: list[tuple[bool, bool]] = []
+
+    def forward(m, x):
+        y = TripledSquare.apply(m.linear(x), 1)
+        asked.append((y.requires_grad, y.is_leaf))
+        return y.sum()
+
+    module = Module(forward)
+    with torch.set_grad_enabled(recording):
+        capture(module, (torch.randn(4, 8),))
+        module(torch.randn(4, 8))
+    assert len(set(asked)) == 1
+
+
 def test_custom_function_in_place_writes_into_its_argument() -> None:
     class Dirty(torch.autograd.Function):
         @staticmethod

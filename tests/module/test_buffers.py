@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 import torch.nn as nn
 
+from ortmodule import ORTModule
 from tests.behavior.table import tensors
 from tests.support import Lambda, assert_same_gradients, exports, pair
 
@@ -265,3 +267,30 @@ def test_an_empty_buffer_takes_the_size_that_its_operator_gives_it() -> None:
             for p in (*model.parameters(), *eager.parameters()):
                 p.mul_(1.5)
     assert model.get_buffer("low").shape == (3,)
+
+
+class WritesScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((4,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.scale.mul_(1.5)
+        return self.linear(x) + self.scale
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in PyTorch")
+def test_written_buffer_that_becomes_a_view_of_a_weight() -> None:
+    torch.manual_seed(0)
+    module = WritesScale()
+    other = copy.deepcopy(module)
+    wrapped, x = ORTModule(module), torch.ones(2, 4)
+    for step in range(5):
+        if step == 2:
+            for one in (module, other):
+                one.scale = one.linear.weight.detach()[0]
+        with torch.no_grad():
+            torch.testing.assert_close(wrapped(x), other(x))
+        torch.testing.assert_close(module.linear.weight, other.linear.weight)

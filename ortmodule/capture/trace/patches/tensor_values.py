@@ -1,16 +1,22 @@
 """Reads of a tensor's value, which a trace does not see: the audit hears of them.
 
-The value of a tensor that lies outside of the module becomes a number in the graph.
+The value of a tensor that lies outside of the module becomes a number in the graph: by an operator that gives a number
+(`float(t)`, `if t:`, `torch.equal`), by one of a tensor's methods that give its memory away, or by a constructor of
+tensors that is given a list with tensors in it, which torch fills without telling anybody.
 Not here: questions about the values of inputs and buffers, which a graph can ask itself (questions.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import proxy_tensor
+from torch.utils import _pytree as pytree
 
+from ...torch_private import is_constant_in_trace
 from ..patching import FORWARD, Patch
 from ..tracing import TraceState
 
@@ -18,6 +24,11 @@ __all__ = ["ORDER", "PATCHES"]
 
 ORDER = 1  # around what tries operators without a shape rule
 _SCALAR = torch.ops.aten._local_scalar_dense.default
+_GIVES_NUMBERS = torch.Tag.data_dependent_output
+# Methods that give a tensor's memory, or what is in it, away.
+_GIVERS = ("tolist", "numpy", "__array__", "__repr__", "data_ptr", "untyped_storage", "_typed_storage", "__dlpack__",
+           "__reduce_ex__", "__deepcopy__")  # fmt: skip
+_CONSTRUCTORS = ("tensor", "as_tensor", "asarray", "scalar_tensor")
 
 
 def _heard_dispatch(original: Any, state: TraceState) -> Any:
@@ -37,8 +48,54 @@ def _heard_dispatch(original: Any, state: TraceState) -> Any:
     return dispatch
 
 
+def _heard_call(original: Any, state: TraceState) -> Any:
+    """What records the trace computes on real tensors itself: numbers, and the values of small constants."""
+
+    def call(mode: Any, operator: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
+        result = original(mode, operator, pre_dispatch, args, kwargs)
+        gives_numbers = _GIVES_NUMBERS in operator.tags
+        if gives_numbers or is_constant_in_trace(mode.tracer, result):
+            for tensor in _tensors(args):
+                if not isinstance(tensor, FakeTensor):
+                    state.audit.value_read(tensor)
+                elif gives_numbers and is_constant_in_trace(mode.tracer, tensor):
+                    state.audit.value_read(None)
+        return result
+
+    return call
+
+
+def _heard_method(original: Any, state: TraceState) -> Any:
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, FakeTensor):
+            state.audit.value_read(self)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+def _heard_constructor(original: Any, state: TraceState) -> Any:
+    def construct(*args: Any, **kwargs: Any) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            if not isinstance(tensor, FakeTensor):
+                state.audit.value_read(tensor)
+        return original(*args, **kwargs)
+
+    return construct
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
 def _is_heard(state: TraceState) -> bool:
     return state.audit is not None
 
 
-PATCHES = (Patch(FakeTensorMode, "_dispatch_impl", _heard_dispatch, during=FORWARD, when=_is_heard),)
+PATCHES = (
+    Patch(FakeTensorMode, "_dispatch_impl", _heard_dispatch, during=FORWARD, when=_is_heard),
+    Patch(proxy_tensor, "proxy_call", _heard_call, during=FORWARD, when=_is_heard),
+    *(Patch(torch.Tensor, name, _heard_method, during=FORWARD, when=_is_heard) for name in _GIVERS),
+    Patch(torch.Tensor, "new_tensor", _heard_constructor, during=FORWARD, when=_is_heard),
+    *(Patch(torch, name, _heard_constructor, during=FORWARD, when=_is_heard) for name in _CONSTRUCTORS),
+)
