@@ -82,12 +82,43 @@ bool are_hooked(const std::vector<const at::Tensor*>& leaves, const edge_list& e
   return false;
 }
 
-// The segment of each gradient, where each that somebody gets has one of its own, in this order.
-std::vector<size_t> one_by_one(const edge_list& edges, const std::vector<size_t>& order) {
-  std::vector<size_t> segments(edges.size(), 0);
-  size_t next = 0;
-  for (size_t k : order) segments[k] = edges[k].is_valid() ? next++ : next ? next - 1 : 0;
-  return segments;
+// The same of hooks on the leaves alone, which costs next to nothing: what is read here was read for the edges.
+bool are_hooked(const std::vector<at::Tensor>& inputs, const std::vector<size_t>& places, const StepEdges& all) {
+  size_t hooked = 0;
+  for (size_t k = 0; k < places.size(); ++k) {
+    if (!all.leaves[k]) continue;
+    const AutogradMeta& meta = *torch::autograd::impl::get_autograd_meta(inputs[places[k]]);
+    if ((!meta.hooks_.empty() || meta.post_acc_grad_hooks_) && ++hooked > 1) return true;
+  }
+  return false;
+}
+
+// The gradients of each segment where each that somebody gets has one of its own, in this order.
+std::vector<std::vector<size_t>> one_by_one(const edge_list& edges, const std::vector<size_t>& order) {
+  std::vector<std::vector<size_t>> parts(1);
+  bool taken = false;
+  for (size_t k : order) {
+    if (taken && edges[k].is_valid()) parts.emplace_back();
+    taken = taken || edges[k].is_valid();
+    parts.back().push_back(k);
+  }
+  return parts;
+}
+
+// The gradients of each node of a step's chain; none where one node has all of them, as when nobody waits.
+std::vector<std::vector<size_t>> segments_of(const StepEdges& all, const std::vector<size_t>& segments,
+                                             const HookOrder& hook_order, bool hooked) {
+  const size_t count = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;
+  bool watched = hooked;
+  for (size_t k = 0; count > 1 && k < segments.size() && !watched; ++k)
+    watched = all.leaves[k] && is_watched(all.edges[k], *torch::autograd::impl::get_autograd_meta(*all.leaves[k]),
+                                          (*all.kept)[k] ? 2 : 1);
+  if (watched && hook_order && (hooked || are_hooked(all.leaves, all.edges)))
+    return one_by_one(all.edges, *hook_order);
+  if (!watched) return {};
+  std::vector<std::vector<size_t>> parts(count);
+  for (size_t k = 0; k < segments.size(); ++k) parts[segments[k]].push_back(k);
+  return parts;
 }
 
 // Whether the leaf's gradient is to be of another type than the leaf.
@@ -358,41 +389,33 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   }
   if (!wanted) return agent->forward(std::move(inputs), nullptr, checked);
 
-  const size_t count = program.x_inputs.size();
   // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.
   StepEdges all = kept_edges->find(inputs, program.x_inputs, program.x_reachable);
   const auto step = std::make_shared<StepBackward>();
+  // Note [Order of hooks]
+  const bool hooked = hook_order && are_hooked(inputs, program.x_inputs, all);
   step->agent = agent;
   step->higher = higher;
+  step->hook_order = hook_order;
   if (higher) step->given.emplace(*higher, inputs);
   std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), &step->state, checked);
   // An output that is saved, or that is an input, gets a tensor of its own: history is set on the caller's alone.
   for (size_t i : program.y_outputs)
     if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();
 
-  // Note [Order of hooks]
-  step->hook_order = hook_order;
-  bool watched = hook_order && are_hooked(all.leaves, all.edges);
-  const std::vector<size_t> ordered = watched ? one_by_one(all.edges, *hook_order) : std::vector<size_t>();
-  const std::vector<size_t>& segments = watched ? ordered : agent->segments();
-  size_t chain = segments.empty() ? 1 : *std::max_element(segments.begin(), segments.end()) + 1;
-  for (size_t k = 0; chain > 1 && k < count && !watched; ++k)
-    watched = all.leaves[k] && is_watched(all.edges[k], *torch::autograd::impl::get_autograd_meta(*all.leaves[k]),
-                                          (*all.kept)[k] ? 2 : 1);
-  if (!watched) chain = 1;
+  const std::vector<std::vector<size_t>> chain = segments_of(all, agent->segments(), hook_order, hooked);
 
   // From the last segment to the first, so that each finds the one that follows it.
   ModulePtr node;
-  for (size_t s = chain; s-- > 0;) {
+  for (size_t s = std::max<size_t>(chain.size(), 1); s-- > 0;) {
     std::vector<size_t> own;
     StepEdges part;
-    if (chain == 1) {
+    if (chain.empty()) {
       part = std::move(all);
     } else {
+      own = chain[s];
       part.kept = all.kept;
-      for (size_t k = 0; k < count; ++k) {
-        if (segments[k] != s) continue;
-        own.push_back(k);
+      for (size_t k : own) {
         part.edges.push_back(std::move(all.edges[k]));
         part.leaves.push_back(all.leaves[k]);
       }
