@@ -276,6 +276,8 @@ class Reads:
             if isinstance(value, _NAMED_BY_C):
                 names = self._with_names(names, value)
                 pending.append((value, outer))
+            if isinstance(condition, ContextVariableCondition) and condition.is_set_inside():
+                outer = False
             led_to = self._led_to(condition, value, names)
             pending.extend((v, outer) for v in led_to if not again or (id(v), id(names), outer) not in self._visited)
 

@@ -25,12 +25,19 @@ class ContextVariableCondition(Condition):
     """The same context variable, with the same value in the caller's context."""
 
     kind = "context variable"
-    __slots__ = ("_variable", "_part")
+    __slots__ = ("_variable", "_part", "_first")
 
     def __init__(self, variable: contextvars.ContextVar[Any], part: Callable[[Any], Condition]) -> None:
         self._variable = variable
-        value = variable.get(MISSING)
+        value = self._first = variable.get(MISSING)
         self._part = None if value is MISSING else part(value)
+
+    def is_set_inside(self) -> bool:
+        """Whether the traced forward has set it, so that what it holds is none of the caller's."""
+        return self._variable.get(MISSING) is not self._first
+
+    def forget(self) -> None:
+        self._first = None
 
     def refusal(self, now: Any) -> str | None:
         if now is not self._variable:

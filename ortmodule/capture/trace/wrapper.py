@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError
+from .. import torch_private
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
 from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
@@ -142,7 +143,8 @@ class Wrapper(torch.nn.Module):
             context = contextvars.copy_context()  # what the forward sets in it is gone with it
             result, left = self._run(context, leaves, args, kwargs)
         values = self._collect(result, left)
-        self.result.hook_order = self._hook_order(values, leaves)
+        with torch_private.outside_the_trace():
+            self.result.hook_order = self._hook_order(values, leaves)
         tensor_data.check_data_writes(values)
         return values
 
@@ -157,7 +159,8 @@ class Wrapper(torch.nn.Module):
             result = context.run(self.module, *args, **kwargs)
             refuse_left_mode(enabled)
             _refuse_changed_containers(leaves, self._spec, args, kwargs)
-            self.result.histories = [name for name, t in self._named(leaves) if t.grad_fn is not None]
+            with torch_private.outside_the_trace():  # the history of a view that was written is made when asked for
+                self.result.histories = [name for name, t in self._named(leaves) if t.grad_fn is not None]
             self.result.changed = self._assigned.finish()
             left = self._state.side_outputs.finish()
             if self._audit is not None:
