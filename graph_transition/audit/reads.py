@@ -243,9 +243,9 @@ class Reads:
     def _follow_found_modules(self) -> None:
         """Takes in the modules that a function has found by a name which it was given, and whatever did so for it."""
         known = [names for names in self._names.values() if not names.of_torch]
-        if any(not _MODULES_BY_NAME.isdisjoint(names.attributes) for names in known):
-            given = self._strings.union(*(names.words for names in known))
-            for full in sorted(given & sys.modules.keys()):
+        if any(_finds_modules(names) for names in known):
+            given = self._strings.union(*(names.words for names in known)) & sys.modules.keys()
+            for full in sorted(name for name in given if not is_opaque_module(name)):
                 for names in known:
                     self._follow_module(full, names)
 
@@ -445,6 +445,13 @@ class Reads:
                     (joined(text, name), inner, self.values.get(id(inner), held))
                     for name, inner, held in condition.parts(value)
                 )
+
+
+def _finds_modules(names: Names) -> bool:
+    """Whether a function can look a module up by a name; every module has a method `modules`, too."""
+    by_name = _MODULES_BY_NAME & names.attributes
+    in_sys = any("sys" in known for known in (names.attributes, names.globals)) or "modules" in names.globals
+    return bool(by_name - {"modules"}) or (bool(by_name) and in_sys)
 
 
 @functools.lru_cache(maxsize=4096)
