@@ -103,6 +103,7 @@ class Reads:
         self._judged: dict[Any, str | None] = {}
         self._ran: list[tuple[FunctionCondition, types.FunctionType]] = []
         self._imported: set[str] = set()
+        self._strings: set[str] = set()  # that were met: they may name a module
         self._begun = False  # whether a frame was entered: the first one's arguments are the caller's
         self._queries: dict[int, Any] = {}  # functions of torch that tell a setting
         self._tensors: dict[int, torch.Tensor] = {}  # whose values were read
@@ -227,13 +228,26 @@ class Reads:
                 self.follow(value, names, outer)
         looked_for = {full for level, name in names.imports for full in _imported_names(level, name, table)}
         if not _MODULES_BY_NAME.isdisjoint(names.attributes):
-            looked_for |= names.words
+            looked_for |= names.words | {str(table.get("__name__"))}  # `sys.modules[__name__]`
         for full in looked_for:
-            if full in sys.modules and full not in self._imported:
-                self._imported.add(full)
-                self.root(f"the module {full}", sys.modules[full])
-            if full in sys.modules:
-                self.follow(sys.modules[full], names, True)
+            self._follow_module(full, names)
+
+    def _follow_module(self, full: str, names: Names) -> None:
+        """Notes that a function with these names gets hold of the module `full`, if there is one."""
+        if full in sys.modules and full not in self._imported:
+            self._imported.add(full)
+            self.root(f"the module {full}", sys.modules[full])
+        if full in sys.modules:
+            self.follow(sys.modules[full], names, True)
+
+    def _follow_found_modules(self) -> None:
+        """Takes in the modules that a function has found by a name which it was given, and whatever did so for it."""
+        known = [names for names in self._names.values() if not names.of_torch]
+        if any(_finds_modules(names) for names in known):
+            given = self._strings.union(*(names.words for names in known)) & sys.modules.keys()
+            for full in sorted(name for name in given if not is_opaque_module(name)):
+                for names in known:
+                    self._follow_module(full, names)
 
     def namespace(self, text: str, table: dict[str, Any]) -> NamespaceCondition:
         known = self._conditions.get(id(table))
@@ -260,6 +274,8 @@ class Reads:
             value, outer = pending.pop()
             value = self.own(value)
             if isinstance(value, torch.Tensor) or is_value(value):
+                if type(value) is str:
+                    self._strings.add(value)
                 continue
             if outer:
                 self._outer.add(id(value))
@@ -349,6 +365,7 @@ class Reads:
 
     def settle(self) -> None:
         """Takes in what could not be looked at during the trace; called when nothing is replaced any more."""
+        self._follow_found_modules()
         self.settle_classes()
         for condition in list(self._conditions.values()):
             condition.forget()
@@ -430,6 +447,13 @@ class Reads:
                     (joined(text, name), inner, self.values.get(id(inner), held))
                     for name, inner, held in condition.parts(value)
                 )
+
+
+def _finds_modules(names: Names) -> bool:
+    """Whether a function can look a module up by a name; every module has a method `modules`, too."""
+    by_name = _MODULES_BY_NAME & names.attributes
+    in_sys = any("sys" in known for known in (names.attributes, names.globals)) or "modules" in names.globals
+    return bool(by_name - {"modules"}) or (bool(by_name) and in_sys)
 
 
 @functools.lru_cache(maxsize=4096)
