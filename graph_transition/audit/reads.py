@@ -103,7 +103,6 @@ class Reads:
         self._judged: dict[Any, str | None] = {}
         self._ran: list[tuple[FunctionCondition, types.FunctionType]] = []
         self._imported: set[str] = set()
-        self._strings: set[str] = set()  # that were met: they may name a module
         self._begun = False  # whether a frame was entered: the first one's arguments are the caller's
         self._queries: dict[int, Any] = {}  # functions of torch that tell a setting
         self._tensors: dict[int, torch.Tensor] = {}  # whose values were read
@@ -130,8 +129,13 @@ class Reads:
         caller = frame.f_back
         while caller is not None and not is_followed(caller):
             caller = caller.f_back
-        if caller is not None:
-            self.follow(value, self._names_of(caller.f_code))
+        if caller is None:
+            return
+        names = self._names_of(caller.f_code)
+        if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
+            self._follow_module(value.__name__, names)  # found by a name that the function was given
+        else:
+            self.follow(value, names)
 
     def called(self, frame: types.FrameType, function: Any) -> None:
         if not isinstance(function, types.BuiltinFunctionType):
@@ -240,15 +244,6 @@ class Reads:
         if full in sys.modules:
             self.follow(sys.modules[full], names, True)
 
-    def _follow_found_modules(self) -> None:
-        """Takes in the modules that a function has found by a name which it was given, and whatever did so for it."""
-        known = [names for names in self._names.values() if not names.of_torch]
-        if any(_finds_modules(names) for names in known):
-            given = self._strings.union(*(names.words for names in known)) & sys.modules.keys()
-            for full in sorted(name for name in given if not is_opaque_module(name)):
-                for names in known:
-                    self._follow_module(full, names)
-
     def namespace(self, text: str, table: dict[str, Any]) -> NamespaceCondition:
         known = self._conditions.get(id(table))
         if isinstance(known, NamespaceCondition):
@@ -274,8 +269,6 @@ class Reads:
             value, outer = pending.pop()
             value = self.own(value)
             if isinstance(value, torch.Tensor) or is_value(value):
-                if type(value) is str:
-                    self._strings.add(value)
                 continue
             if outer:
                 self._outer.add(id(value))
@@ -365,7 +358,6 @@ class Reads:
 
     def settle(self) -> None:
         """Takes in what could not be looked at during the trace; called when nothing is replaced any more."""
-        self._follow_found_modules()
         self.settle_classes()
         for condition in list(self._conditions.values()):
             condition.forget()
@@ -447,13 +439,6 @@ class Reads:
                     (joined(text, name), inner, self.values.get(id(inner), held))
                     for name, inner, held in condition.parts(value)
                 )
-
-
-def _finds_modules(names: Names) -> bool:
-    """Whether a function can look a module up by a name; every module has a method `modules`, too."""
-    by_name = _MODULES_BY_NAME & names.attributes
-    in_sys = any("sys" in known for known in (names.attributes, names.globals)) or "modules" in names.globals
-    return bool(by_name - {"modules"}) or (bool(by_name) and in_sys)
 
 
 @functools.lru_cache(maxsize=4096)
