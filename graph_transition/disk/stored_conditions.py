@@ -10,6 +10,7 @@ Not here: what a condition keeps of itself (../conditions), files (cache.py).
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import types
 from collections import Counter, deque
@@ -134,6 +135,10 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
         return ["module"]
     if isinstance(now, types.ModuleType):
         return ["python module", now.__name__]
+    if isinstance(now, logging.Logger):
+        return ["logger", now.name]
+    if not isinstance(getattr(now, "__qualname__", None), str):
+        raise NotStorable(f"{shown(now)} has no name to be found by")
     kind = "query" if isinstance(condition, QueryCondition) else "named"
     place = [kind, str(now.__module__), now.__qualname__]
     try:
@@ -148,6 +153,8 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
 def _found(place: Sequence[str], module: torch.nn.Module) -> Any:
     if place[0] == "module":
         return module
+    if place[0] == "logger":
+        return logging.getLogger(place[1])  # of "root" the root
     found: Any = sys.modules.get(place[1])
     if found is None and place[1].startswith("torch"):
         found = importlib.import_module(place[1])
