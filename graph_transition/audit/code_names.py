@@ -34,6 +34,7 @@ _WHOLE = frozenset(
     }
 )  # fmt: skip
 _FORMATS = frozenset({"format", "format_map"})
+_IMPORTERS = frozenset({"import_module", "__import__"})
 _SCOPE = frozenset({"globals", "locals", "eval", "exec"})  # what can look up any global
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 
@@ -63,6 +64,12 @@ class Names:
     any_name: bool
     any_global: bool
     of_torch: bool = False
+
+    @property
+    def finds_modules(self) -> bool:
+        """Whether the function can look a module up by a name; every nn.Module has a method `modules`, too."""
+        in_sys = "sys" in self.attributes or "sys" in self.globals or "modules" in self.globals
+        return not _IMPORTERS.isdisjoint(self.attributes) or (in_sys and "modules" in self.attributes)
 
     def also(self, names: Iterable[str]) -> Names:
         """With further attributes."""

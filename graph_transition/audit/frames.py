@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sysconfig
 import types
 from collections.abc import Iterator
@@ -25,7 +26,17 @@ import torch
 
 from ... import _C, capture
 
-__all__ = ["BOOKKEEPERS", "BY_CALLER", "FOLLOWED", "OPAQUE", "Listener", "followed_frames", "is_followed", "kind_of"]
+__all__ = [
+    "BOOKKEEPERS",
+    "BY_CALLER",
+    "FOLLOWED",
+    "OPAQUE",
+    "Listener",
+    "followed_frames",
+    "is_followed",
+    "keywords_of",
+    "kind_of",
+]
 
 OPAQUE, FOLLOWED, BY_CALLER = 0, 1, 2
 _TORCH = str(Path(str(torch.__file__)).parent) + "/"
@@ -111,3 +122,13 @@ def is_followed(frame: types.FrameType | None) -> bool:
             return kind == FOLLOWED
         frame = frame.f_back
     return False
+
+
+def keywords_of(frame: types.FrameType) -> dict[str, Any] | None:
+    """What `**kwargs` is in a function that has just been entered."""
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_VARKEYWORDS:
+        return None
+    place = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    found = frame.f_locals.get(code.co_varnames[place])
+    return found if type(found) is dict else None

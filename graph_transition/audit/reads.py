@@ -64,14 +64,13 @@ from ..conditions import (
 from ..conditions.mappings import entries_of, mapping_type
 from ..conditions.sequences import items_of, sequence_type
 from .code_names import Names, names_of
-from .frames import BOOKKEEPERS, FOLLOWED, is_followed, kind_of
+from .frames import BOOKKEEPERS, FOLLOWED, is_followed, keywords_of, kind_of
 from .purity import impure_reason
 
 __all__ = ["Reads"]
 
 _REFILLED = (list, dict, set)  # what may hold more when it is met again
 _NAMED_BY_C = (operator.attrgetter, operator.methodcaller)
-_MODULES_BY_NAME = frozenset({"modules", "import_module", "__import__"})
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 # Methods in C that give a tensor's values away, past torch's dispatch.
 _READERS = frozenset({"item", "tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "__repr__"})
@@ -103,6 +102,8 @@ class Reads:
         self._judged: dict[Any, str | None] = {}
         self._ran: list[tuple[FunctionCondition, types.FunctionType]] = []
         self._imported: set[str] = set()
+        self._finders: list[Names] = []  # of functions that look modules up
+        self._strings: set[str] = set()  # that were met: they may name a module
         self._begun = False  # whether a frame was entered: the first one's arguments are the caller's
         self._queries: dict[int, Any] = {}  # functions of torch that tell a setting
         self._tensors: dict[int, torch.Tensor] = {}  # whose values were read
@@ -120,8 +121,11 @@ class Reads:
                 self._run(condition, function, names)
         begins = not self._begun
         self._begun = True
+        made = keywords_of(frame) if begins else None  # Python makes that dict for each call
         for value in values:
-            self.follow(value, names, begins)
+            self.follow(value, names, begins and value is not made)
+        for value in made.values() if made else ():
+            self.follow(value, names, True)
 
     def returned(self, frame: types.FrameType, value: Any) -> None:
         if value is None or isinstance(value, torch.Tensor) or is_value(value):
@@ -231,7 +235,9 @@ class Reads:
             if value is not MISSING:
                 self.follow(value, names, outer)
         looked_for = {full for level, name in names.imports for full in _imported_names(level, name, table)}
-        if not _MODULES_BY_NAME.isdisjoint(names.attributes):
+        if names.finds_modules:
+            if kind_of(function.__code__, table) == FOLLOWED:  # the standard library's give what they find back
+                self._finders.append(names)
             looked_for |= names.words | {str(table.get("__name__"))}  # `sys.modules[__name__]`
         for full in looked_for:
             self._follow_module(full, names)
@@ -243,6 +249,15 @@ class Reads:
             self.root(f"the module {full}", sys.modules[full])
         if full in sys.modules:
             self.follow(sys.modules[full], names, True)
+
+    def _follow_found_modules(self) -> None:
+        """Takes in the modules that a function has found by a name which it was given."""
+        if self._finders:
+            words = (names.words for names in self._names.values() if not names.of_torch)
+            given = self._strings.union(*words) & sys.modules.keys()
+            for full in sorted(name for name in given if not is_opaque_module(name)):
+                for names in self._finders:
+                    self._follow_module(full, names)
 
     def namespace(self, text: str, table: dict[str, Any]) -> NamespaceCondition:
         known = self._conditions.get(id(table))
@@ -269,6 +284,8 @@ class Reads:
             value, outer = pending.pop()
             value = self.own(value)
             if isinstance(value, torch.Tensor) or is_value(value):
+                if type(value) is str:
+                    self._strings.add(value)
                 continue
             if outer:
                 self._outer.add(id(value))
@@ -358,6 +375,7 @@ class Reads:
 
     def settle(self) -> None:
         """Takes in what could not be looked at during the trace; called when nothing is replaced any more."""
+        self._follow_found_modules()
         self.settle_classes()
         for condition in list(self._conditions.values()):
             condition.forget()

@@ -2,20 +2,24 @@
 
 Torch's default generators move with every draw, also of the graphs; of those only the seed counts. Not here: who draws
 from a generator of one's own, which is no part of a graph (capture).
+
+All that a generator of Python's tells, it tells by methods in C, which end a trace (audit/purity.py); one that C code
+has called unheard shows in its state after the trace.
 """
 
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from ...capture.torch_private import outside_the_trace
-from .condition import Condition, NotStorable, Watch, shown
+from .condition import Before, Change, Condition, NotStorable, Watch, shown
 
-__all__ = ["GeneratorCondition"]
+__all__ = ["GeneratorCondition", "RandomCondition"]
 
 
 class GeneratorCondition(Condition):
@@ -49,6 +53,36 @@ class GeneratorCondition(Condition):
 
     def watches(self, now: Any) -> Iterator[Watch]:
         yield "call", functools.partial(_facts_of, now), self._facts
+
+
+class RandomCondition(Condition):
+    """The generator that an object of Python's `random.Random` is."""
+
+    kind = "generator of Python's"
+    __slots__ = ("_state",)
+
+    def __init__(self, value: random.Random) -> None:
+        self._state = _python_state(value)
+
+    def refusal(self, now: Any) -> str | None:
+        return None if isinstance(now, random.Random) else f"changed to {shown(now)}"
+
+    def changed(self, now: Any, before: Before) -> list[Change]:
+        return [Change("", None, now)] if _python_state(now) != self._state else []
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        if self._state is not None:
+            random.Random.setstate(value, self._state)
+
+    def forget(self) -> None:
+        self._state = None
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        raise NotStorable("a generator")
+
+
+def _python_state(value: random.Random) -> tuple[Any, ...] | None:
+    return None if isinstance(value, random.SystemRandom) else random.Random.getstate(value)
 
 
 def _is_default(generator: torch.Generator) -> bool:

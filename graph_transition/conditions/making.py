@@ -10,9 +10,12 @@ import io
 import logging
 import operator
 import random
+import re
+import struct
 import sys
 import threading
 import types
+import unicodedata
 import weakref
 from typing import Any
 
@@ -26,7 +29,7 @@ from .condition import Condition, Maker
 from .contexts import ContextVariableCondition, LocalCondition
 from .equality import is_value
 from .functions import WRAPPERS, BoundBuiltinCondition, FunctionCondition, ReferenceCondition, WrapperCondition
-from .generators import GeneratorCondition
+from .generators import GeneratorCondition, RandomCondition
 from .identity import IdentityCondition, UnknownCondition
 from .loggers import LoggerCondition
 from .mappings import MappingCondition, mapping_type
@@ -47,14 +50,13 @@ _THEMSELVES = (
     types.ClassMethodDescriptorType, types.CodeType, type(threading.Lock()), type(threading.RLock()), numpy.ufunc,
     type(datetime.datetime_CAPI), type(vars(collections.namedtuple("_Pair", "a"))["a"]), logging.LoggerAdapter,
     BaseException, operator.attrgetter, operator.itemgetter, operator.methodcaller,
-    types.FrameType, types.TracebackType, io.IOBase,
+    types.FrameType, types.TracebackType, io.IOBase, struct.Struct, re.Match, unicodedata.UCD,
 )  # fmt: skip
 # `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
 _OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)
-# What a forward draws from it, and that it does, is heard of (audit/purity.py, capture's random_states.py).
-_PYTHONS_GENERATOR = getattr(random, "_inst", None)
 _OF_SYS = frozenset({"getrecursionlimit", "getswitchinterval", "getdefaultencoding", "getfilesystemencoding",
                      "get_int_max_str_digits", "getfilesystemencodeerrors", "is_finalizing"})  # fmt: skip
+_PYTHONS_GENERATOR: type = random.Random.__base__  # type: ignore[assignment]
 _QUERY = ("get_", "is_", "are_", "_get_", "_is_", "_are_")
 
 
@@ -71,7 +73,7 @@ def condition_of(value: Any, maker: Maker) -> Condition:
 
 def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tuple[Any, ...]]:
     kind, part = type(value), maker.part
-    if id(value) in maker.vouched or id(kind) in maker.vouched or value is sys.modules or value is _PYTHONS_GENERATOR:
+    if id(value) in maker.vouched or id(kind) in maker.vouched or value is sys.modules:
         return IdentityCondition, (value,)
     if isinstance(value, torch.Tensor):
         fake = kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -134,6 +136,8 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
         return ModuleCondition, (value, part(kind), in_tree)
     if native is object or isinstance(value, types.SimpleNamespace):
         return ObjectCondition, (value, part(kind), None)
+    if issubclass(native, _PYTHONS_GENERATOR):
+        return ObjectCondition, (value, part(kind), RandomCondition(value))
     if native in DERIVED:
         return ObjectCondition, (value, part(kind), DerivedValueCondition(value, native))
     return UnknownCondition, (f"an object of class {kind.__module__}.{kind.__qualname__}",)

@@ -105,7 +105,7 @@ def _object_from(cls: type, parts: Any, names: Any) -> Any:
     return made
 
 
-def holds_tensor(value: Any, depth: int = 3) -> bool:
+def holds_tensor(value: Any, depth: int = 6) -> bool:
     if isinstance(value, torch.Tensor):
         return True
     if depth == 0 or isinstance(value, type):
