@@ -17,7 +17,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
 from ...torch_private import is_constant_in_trace
-from ..patching import FORWARD, Patch
+from ..patching import FORWARD, Patch, caller
 from ..tracing import TraceState
 
 __all__ = ["ORDER", "PATCHES"]
@@ -28,6 +28,10 @@ _GIVES_NUMBERS = torch.Tag.data_dependent_output
 # Methods that give a tensor's memory, or what is in it, away.
 _GIVERS = ("tolist", "numpy", "__array__", "__repr__", "data_ptr", "untyped_storage", "_typed_storage", "__dlpack__",
            "__reduce_ex__", "__deepcopy__")  # fmt: skip
+_TRACERS = (
+    "torch._subclasses", "torch.fx", "torch.export", "torch._export", "torch._functorch", "torch._dynamo",
+    "torch._higher_order_ops", "torch._guards", "torch.utils.weak", "ortmodule.",
+)  # fmt: skip
 _CONSTRUCTORS = ("tensor", "as_tensor", "asarray", "scalar_tensor")
 
 
@@ -67,11 +71,16 @@ def _heard_call(original: Any, state: TraceState) -> Any:
 
 def _heard_method(original: Any, state: TraceState) -> Any:
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(self, FakeTensor):
+        if not isinstance(self, FakeTensor) and not _for_the_trace():
             state.audit.value_read(self)
         return original(self, *args, **kwargs)
 
     return method
+
+
+def _for_the_trace() -> bool:
+    """Whether a replaced method is called by what makes the trace: it looks where tensors lie, not what they hold."""
+    return str(caller().f_globals.get("__name__")).startswith(_TRACERS)
 
 
 def _heard_constructor(original: Any, state: TraceState) -> Any:
