@@ -100,6 +100,10 @@ class Audit:
         """Hears that the forward has asked an object past the code that is followed."""
         self._reads.root(text, value)
 
+    def knows(self, value: Any) -> bool:
+        """Whether an object was met where the forward can have it from."""
+        return self._reads.knows(value)
+
     def caches(self) -> list[Any]:
         """Functions with a cache that the forward can reach; in some a trace may have left its tensors."""
         found = {id(cache): cache for cache in (*self._earlier, *self._reads.caches())}

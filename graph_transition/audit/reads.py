@@ -186,6 +186,10 @@ class Reads:
         if len(self._kept) > _MOST_OBJECTS:
             raise RecursionError("the forward can reach too many Python objects to watch them")
 
+    def knows(self, value: Any) -> bool:
+        """Whether a tensor was there before the forward, and has a condition."""
+        return id(value) in self._conditions and id(value) in self._outer
+
     def caches(self) -> list[Any]:
         """The functions with a cache that were met."""
         return [value for value in self._kept if type(value) is functools._lru_cache_wrapper]
@@ -284,6 +288,8 @@ class Reads:
             value, outer = pending.pop()
             value = self.own(value)
             if isinstance(value, torch.Tensor) or is_value(value):
+                if outer and isinstance(value, torch.Tensor):
+                    self._outer.add(id(value))
                 if type(value) is str:
                     self._strings.add(value)
                 continue

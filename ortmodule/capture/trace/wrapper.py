@@ -62,6 +62,9 @@ class TraceAudit(Protocol):
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """A number was made of a tensor's value; of one that was computed, where `tensor` is None."""
 
+    def knows(self, value: Any) -> bool:
+        """Whether an object was met where the forward can have it from."""
+
     def caches(self) -> Iterable[Any]:
         """Functions with a cache (`functools.lru_cache`) that the forward can reach."""
 

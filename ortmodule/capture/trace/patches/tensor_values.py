@@ -71,7 +71,7 @@ def _heard_call(original: Any, state: TraceState) -> Any:
 
 def _heard_method(original: Any, state: TraceState) -> Any:
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(self, FakeTensor) and not _for_the_trace():
+        if not isinstance(self, FakeTensor) and not (_for_the_trace() and state.audit.knows(self)):
             state.audit.value_read(self)
         return original(self, *args, **kwargs)
 
@@ -79,7 +79,9 @@ def _heard_method(original: Any, state: TraceState) -> Any:
 
 
 def _for_the_trace() -> bool:
-    """Whether a replaced method is called by what makes the trace: it looks where tensors lie, not what they hold."""
+    """Whether a replaced method is called by what makes the trace: it looks where a tensor lies, not what it holds,
+    unless nobody knows where the tensor comes from.
+    """
     return str(caller().f_globals.get("__name__")).startswith(_TRACERS)
 
 
