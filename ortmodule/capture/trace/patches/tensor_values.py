@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
@@ -32,7 +33,7 @@ _TRACERS = (
     "torch._subclasses", "torch.fx", "torch.export", "torch._export", "torch._functorch", "torch._dynamo",
     "torch._higher_order_ops", "torch._guards", "torch.utils.weak", "ortmodule.",
 )  # fmt: skip
-_CONSTRUCTORS = ("tensor", "as_tensor", "asarray", "scalar_tensor")
+_CONSTRUCTORS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.Tensor.new_tensor})
 
 
 def _heard_dispatch(original: Any, state: TraceState) -> Any:
@@ -86,13 +87,16 @@ def _for_the_trace() -> bool:
 
 
 def _heard_constructor(original: Any, state: TraceState) -> Any:
-    def construct(*args: Any, **kwargs: Any) -> Any:
-        for tensor in _tensors((args, kwargs)):
-            if not isinstance(tensor, FakeTensor):
-                state.audit.value_read(tensor)
-        return original(*args, **kwargs)
+    """At export's own handler: it knows `torch.tensor` by identity, and has a form of it for symbolic numbers."""
 
-    return construct
+    def override(self: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        if function in _CONSTRUCTORS:
+            for tensor in _tensors((args, kwargs)):
+                if not isinstance(tensor, FakeTensor):
+                    state.audit.value_read(tensor)
+        return original(self, function, args, kwargs)
+
+    return override
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -107,6 +111,5 @@ PATCHES = (
     Patch(FakeTensorMode, "_dispatch_impl", _heard_dispatch, during=FORWARD, when=_is_heard),
     Patch(proxy_tensor, "proxy_call", _heard_call, during=FORWARD, when=_is_heard),
     *(Patch(torch.Tensor, name, _heard_method, during=FORWARD, when=_is_heard) for name in _GIVERS),
-    Patch(torch.Tensor, "new_tensor", _heard_constructor, during=FORWARD, when=_is_heard),
-    *(Patch(torch, name, _heard_constructor, during=FORWARD, when=_is_heard) for name in _CONSTRUCTORS),
+    Patch(_NonStrictTorchFunctionHandler, "_override", _heard_constructor, during=FORWARD, when=_is_heard),
 )
