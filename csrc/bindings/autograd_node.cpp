@@ -68,8 +68,8 @@ bool any_of_python(const Hooks& hooks) {
   });
 }
 
-// Whether several leaves have hooks that a user sees, and may tell the order of: on the leaf, or on its accumulator where
-// they are Python's (those of DDP are not).
+// Whether several leaves have hooks that a user sees, and may tell the order of: on the leaf, or on its accumulator
+// where they are Python's (those of DDP are not).
 bool are_hooked(const std::vector<const at::Tensor*>& leaves, const edge_list& edges) {
   size_t hooked = 0;
   for (size_t k = 0; k < leaves.size(); ++k) {
@@ -113,8 +113,7 @@ std::vector<std::vector<size_t>> segments_of(const StepEdges& all, const std::ve
   for (size_t k = 0; count > 1 && k < segments.size() && !watched; ++k)
     watched = all.leaves[k] && is_watched(all.edges[k], *torch::autograd::impl::get_autograd_meta(*all.leaves[k]),
                                           (*all.kept)[k] ? 2 : 1);
-  if (watched && hook_order && (hooked || are_hooked(all.leaves, all.edges)))
-    return one_by_one(all.edges, *hook_order);
+  if (watched && hook_order && (hooked || are_hooked(all.leaves, all.edges))) return one_by_one(all.edges, *hook_order);
   if (!watched) return {};
   std::vector<std::vector<size_t>> parts(count);
   for (size_t k = 0; k < segments.size(); ++k) parts[segments[k]].push_back(k);
@@ -378,9 +377,8 @@ at::Tensor ModuleBackward::signal() const {
 
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::shared_ptr<KeptEdges>& kept_edges,
-                                         const std::shared_ptr<const HigherOrder>& higher,
-                                         const HookOrder& hook_order, std::vector<at::Tensor>&& inputs,
-                                         const std::vector<char>* checked) {
+                                         const std::shared_ptr<const HigherOrder>& higher, const HookOrder& hook_order,
+                                         std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
   if (wanted) {
