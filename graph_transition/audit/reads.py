@@ -61,6 +61,7 @@ from ..conditions import (
     without_books,
     wrapped_parts,
 )
+from ..conditions.functions import WRAPPERS
 from ..conditions.mappings import entries_of, mapping_type
 from ..conditions.sequences import items_of, sequence_type
 from .code_names import Names, names_of
@@ -476,7 +477,9 @@ def _content(value: Any) -> Iterable[Any]:
     if base is not None:
         return [x for entry in entries_of(value, base) for x in entry]
     base = sequence_type(kind)
-    return items_of(value, base) if base is not None else ()
+    if base is not None:
+        return items_of(value, base)
+    return [v for _, v in wrapped_parts(value)] if isinstance(value, tuple(WRAPPERS)) else ()
 
 
 def _code_inside(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -205,7 +205,7 @@ class WrapperCondition(Condition):
 
 def wrapped_parts(value: Any) -> list[tuple[str, Any]]:
     """(attribute, what is wrapped there)."""
-    names = WRAPPERS[type(value)]
+    names = next(names for kind, names in WRAPPERS.items() if isinstance(value, kind))
     return [(name, getattr(value, name)) for name in names if getattr(value, name, None) is not None]
 
 

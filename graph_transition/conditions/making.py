@@ -138,6 +138,8 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
         return ObjectCondition, (value, part(kind), None)
     if issubclass(native, _PYTHONS_GENERATOR):
         return ObjectCondition, (value, part(kind), RandomCondition(value))
+    if native in WRAPPERS:  # a property with more to it
+        return ObjectCondition, (value, part(kind), WrapperCondition(value, part))
     if native in DERIVED:
         return ObjectCondition, (value, part(kind), DerivedValueCondition(value, native))
     return UnknownCondition, (f"an object of class {kind.__module__}.{kind.__qualname__}",)
