@@ -392,7 +392,7 @@ class Reads:
             elif isinstance(condition, OuterTensorCondition):
                 tensor = self.values[id(condition)]
                 if id(tensor) in self._tensors or (self._scalar_read and tensor.numel() == 1):
-                    if not condition.read() and id(tensor) in self._outer:
+                    if not condition.read() and (id(tensor) in self._outer or tensor.numel() > 64):
                         raise CaptureError("the forward makes Python numbers of the values of a large tensor")
         self.settle_classes()  # those of results that caches hold now
         if not ASKING.isdisjoint(self.every_name()):

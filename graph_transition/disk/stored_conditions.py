@@ -170,4 +170,6 @@ def _found(place: Sequence[str], module: torch.nn.Module) -> Any:
 def _text_of(place: Sequence[str]) -> str:
     if place[0] == "module":
         return ""
+    if place[0] == "logger":
+        return f"the logger {place[1]}"
     return f"the module {place[1]}" if place[0] == "python module" else f"the function {place[2]}"
