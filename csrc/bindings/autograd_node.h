@@ -35,8 +35,9 @@ namespace ortmodule {
 //
 // Note [Order of hooks]
 // Of gradients that one node returns the engine's queue takes the leaves in an order of its own. Where several leaves
-// have hooks that a user sees, each gradient is a segment, in the order in which eager's nodes would hand them on. Hooks
-// that come between forward and backward find one node, whose edges then lie so that the queue takes them in that order.
+// have hooks that a user sees, each gradient is a segment, in the order in which eager's nodes would hand them on.
+// Hooks that come between forward and backward find one node, whose edges then lie so that the queue takes them in that
+// order.
 using HookOrder = std::shared_ptr<const std::vector<size_t>>;  // gradients, the first one first; null: not known
 
 struct StepBackward {
@@ -44,7 +45,7 @@ struct StepBackward {
   std::shared_ptr<TrainingAgent::RunState> state;  // null once all of it is freed
   std::shared_ptr<const HigherOrder> higher;       // null: its gradients have no history
   HookOrder hook_order;
-  std::optional<GivenTensors> given;               // for `higher`
+  std::optional<GivenTensors> given;  // for `higher`
 
   // What goes on between two segments of one evaluation.
   struct Progress {
@@ -120,11 +121,11 @@ class ModuleBackward : public torch::autograd::Node {
 };
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
-// InputBinding::bind; `higher` and `hook_order` may be null. Takes the tensors out of `inputs` (TrainingAgent::forward).
+// InputBinding::bind; `higher` and `hook_order` may be null. Takes the tensors out of `inputs`
+// (TrainingAgent::forward).
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::shared_ptr<KeptEdges>& kept_edges,
-                                         const std::shared_ptr<const HigherOrder>& higher,
-                                         const HookOrder& hook_order, std::vector<at::Tensor>&& inputs,
-                                         const std::vector<char>* checked = nullptr);
+                                         const std::shared_ptr<const HigherOrder>& higher, const HookOrder& hook_order,
+                                         std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr);
 
 }  // namespace ortmodule

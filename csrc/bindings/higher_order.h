@@ -18,9 +18,9 @@ struct HigherOrder {
   // The gradients of the trainable inputs, with history, from the call's tensors (undefined where one is gone), the
   // outputs' gradients, the trainable inputs' gradients as the engine has them, and the state that torch's generator
   // had before the forward (undefined where that draws nothing).
-  using Gradients = std::function<std::vector<at::Tensor>(
-      const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& dys, const std::vector<at::Tensor>& dxs,
-      const at::Tensor& random_state)>;
+  using Gradients =
+      std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& dys,
+                                            const std::vector<at::Tensor>& dxs, const at::Tensor& random_state)>;
 
   std::vector<size_t> given;
   Gradients gradients;
@@ -28,8 +28,9 @@ struct HigherOrder {
 };
 
 // The caller's tensors of one call, and the random numbers that it is about to draw: the default generator's state.
-// It is a copy of some 3 KB, made only for a forward that draws. Those that want a gradient are held, as autograd holds what it saved of them; the
-// others live as long as somebody else holds them, so that a step keeps no memory for what it most likely never does.
+// It is a copy of some 3 KB, made only for a forward that draws. Those that want a gradient are held, as autograd holds
+// what it saved of them; the others live as long as somebody else holds them, so that a step keeps no memory for what
+// it most likely never does.
 class GivenTensors {
  public:
   GivenTensors(const HigherOrder& higher, const std::vector<at::Tensor>& inputs);

@@ -180,10 +180,9 @@ void Session::differentiate_again(std::vector<size_t> given, const py::object& g
   for (size_t i : given) ORTMODULE_CHECK_ARG(i < compiled_.input_names.size(), "the graph has no input ", i);
   std::vector<std::string> names;
   for (size_t i : compiled_.agent->program().y_outputs) names.push_back(compiled_.output_names[i]);
-  const auto call = [held = shared(gradients), names = std::move(names)](const std::vector<at::Tensor>& given,
-                                                                         const std::vector<at::Tensor>& dys,
-                                                                         const std::vector<at::Tensor>& dxs,
-                                                                         const at::Tensor& random_state) {
+  const auto call = [held = shared(gradients), names = std::move(names)](
+                        const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& dys,
+                        const std::vector<at::Tensor>& dxs, const at::Tensor& random_state) {
     const py::gil_scoped_acquire gil;
     const auto values = [](const std::vector<at::Tensor>& tensors) {
       py::list out;
