@@ -55,7 +55,6 @@ BOOKKEEPERS = frozenset(
     {
         "logging", "warnings", "linecache", "traceback", "typing", "abc", "importlib", "re", "tokenize", "ast",
         "dis", "sre_parse", "sre_compile", "importlib._bootstrap", "importlib._bootstrap_external", "zipimport",
-        "contextlib", "_weakrefset", "unittest",
     }
 )  # fmt: skip
 # Writes of a log line, which a graph does not repeat.
