@@ -15,10 +15,11 @@ import re
 import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
-__all__ = ["Names", "names_of"]
+__all__ = ["NO_NAMES", "Names", "names_of"]
 
 _TORCH = str(Path(str(torch.__file__)).parent) + "/"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -74,6 +75,10 @@ class Names:
     def also(self, names: Iterable[str]) -> Names:
         """With further attributes."""
         return dataclasses.replace(self, attributes=self.attributes | frozenset(names))
+
+
+_NOTHING: frozenset[Any] = frozenset()
+NO_NAMES = Names(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, False, False)
 
 
 def names_of(code: types.CodeType) -> Names:

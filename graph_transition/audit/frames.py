@@ -34,6 +34,7 @@ __all__ = [
     "Listener",
     "followed_frames",
     "is_followed",
+    "is_heard",
     "keywords_of",
     "kind_of",
 ]
@@ -122,6 +123,22 @@ def is_followed(frame: types.FrameType | None) -> bool:
             return kind == FOLLOWED
         frame = frame.f_back
     return False
+
+
+def is_heard(function: Any) -> bool:
+    """Whether it is heard of a call of `function` that code makes which is not followed: torch calls a hook."""
+    while not isinstance(function, types.FunctionType):
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif isinstance(function, torch.nn.Module):
+            return True
+        else:
+            function = None if isinstance(function, type) else getattr(type(function), "__call__", None)
+            if not isinstance(function, types.FunctionType):
+                return False
+    return kind_of(function.__code__, function.__globals__) == FOLLOWED
 
 
 def keywords_of(frame: types.FrameType) -> dict[str, Any] | None:

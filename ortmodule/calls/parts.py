@@ -1,8 +1,8 @@
 """The parts of a module that run in the engine when the module as a whole cannot be captured.
 
 The module's own forward runs in PyTorch; while it does, the forward of each of its largest sub-modules leads to a graph
-of that sub-module's own. One that cannot be captured either is taken apart in the same way. A sub-module that torch
-runs with one call (nn.Linear, nn.ReLU ...) is left alone: a graph of one node gains nothing.
+of that sub-module's own, around which its own hooks run. One that cannot be captured either is taken apart in the same
+way. A sub-module that torch runs with one call (nn.Linear, nn.ReLU ...) is left alone: a graph of one node gains nothing.
 
 Not here: how a call is tried (engine_call.py), when parts run (fallback.py).
 """
@@ -18,7 +18,6 @@ from typing import Any
 from torch import nn
 
 from .. import _C
-from ..graph_transition.signature import hook_tables
 from ..options import DebugOptions, Options, for_parts
 from ..report import Export, SessionReport
 from .engine_call import EngineCall
@@ -52,7 +51,8 @@ class _Part:
         self._module = module
         fallback = fallback_of(module, options, debug, owner, is_part=True)
         own_forward = functools.partial(_Part._own_forward, weakref.proxy(self))  # no cycle: it goes with the wrapper
-        self._call = EngineCall(module, for_parts(options), debug, fallback, capturing=own_forward)
+        parts = for_parts(options)
+        self._call = EngineCall(module, parts, debug, fallback, capturing=own_forward, own_hooks=False)
         self._had_own: Any = None  # a forward that somebody set on the instance
 
     def install(self) -> None:
@@ -61,9 +61,6 @@ class _Part:
 
         @functools.wraps(original)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            # Hooks of the sub-module itself run around this forward already; a graph would run them again.
-            if any(hook_tables(self._module)):
-                return self._call.fallback.run(original, args, kwargs)
             return self._call.run(args, kwargs)
 
         self._module.__dict__["forward"] = forward
