@@ -48,6 +48,7 @@ _OPAQUE_ROOTS = tuple(
 # Packages that torch itself calls.
 _OPAQUE_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "filelock/", "fsspec/", "_pytest/",
                     "_distutils_hack/", "setuptools/", "pkg_resources/")  # fmt: skip
+_DECORATING = f"{_TORCH}utils/_contextlib.py"  # functions under `torch.no_grad()` and the like
 _TORCH_FOLLOWED = (f"{_TORCH}nn/", f"{_TORCH}distributions/")
 _TORCH_OPAQUE = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}nn/parallel/")
 _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
@@ -127,18 +128,20 @@ def is_followed(frame: types.FrameType | None) -> bool:
 
 def is_heard(function: Any) -> bool:
     """Whether it is heard of a call of `function` that code makes which is not followed: torch calls a hook."""
-    while not isinstance(function, types.FunctionType):
+    while not isinstance(function, torch.nn.Module):
         if isinstance(function, functools.partial):
             function = function.func
         elif isinstance(function, types.MethodType):
             function = function.__func__
-        elif isinstance(function, torch.nn.Module):
-            return True
+        elif isinstance(function, types.FunctionType):
+            if function.__code__.co_filename != _DECORATING:
+                return kind_of(function.__code__, function.__globals__) == FOLLOWED
+            function = function.__wrapped__  # type: ignore[attr-defined]
         else:
             function = None if isinstance(function, type) else getattr(type(function), "__call__", None)
             if not isinstance(function, types.FunctionType):
                 return False
-    return kind_of(function.__code__, function.__globals__) == FOLLOWED
+    return True
 
 
 def keywords_of(frame: types.FrameType) -> dict[str, Any] | None:
