@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch.nn.modules.module as torch_module
 from torch import nn
 
 from .. import _C
@@ -61,6 +62,9 @@ class _Part:
 
         @functools.wraps(original)
         def forward(*args: Any, **kwargs: Any) -> Any:
+            # A hook before it may set what the forward reads, as weight_norm's does, each time anew.
+            if self._module._forward_pre_hooks or torch_module._global_forward_pre_hooks:
+                return self._call.fallback.run(original, args, kwargs)
             return self._call.run(args, kwargs)
 
         self._module.__dict__["forward"] = forward

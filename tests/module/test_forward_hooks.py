@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.modules.module as torch_module
+from torch.nn.utils import prune
 
 import ortmodule
 from ortmodule import ORTModule
@@ -134,6 +135,11 @@ def sets_an_attribute(module: nn.Module, args: Any, out: torch.Tensor) -> None:
     module.features = out.detach() * 2
 
 
+def masked_weight(module: nn.Module, args: Any) -> None:
+    module.masked = module.linear.weight * 0.5
+    module.middle = args[0].mean()
+
+
 def several(module: nn.Module, state: dict[str, Any]) -> Any:
     layer = module[1].linear
     layer.register_forward_hook(lambda m, args, out: out * 2)
@@ -149,7 +155,7 @@ COMPUTING: dict[str, Hang] = {
     "before, giving a tensor": lambda m, s: m[2].linear.register_forward_pre_hook(lambda module, args: args[0] - 1),
     "with keywords": lambda m, s: m[1].register_forward_hook(keywords_too, with_kwargs=True),
     "before, with keywords": lambda m, s: m[1].register_forward_pre_hook(other_keywords, with_kwargs=True),
-    "always called": lambda m, s: m[1].register_forward_hook(lambda module, a, out: out * 3, always_call=True),
+    "before, setting a weight": lambda m, s: m[1].register_forward_pre_hook(masked_weight),
     "several, one in front": several,
     "a partial": lambda m, s: m[1].register_forward_hook(functools.partial(add, 0.5)),
     "a bound method": lambda m, s: m[1].register_forward_hook(m[0].hook),
@@ -343,6 +349,7 @@ CHANGING: dict[str, Hang] = {
         lambda mod, args, out: s["seen"].append(out.abs().mean().item())
     ),
     "before": lambda m, s: m[1].register_forward_pre_hook(lambda mod, args: s["seen"].append(len(args))),
+    "is always called": lambda m, s: m[1].register_forward_hook(lambda mod, a, out: out * 3, always_call=True),
     "of the module": lambda m, s: m.register_forward_hook(lambda mod, args, out: s["seen"].append(out.detach())),
     "in C": lambda m, s: m[1].register_forward_pre_hook(functools.partial(_keep_arguments, s["box"])),
     "wholly in C": lambda m, s: m[1].register_forward_pre_hook(s["box"].__setitem__),
@@ -568,6 +575,32 @@ def test_hooks_of_torch_itself_are_part_of_the_graph() -> None:
     assert model.report().fallback == "none"
 
 
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm", "l1_unstructured", "a mask"])
+def test_weights_that_hooks_of_a_part_set_are_those_of_each_call(kind: str) -> None:
+    def masked(module: nn.Module, args: Any) -> None:
+        module.weight = module.weight_orig * 0.5
+
+    class Own(nn.Linear):  # worth a graph
+        pass
+
+    hooked = Hooked(nn.Sequential(Own(4, 4), Block(), Block()))
+    for module in (hooked.model.module, hooked.eager):
+        torch.manual_seed(0)
+        if kind == "l1_unstructured":
+            prune.l1_unstructured(module[0], "weight", 0.5)
+        elif kind == "a mask":
+            module[0].weight_orig = module[0].weight
+            del module[0].weight
+            module[0].register_forward_pre_hook(masked)
+        else:
+            getattr(nn.utils, kind)(module[0])
+    hooked.hang(CHANGING["collects"])
+    hooked.compare(4)
+    assert hooked.fallback == "partial"
+    hooked.remove()
+    hooked.compare(3)
+
+
 def test_a_hook_that_is_vouched_for_may_be_in_c() -> None:
     class Native:
         __call__ = functools.partial(lambda module, args, out: None)
@@ -584,7 +617,7 @@ def test_a_graph_of_the_disk_cache_is_of_the_same_hooks(tmp_path: Any) -> None:
         hooked = Hooked(cache_dir=str(tmp_path))
         hooked.set("k", k)
         hooked.hang(COMPUTING["a closure"])
-        hooked.hang(COMPUTING["always called"])
+        hooked.hang(COMPUTING["before, with keywords"])
         hooked.compare(2)
         assert hooked.fallback == "none"
 

@@ -57,25 +57,22 @@ def _module_call(original: Any, state: TraceState) -> Any:
     def call_module(tracer: Any, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if not state.forward_runs:
             return original(tracer, module, module.forward, args, kwargs)
-        _refuse_unheard_hooks(module, state)
-        try:
-            return original(tracer, module, forward, args, kwargs)
-        except Exception:
-            if module._forward_hooks_always_called or torch_module._global_forward_hooks_always_called:
-                state.refused("a forward hook is called when a module raises, which a captured graph does not do")
-            raise
+        _refuse_hooks(module, state)
+        return original(tracer, module, forward, args, kwargs)
 
     return call_module
 
 
-def _refuse_unheard_hooks(module: nn.Module, state: TraceState) -> None:
-    """Of a hook in C, say, nothing is known."""
-    tables = (module._forward_pre_hooks, module._forward_hooks)
+def _refuse_hooks(module: nn.Module, state: TraceState) -> None:
+    """Of a hook in C, say, nothing is known; one that is always called is so when an operator raises in the engine."""
     everywhere = (torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks)
-    for hook in (hook for table in (*everywhere, *tables) for hook in table.values()):
-        if state.audit is not None and not state.audit.hears(hook):
+    tables = [t for t in (*everywhere, module._forward_pre_hooks, module._forward_hooks) if t]
+    always = {*module._forward_hooks_always_called, *torch_module._global_forward_hooks_always_called}
+    for number, hook in (entry for table in tables for entry in table.items()):
+        if number in always or not (state.audit is None or state.audit.hears(hook)):
             text = getattr(hook, "__qualname__", type(hook).__name__)
-            raise state.refused(f"a {type(module).__name__} has the forward hook {text}, which runs at each call")
+            why = "is called even when it raises" if number in always else "runs in Python at each call"
+            raise state.refused(f"a {type(module).__name__} has the forward hook {text}, which {why}")
 
 
 def _no_snapshot(original: Any, state: TraceState) -> Any:
