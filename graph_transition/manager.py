@@ -67,9 +67,7 @@ class GraphTransitionManager:
         own_hooks: whether the module's own forward hooks belong to a call; otherwise they run around it.
     """
 
-    def __init__(
-        self, module: torch.nn.Module, options: Options, debug: DebugOptions, own_hooks: bool = True
-    ) -> None:
+    def __init__(self, module: torch.nn.Module, options: Options, debug: DebugOptions, own_hooks: bool = True) -> None:
         self._module, self._own_hooks = module, own_hooks
         self._options = options
         self._attempts = CaptureAttempts(module)

@@ -1,8 +1,8 @@
 """What a traced forward has changed of what was there before: found at its end, named, and taken back.
 
 A graph repeats what a forward computes. Of what the forward does to Python objects it repeats the simplest: an
-attribute or a global that is set to a plain value, a forward hook that is hung up (`Effect`); anything else (a list that
-grows) is PyTorch's to run.
+attribute or a global that is set to a plain value, a forward hook that is hung up (`Effect`); anything else (a list
+that grows) is PyTorch's to run.
 
 Not here: what it sets on its modules without a look at it, which is a result like any other (capture), and writes into
 tensors, which are the graph's.
@@ -14,7 +14,17 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ..conditions import MISSING, AddedHooks, Change, Condition, UnknownCondition, ValueCondition, is_value, joined, spoken
+from ..conditions import (
+    MISSING,
+    AddedHooks,
+    Change,
+    Condition,
+    UnknownCondition,
+    ValueCondition,
+    is_value,
+    joined,
+    spoken,
+)
 from .reads import Reads
 
 __all__ = ["Effect", "undo_changes"]

@@ -138,8 +138,9 @@ def is_heard(function: Any) -> bool:
                 return kind_of(function.__code__, function.__globals__) == FOLLOWED
             function = function.__wrapped__  # type: ignore[attr-defined]
         else:
-            function = None if isinstance(function, type) else getattr(type(function), "__call__", None)
-            if not isinstance(function, types.FunctionType):
+            called = (vars(base).get("__call__") for base in type(function).__mro__)
+            function = next((found for found in called if found is not None), None)
+            if not isinstance(function, types.FunctionType | functools.partial):
                 return False
     return True
 

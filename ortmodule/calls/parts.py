@@ -2,7 +2,8 @@
 
 The module's own forward runs in PyTorch; while it does, the forward of each of its largest sub-modules leads to a graph
 of that sub-module's own, around which its own hooks run. One that cannot be captured either is taken apart in the same
-way. A sub-module that torch runs with one call (nn.Linear, nn.ReLU ...) is left alone: a graph of one node gains nothing.
+way. A sub-module that torch runs with one call (nn.Linear, nn.ReLU ...) is left alone: a graph of one node gains
+nothing.
 
 Not here: how a call is tried (engine_call.py), when parts run (fallback.py).
 """

@@ -13,7 +13,7 @@ __all__ = ["refuse_python_at_each_call", "refuse_tensor_classes"]
 
 
 def refuse_python_at_each_call(module: torch.nn.Module, audited: bool) -> None:
-    """Hooks on gradients must run in Python at each call, and so must DDP; forward hooks (but torch's own, weight_norm's,
+    """Backward hooks must run in Python at each call, and so must DDP; forward hooks (but torch's own, weight_norm's,
     which only compute) where no audit hears of what they do.
     """
     everywhere = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
