@@ -554,6 +554,42 @@ def test_hooks_of_every_module_that_a_forward_hangs_up_are_found() -> None:
     assert hooked.fallback == "none"
 
 
+class Twice(nn.Module):
+    """A module that stands in two places, and is looked up by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = Block(), nn.Linear(4, 4)
+        self.again = self.first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = {self.first: 2.0}.get(self.again, 1.0)
+        return self.last(self.again(self.first(x)) * factor)
+
+
+def test_a_module_in_two_places_is_itself_in_hooks_and_in_the_forward() -> None:
+    def hang(module: nn.Module, state: dict[str, Any]) -> Any:
+        factors = {module.first: 3.0}
+        return module.first.register_forward_hook(lambda m, args, out: out * factors.get(m, 1.0))
+
+    hooked = Hooked(Twice())
+    hooked.compare(2)
+    hooked.hang(hang)
+    hooked.compare(2)
+    assert hooked.fallback == "none"
+
+
+@pytest.mark.parametrize("rows", [(3, 5, 7, 1), (2, 2, 4, 4)])
+def test_a_hook_reads_the_sizes_of_each_call(rows: tuple[int, ...]) -> None:
+    hooked = Hooked()
+    hooked.hang(lambda m, s: m[1].linear.register_forward_hook(lambda mod, args, out: out * args[0].shape[0]))
+    for n in rows:
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(hooked.model(x), hooked.eager(x))
+    assert exports(hooked.model) == 2
+
+
 # -- and the rest -----------------------------------------------------------------------------------------------------
 
 
@@ -570,8 +606,15 @@ def test_hooks_of_torch_itself_are_part_of_the_graph() -> None:
     model, eager = pair(blocks())
     for block in (*model.module, *eager):
         nn.utils.weight_norm(block.linear)
+        prune.l1_unstructured(block.norm, "weight", 0.5)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (model, eager)]
     for _ in range(3):
         compare(model, eager)
+        for block, same in zip(model.module, eager, strict=True):
+            torch.testing.assert_close(block.linear.weight, same.linear.weight)
+            torch.testing.assert_close(block.norm.weight, same.norm.weight)
+        for optimizer in optimizers:
+            optimizer.step()
     assert model.report().fallback == "none"
 
 
