@@ -95,6 +95,21 @@ def test_a_hook_that_prints_prints_once_a_call(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.count("Linear(") == 1
 
 
+def test_a_hook_that_notes_numbers_in_evaluation_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    def note(module: nn.Module, args: Any, out: torch.Tensor, seen: list[float]) -> None:
+        if not module.training:
+            seen.append(float(out.sum()))  # torch warns of it, where the tensor wants a gradient
+
+    hooked = Hooked()
+    hooked.hang(lambda m, s: m[1].register_forward_hook(functools.partial(note, seen=s["seen"])))
+    for training in (True, False, True):
+        hooked.model.train(training)
+        hooked.eager.train(training)
+        hooked.compare(2)
+    assert len(hooked.states[0]["seen"]) == 2
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_one_warning_says_what_a_hook_changes() -> None:
     hooked = Hooked()
     hooked.hang(CHANGING["collects"])
