@@ -136,7 +136,7 @@ def is_heard(function: Any) -> bool:
         elif isinstance(function, types.FunctionType):
             if function.__code__.co_filename != _DECORATING:
                 return kind_of(function.__code__, function.__globals__) == FOLLOWED
-            function = function.__wrapped__  # type: ignore[attr-defined]
+            function = getattr(function, "__wrapped__", None)
         else:
             called = (vars(base).get("__call__") for base in type(function).__mro__)
             function = next((found for found in called if found is not None), None)

@@ -340,6 +340,7 @@ def test_a_graph_of_the_disk_cache_is_of_the_same_hooks(tmp_path: Any) -> None:
         hooked.hang(COMPUTING["before, with keywords"])
         hooked.compare(2)
         assert hooked.fallback == "none"
+    assert hooked.model.report().exports[0].cached
 
 
 def test_second_derivatives_go_through_hooks() -> None:
