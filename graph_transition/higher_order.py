@@ -39,6 +39,7 @@ class HigherOrder:
         call: one that the session is for; of its leaves only the Python values are kept.
         counted: whether the session's dropout is counter-based.
         asked: called when a second derivative is asked for.
+        own_hooks: whether the module's own forward hooks belong to the call.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class HigherOrder:
         call: Call,
         counted: bool,
         asked: Callable[[], None],
+        own_hooks: bool = True,
     ) -> None:
+        self._own_hooks = own_hooks
         self._module, self._signature, self._spec, self._asked = module, call.signature, call.spec, asked
         self._values = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
         self._places = [info.data_accessor[name] for name in info.onnx_graph_input_names_user_defined]
@@ -112,7 +115,8 @@ class HigherOrder:
                 torch.default_generator.set_state(random_state)
                 if self._counted and (draws := draws_of(self._info.captured.model)):
                     stack.enter_context(SameMasks(draws))
-            return pytree.tree_leaves(self._module(*args, **kwargs)), wanted
+            call = self._module if self._own_hooks else self._module.forward
+            return pytree.tree_leaves(call(*args, **kwargs)), wanted
 
 
 def _refused(why: str) -> UnsupportedError:

@@ -45,7 +45,7 @@ from .higher_order import REASON, HigherOrder
 from .hook_order import hook_order
 from .info import PostExportProcessedModelInfo
 from .ready_session import BoundSession, ReadySession, SessionBuilder
-from .signature import Call, CallSignature
+from .signature import Call, CallSignature, hook_tables
 
 __all__ = ["GraphTransitionManager"]
 
@@ -59,10 +59,16 @@ _FAST_CALLS = 4
 
 
 class GraphTransitionManager:
-    """Owns the graphs of one module."""
+    """Owns the graphs of one module.
 
-    def __init__(self, module: torch.nn.Module, options: Options, debug: DebugOptions) -> None:
-        self._module = module
+    Args:
+        module: the module.
+        options, debug: the wrapper's.
+        own_hooks: whether the module's own forward hooks belong to a call; otherwise they run around it.
+    """
+
+    def __init__(self, module: torch.nn.Module, options: Options, debug: DebugOptions, own_hooks: bool = True) -> None:
+        self._module, self._own_hooks = module, own_hooks
         self._options = options
         self._attempts = CaptureAttempts(module)
         self._builder = SessionBuilder(module, options, debug)
@@ -158,7 +164,8 @@ class GraphTransitionManager:
     def _export(self, call: Call) -> CapturedGraph:
         reason, dynamic = self._plan_export(call, leaf_names(self._module, call.args, call.kwargs))
         start = time.perf_counter()
-        key = self._disk.key(call.leaves, call.spec, dynamic) if self._disk else None
+        hooked = not self._own_hooks and any(hook_tables(self._module))  # an entry is of calls with their hooks
+        key = self._disk.key(call.leaves, call.spec, dynamic) if self._disk and not hooked else None
         found = self._disk.load(key, call.leaves, call.spec) if self._disk and key else None
         if found is not None:
             captured, dynamic, roots, effects = found
@@ -200,7 +207,7 @@ class GraphTransitionManager:
     @leaves_nothing
     def _captured(self, call: Call, dynamic: Sizes) -> tuple[Captured, Sizes, Roots, list[Effect]]:
         """A capture of the call, the sizes that are symbolic in it, what it depends on, and what it leaves behind."""
-        audit = Audit(self._module, call.leaves, vouched_ids(self._options.vouched))
+        audit = Audit(self._module, call.leaves, vouched_ids(self._options.vouched), self._own_hooks)
         captured, dynamic = self._attempts.capture(call, dynamic, self._graphs.get(call.signature, ()), audit)
         if any(kind == "constant" for _, kind, _ in captured.mutations):
             raise CaptureError("the forward writes into a tensor that lies outside of the module")
@@ -295,7 +302,8 @@ class GraphTransitionManager:
             warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {REASON}", stacklevel=3)
 
         info, session = transition.info, transition.session
-        higher = HigherOrder(self._module, info, call, self._options.dropout == "fast", asked)
+        counted = self._options.dropout == "fast"
+        higher = HigherOrder(self._module, info, call, counted, asked, self._own_hooks)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.gradients)
 

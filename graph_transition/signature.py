@@ -21,7 +21,15 @@ from ..capture import flatten_call
 from ..errors import CaptureError
 from .conditions import is_value
 
-__all__ = ["Call", "CallSignature", "MODULE_TABLES", "flatten_call", "global_hook_tables", "signature_of"]
+__all__ = [
+    "Call",
+    "CallSignature",
+    "MODULE_TABLES",
+    "flatten_call",
+    "global_hook_tables",
+    "hook_tables",
+    "signature_of",
+]
 
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout,

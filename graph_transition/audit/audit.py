@@ -18,9 +18,19 @@ import torch
 from ... import _C
 from ...capture.trace.patching import ORIGINALS
 from ...errors import CaptureError, ChangedValueError
-from ..conditions import Argument, Check, Condition, ModuleCondition, UnknownCondition, is_value, spoken
+from ..conditions import (
+    Argument,
+    Check,
+    Condition,
+    HooksCondition,
+    ModuleCondition,
+    UnknownCondition,
+    is_value,
+    spoken,
+)
 from .changes import Effect, undo_changes
-from .frames import followed_frames
+from .code_names import NO_NAMES
+from .frames import followed_frames, is_heard
 from .reads import Reads
 from .returned import Returned
 
@@ -38,12 +48,17 @@ class Audit:
         module: the module.
         leaves: of the call.
         vouched: identities of the functions and objects that the user vouches for.
+        own_hooks: whether the module's own forward hooks belong to the call.
     """
 
     def __init__(
-        self, module: torch.nn.Module, leaves: Sequence[Any] = (), vouched: frozenset[int] = frozenset()
+        self,
+        module: torch.nn.Module,
+        leaves: Sequence[Any] = (),
+        vouched: frozenset[int] = frozenset(),
+        own_hooks: bool = True,
     ) -> None:
-        self._module, self._leaves, self._vouched = module, leaves, vouched
+        self._module, self._leaves, self._vouched, self.own_hooks = module, leaves, vouched, own_hooks
         self._reads = Reads(ORIGINALS)
         self._earlier: list[Any] = []  # caches that earlier runs of the trace have reached
         self._arguments: dict[int, int] = {}  # by place among the roots, the index of a leaf
@@ -73,6 +88,11 @@ class Audit:
             if not isinstance(leaf, torch.Tensor) and not is_value(leaf):
                 self._arguments[len(self._reads.roots)] = i
                 self._reads.root(f"the argument {i}", leaf)
+                self._reads.follow(leaf, NO_NAMES, True)
+        self._hooks = HooksCondition(self._module, self._reads.part, self.own_hooks)
+        self._reads.roots.append(("", self._hooks, self._module))
+        for hook in self._hooks.hooks(self._module):
+            self._reads.follow(hook, NO_NAMES, True)
         try:
             with followed_frames(self._reads) as self._monitor:
                 yield
@@ -103,6 +123,10 @@ class Audit:
     def knows(self, value: Any) -> bool:
         """Whether an object was met where the forward can have it from."""
         return self._reads.knows(value)
+
+    def hears(self, hook: Any) -> bool:
+        """Whether it is heard of what a hook does that torch calls."""
+        return id(hook) in self._vouched or is_heard(hook)
 
     def caches(self) -> list[Any]:
         """Functions with a cache that the forward can reach; in some a trace may have left its tensors."""
@@ -151,6 +175,7 @@ class Audit:
             raise ChangedValueError(f"the forward changes Python values, which a graph cannot repeat: {names}")
         self._refuse_attributes_of_tensors()
         reads.settle()
+        self._hooks.forget()
         for text, condition, _ in reads.reachable():
             if isinstance(condition, UnknownCondition):
                 raise CaptureError(f"the forward can reach {spoken(text)}, {condition.what}, which cannot be watched")

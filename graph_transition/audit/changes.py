@@ -1,7 +1,8 @@
 """What a traced forward has changed of what was there before: found at its end, named, and taken back.
 
 A graph repeats what a forward computes. Of what the forward does to Python objects it repeats the simplest: an
-attribute or a global that is set to a plain value (`Effect`); anything else (a list that grows) is PyTorch's to run.
+attribute or a global that is set to a plain value, a forward hook that is hung up (`Effect`); anything else (a list
+that grows) is PyTorch's to run.
 
 Not here: what it sets on its modules without a look at it, which is a result like any other (capture), and writes into
 tensors, which are the graph's.
@@ -13,7 +14,17 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ..conditions import MISSING, Change, Condition, UnknownCondition, ValueCondition, is_value, joined, spoken
+from ..conditions import (
+    MISSING,
+    AddedHooks,
+    Change,
+    Condition,
+    UnknownCondition,
+    ValueCondition,
+    is_value,
+    joined,
+    spoken,
+)
 from .reads import Reads
 
 __all__ = ["Effect", "undo_changes"]
@@ -21,7 +32,7 @@ __all__ = ["Effect", "undo_changes"]
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """A plain value that the forward leaves behind.
+    """A plain value, or hooks, that the forward leaves behind.
 
     Attributes:
         text: what to call the place.
@@ -44,7 +55,8 @@ def undo_changes(reads: Reads) -> tuple[list[Effect], list[str]]:
     for text, condition, changes in _taken_back(reads):
         for change in changes:
             name = spoken(joined(text, change.name))
-            if change.key is not None and (change.value is MISSING or is_value(change.value)):
+            repeated = change.value is MISSING or isinstance(change.value, AddedHooks) or is_value(change.value)
+            if change.key is not None and repeated:
                 effects.append(Effect(name, condition, change.key, change.value))
             else:
                 names.append(name)

@@ -15,10 +15,11 @@ import re
 import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
-__all__ = ["Names", "names_of"]
+__all__ = ["NO_NAMES", "Names", "imported_names", "names_of"]
 
 _TORCH = str(Path(str(torch.__file__)).parent) + "/"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -74,6 +75,10 @@ class Names:
     def also(self, names: Iterable[str]) -> Names:
         """With further attributes."""
         return dataclasses.replace(self, attributes=self.attributes | frozenset(names))
+
+
+_NOTHING: frozenset[Any] = frozenset()
+NO_NAMES = Names(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, False, False)
 
 
 def names_of(code: types.CodeType) -> Names:
@@ -168,3 +173,14 @@ def _has_constant_name(instructions: list[dis.Instruction], start: int) -> bool:
         elif depth <= 2 <= before:
             constant = False
     return False
+
+
+def imported_names(level: int, name: str, scope: dict[str, Any]) -> Iterator[str]:
+    """The modules that an import statement may lead to."""
+    if level == 0:
+        parts = name.split(".")
+        yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+        return
+    package = str(scope.get("__package__") or "").split(".")
+    base = package[: len(package) - level + 1]
+    yield ".".join([*base, name] if name else base)

@@ -34,6 +34,7 @@ __all__ = [
     "Listener",
     "followed_frames",
     "is_followed",
+    "is_heard",
     "keywords_of",
     "kind_of",
 ]
@@ -47,6 +48,7 @@ _OPAQUE_ROOTS = tuple(
 # Packages that torch itself calls.
 _OPAQUE_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "filelock/", "fsspec/", "_pytest/",
                     "_distutils_hack/", "setuptools/", "pkg_resources/")  # fmt: skip
+_DECORATING = f"{_TORCH}utils/_contextlib.py"  # functions under `torch.no_grad()` and the like
 _TORCH_FOLLOWED = (f"{_TORCH}nn/", f"{_TORCH}distributions/")
 _TORCH_OPAQUE = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}nn/parallel/")
 _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
@@ -121,6 +123,25 @@ def is_followed(frame: types.FrameType | None) -> bool:
             return kind == FOLLOWED
         frame = frame.f_back
     return False
+
+
+def is_heard(function: Any) -> bool:
+    """Whether it is heard of a call of `function` that code makes which is not followed: torch calls a hook."""
+    while not isinstance(function, torch.nn.Module):
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif isinstance(function, types.FunctionType):
+            if function.__code__.co_filename != _DECORATING:
+                return kind_of(function.__code__, function.__globals__) == FOLLOWED
+            function = getattr(function, "__wrapped__", None)
+        else:
+            called = (vars(base).get("__call__") for base in type(function).__mro__)
+            function = next((found for found in called if found is not None), None)
+            if not isinstance(function, types.FunctionType | functools.partial):
+                return False
+    return True
 
 
 def keywords_of(frame: types.FrameType) -> dict[str, Any] | None:

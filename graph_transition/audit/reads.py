@@ -64,7 +64,7 @@ from ..conditions import (
 from ..conditions.functions import WRAPPERS
 from ..conditions.mappings import entries_of, mapping_type
 from ..conditions.sequences import items_of, sequence_type
-from .code_names import Names, names_of
+from .code_names import Names, imported_names, names_of
 from .frames import BOOKKEEPERS, FOLLOWED, is_followed, keywords_of, kind_of
 from .purity import impure_reason
 
@@ -239,7 +239,7 @@ class Reads:
         for value in own:
             if value is not MISSING:
                 self.follow(value, names, outer)
-        looked_for = {full for level, name in names.imports for full in _imported_names(level, name, table)}
+        looked_for = {full for level, name in names.imports for full in imported_names(level, name, table)}
         if names.finds_modules:
             if kind_of(function.__code__, table) == FOLLOWED:  # the standard library's give what they find back
                 self._finders.append(names)
@@ -312,7 +312,11 @@ class Reads:
             if isinstance(condition, ContextVariableCondition) and condition.is_set_inside():
                 outer = False
             led_to = self._led_to(condition, value, names)
-            pending.extend((v, outer) for v in led_to if not again or (id(v), id(names), outer) not in self._visited)
+            inside: set[int] = set()
+            if outer and isinstance(condition, ObjectCondition) and not self._outer.issuperset(map(id, led_to)):
+                inside = condition.set_inside(value, self)
+            further = [v for v in led_to if not again or (id(v), id(names), outer) not in self._visited]
+            pending.extend((v, outer and id(v) not in inside) for v in further)
 
     def _refuse(self, unknown: UnknownCondition) -> None:
         for text, condition, _ in self.reachable():
@@ -487,14 +491,3 @@ def _code_inside(code: types.CodeType) -> Iterator[types.CodeType]:
         if isinstance(constant, types.CodeType):
             yield constant
             yield from _code_inside(constant)
-
-
-def _imported_names(level: int, name: str, scope: dict[str, Any]) -> Iterator[str]:
-    """The modules that an import statement may lead to."""
-    if level == 0:
-        parts = name.split(".")
-        yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
-        return
-    package = str(scope.get("__package__") or "").split(".")
-    base = package[: len(package) - level + 1]
-    yield ".".join([*base, name] if name else base)

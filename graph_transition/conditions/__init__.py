@@ -30,7 +30,7 @@ from .identity import IdentityCondition, UnknownCondition
 from .loggers import ASKING, every_logger
 from .making import condition_of, is_query
 from .mappings import MappingCondition
-from .modules import ModuleCondition
+from .modules import AddedHooks, HooksCondition, ModuleCondition
 from .names import NamespaceCondition, PythonModuleCondition
 from .objects import ObjectCondition
 from .origin import is_native, is_opaque_module, without_books
@@ -41,6 +41,7 @@ from .values import ValueCondition
 __all__ = [
     "ASKING",
     "MISSING",
+    "AddedHooks",
     "Argument",
     "BoundBuiltinCondition",
     "CacheCondition",
@@ -50,6 +51,7 @@ __all__ = [
     "Condition",
     "ContextVariableCondition",
     "FunctionCondition",
+    "HooksCondition",
     "IdentityCondition",
     "LocalCondition",
     "Maker",

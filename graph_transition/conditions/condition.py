@@ -84,6 +84,9 @@ class Before(Protocol):
     def own(self, value: Any) -> Any:
         """What the user knows, where the trace has put something in its place."""
 
+    def outer_condition(self, value: Any) -> Condition | None:
+        """The condition of an object that was there and may change; None for anything else."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Argument:

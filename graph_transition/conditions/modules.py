@@ -1,26 +1,39 @@
 """torch.nn.Modules: those of the traced module's tree, and others that a forward uses (in a plain list, a global).
 
-Of a module in the tree, the call's signature compares the tables (parameters, buffers, children, hooks) and the mode.
-Of one outside, they are conditions like any other attribute.
+Of a module in the tree, the call's signature compares the tables (parameters, buffers, children) and the mode, and how
+many hooks there are; which forward hooks, in which order, is a condition of the tree's (`HooksCondition`). Of a module
+outside, they are conditions like any other attribute.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.nn.modules.module as torch_module
 
-from .condition import Before, Change, Condition, Watch
+from .condition import MISSING, Before, Change, Condition, Watch
+from .equality import is_value
+from .functions import WRAPPERS, cell_content, wrapped_parts
 from .objects import ObjectCondition, instance_table
 
-__all__ = ["ModuleCondition"]
+__all__ = ["AddedHooks", "HooksCondition", "ModuleCondition"]
 
+# The tables of forward hooks, in the order in which they are called, and of those that say how.
+_FORWARD_HOOKS = {
+    "_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
+    "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+}
+
+_DEEPEST = 8  # functions around functions of a hook that is looked into
 # What nn.Module keeps for itself.
 _INTERNALS = frozenset({*vars(torch.nn.Module()), "_compiled_call_impl"}) - {"training"}
 # Of that, what a forward may change: children and hooks. Parameters and buffers are the trace's own (capture).
-_TABLES = ("_modules", *sorted(name for name in _INTERNALS if name.endswith("hooks")))
+_TABLES = ("_modules", *sorted(n for n in _INTERNALS if n.endswith("hooks") and n not in _FORWARD_HOOKS))
 # What of it decides a call, whatever names the forward uses.
 _DECIDING = _INTERNALS - {"_non_persistent_buffers_set", "_is_full_backward_hook"} - {
     name for name in _INTERNALS if "state_dict" in name
@@ -139,3 +152,147 @@ def _but_internals(names: frozenset[str]) -> frozenset[str]:
 @functools.lru_cache(maxsize=4096)
 def _and_deciding(names: frozenset[str]) -> frozenset[str]:
     return names | _DECIDING
+
+
+@dataclasses.dataclass(frozen=True)
+class AddedHooks:
+    """Hooks that a forward has hung up and left there.
+
+    Attributes:
+        holder: of what the table is an attribute: a module's own, or the globals of torch's module.
+        table: its name.
+        hooks: (key, hook, names of the tables that say how it is called) of each.
+    """
+
+    holder: Mapping[str, Any]
+    table: str
+    hooks: tuple[tuple[int, Any, tuple[str, ...]], ...]
+
+    def put(self) -> None:
+        """Hangs them up."""
+        for key, hook, how in self.hooks:
+            self.holder[self.table][key] = hook
+            for name in how:
+                self.holder[name][key] = True
+
+
+class HooksCondition(Condition):
+    """The same forward hooks in the tree of a module, and for every module: in the same order, called in the same way.
+
+    Under which numbers torch keeps them does not count: one that is removed and comes back gets another.
+
+    Args:
+        root: the module.
+        part: makes the condition of a hook.
+        own: whether the root's own hooks count.
+    """
+
+    kind = "hooks"
+    __slots__ = ("_own", "_places", "_parts", "_before")
+
+    def __init__(self, root: torch.nn.Module, part: Callable[[Any], Condition], own: bool = True) -> None:
+        self._own = own
+        hooks = list(self._hooks(root))
+        self._places = [place for place, _ in hooks]
+        self._parts = [part(hook) for _, hook in hooks]
+        self._before = {
+            (id(holder), name): dict(holder[name])
+            for _, holder, table, how in _hook_tables(root)
+            for name in (table, *how)
+        }
+
+    def hooks(self, root: torch.nn.Module) -> list[Any]:
+        """The hooks that count."""
+        return [hook for _, hook in self._hooks(root)]
+
+    def _hooks(self, root: torch.nn.Module) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """(where it is and how it is called, the hook)."""
+        for where, holder, table, how in _hook_tables(root):
+            if self._own or holder is not vars(root):
+                for key, hook in holder[table].items():
+                    yield (where, table, *_ways(holder, how, key)), hook
+
+    def refusal(self, now: Any) -> str | None:
+        places = [place for place, _ in self._hooks(now)]
+        return None if places == self._places else "has other forward hooks, or calls them in another way"
+
+    def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
+        for (place, hook), part in zip(self._hooks(now), self._parts, strict=True):
+            yield f"=a forward hook of {place[0]}", part, hook
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        for _, holder, table, how in _hook_tables(now):
+            if not holder[table] or not (self._own or holder is not vars(now)):
+                continue
+            for name in (table, *how):
+                held = holder[name]
+                yield "entry", holder, name, held
+                yield "dict", held, tuple(dict.keys(held)), tuple(dict.values(held))
+            yield "call", functools.partial(tuple, holder[table]), tuple(holder[table])  # it has an order of its own
+
+    def changed(self, now: Any, before: Before) -> list[Change]:
+        changes = []
+        for where, holder, table, how in _hook_tables(now):
+            if all(_same_entries(holder[name], self._was(holder, name)) for name in (table, *how)):
+                continue
+            was, held = self._was(holder, table), holder[table]
+            added = [(key, hook, _ways(holder, how, key)) for key, hook in list(held.items())[len(was) :]]
+            only_added = _same_entries(dict(list(held.items())[: len(was)]), was)
+            value: Any = now
+            if only_added and all(_can_be_hung_up(hook, before) for _, hook, _ in added):
+                value = AddedHooks(holder, table, tuple(added))
+            changes.append(Change(f"=the forward hooks of {where}", f"{where}: {table}", value))
+        return changes
+
+    def _was(self, holder: Mapping[str, Any], name: str) -> Mapping[int, Any]:
+        return self._before.get((id(holder), name), {})
+
+    def set(self, now: Any, name: str, value: Any) -> None:
+        value.put()
+
+    def forget(self) -> None:
+        self._before = {}
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        for _, holder, table, how in _hook_tables(value):
+            for name in (table, *how):
+                was = self._was(holder, name)
+                if not _same_entries(holder[name], was):
+                    holder[name].clear()
+                    holder[name].update(was)
+
+
+def _hook_tables(root: torch.nn.Module) -> Iterator[tuple[str, Mapping[str, Any], str, tuple[str, ...]]]:
+    """(whose, of what it is an attribute, name, names of the tables that say how) of each table of forward hooks."""
+    holders = [("every module", "_global", vars(torch_module))]
+    holders += [(f"'{name}'" if name else "the module", "", vars(module)) for name, module in root.named_modules()]
+    for whose, prefix, holder in holders:
+        for table, how in _FORWARD_HOOKS.items():
+            if prefix + table in holder:
+                yield whose, holder, prefix + table, tuple(prefix + name for name in how if prefix + name in holder)
+
+
+def _ways(holder: Mapping[str, Any], how: tuple[str, ...], key: int) -> tuple[str, ...]:
+    return tuple(name for name in how if key in holder[name])
+
+
+def _same_entries(one: Mapping[int, Any], other: Mapping[int, Any]) -> bool:
+    """Whether the same objects stand under the same keys, in the same order."""
+    return [(key, id(value)) for key, value in one.items()] == [(key, id(value)) for key, value in other.items()]
+
+
+def _can_be_hung_up(hook: Any, before: Before, depth: int = _DEEPEST) -> bool:
+    """Whether a function holds nothing that the traced forward has made but such functions and what cannot change."""
+    if is_value(hook) or before.outer_condition(hook) is not None:
+        return True
+    held: list[Any]
+    if type(hook) in (tuple, dict):
+        held = [*hook, *(hook.values() if type(hook) is dict else ())]
+    elif type(hook) in WRAPPERS:
+        held = [one for _, one in wrapped_parts(hook)]
+    elif type(hook) is types.FunctionType and not vars(hook):
+        held = [cell_content(cell) for cell in hook.__closure__ or ()]
+        held += [*(hook.__defaults__ or ()), *(hook.__kwdefaults__ or {}).values()]
+    else:
+        return False
+    return depth > 0 and all(one is not MISSING and _can_be_hung_up(one, before, depth - 1) for one in held)

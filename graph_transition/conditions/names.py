@@ -50,6 +50,12 @@ class NamedEntries:
             if name not in self.before and name not in self.asked:
                 self.before[name] = table.get(name, MISSING)
 
+    def set_inside(self, table: Mapping[str, Any], before: Before) -> set[int]:
+        """Identities of what the traced forward has put there."""
+        found = [(table.get(name), was) for name, was in self.before.items()]
+        found += [(table.get(name), before.original(part)) for name, part in self.parts.items()]
+        return {id(own) for now, was in found if (own := before.own(now)) is not was}
+
     def changed(self, table: Mapping[str, Any], before: Before) -> list[tuple[str, Any]]:
         """(name, what is there now or MISSING) of all that is not what it was before the forward."""
         found = []

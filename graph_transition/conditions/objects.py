@@ -48,6 +48,10 @@ class ObjectCondition(Condition):
         if table is not None:
             self.entries.keep(table, names)
 
+    def set_inside(self, value: Any, before: Before) -> set[int]:
+        """Identities of what the traced forward has set as attributes."""
+        return self.entries.set_inside(self._table(value) or {}, before)
+
     def changed(self, now: Any, before: Before) -> list[Change]:
         if type(now) is not self._type:
             return [Change("", None, now)]

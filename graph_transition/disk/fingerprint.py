@@ -156,6 +156,7 @@ class Fingerprint:
         hooks = [[self._describe(hook, f"hook of '{name}'") for hook in t.values()] for t in hook_tables(module)]
         with_kwargs = [hook in module._forward_hooks_with_kwargs for hook in module._forward_hooks]
         with_kwargs += [hook in module._forward_pre_hooks_with_kwargs for hook in module._forward_pre_hooks]
+        with_kwargs += [hook in module._forward_hooks_always_called for hook in module._forward_hooks]
         children = [(key, self._tree.get(id(m))) for key, m in module._modules.items()]
         return (name, self._reference(type(module)), own, hooks, with_kwargs, children)
 

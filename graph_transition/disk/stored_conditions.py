@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..audit import Effect, Reads
-from ..conditions import Argument, Condition, NotStorable, QueryCondition, ValueCondition, shown
+from ..conditions import Argument, Condition, HooksCondition, NotStorable, QueryCondition, ValueCondition, shown
 from .stored import Unfit
 
 __all__ = ["looked_up_again", "stored_conditions"]
@@ -77,6 +77,8 @@ def looked_up_again(
         found = _found(place, module)
         if place[0] == "query":
             reads.roots.append((f"what {found.__name__}() says", QueryCondition(found), found))
+        elif place[0] == "hooks":
+            reads.roots.append(("", HooksCondition(module, reads.part), module))
         else:
             reads.root(_text_of(place), found)
         pending.append((node, reads.roots[-1][1], found))
@@ -132,7 +134,7 @@ def _stands_for_its_version(now: Any, module: torch.nn.Module) -> bool:
 def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[str]:
     """Where a root is found again."""
     if now is module:
-        return ["module"]
+        return ["hooks"] if isinstance(condition, HooksCondition) else ["module"]
     if isinstance(now, types.ModuleType):
         return ["python module", now.__name__]
     if isinstance(now, logging.Logger):
@@ -151,7 +153,7 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
 
 
 def _found(place: Sequence[str], module: torch.nn.Module) -> Any:
-    if place[0] == "module":
+    if place[0] in ("module", "hooks"):
         return module
     if place[0] == "logger":
         return logging.getLogger(place[1])  # of "root" the root

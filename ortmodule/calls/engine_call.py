@@ -42,6 +42,7 @@ class EngineCall:
         fallback: runs what no graph is made of.
         aside: what everything but a steady call runs within.
         capturing: what a capture runs within besides.
+        own_hooks: whether the module's own forward hooks belong to a call; otherwise they run around it.
 
     Attributes:
         eager: runs the module in PyTorch; the module itself unless set to something else.
@@ -56,12 +57,13 @@ class EngineCall:
         fallback: Fallback,
         aside: _Within = contextlib.nullcontext,
         capturing: _Within = contextlib.nullcontext,
+        own_hooks: bool = True,
     ) -> None:
         self._module, self._options = module, options
         self._aside, self._capturing = aside, capturing
         self.eager: Callable[..., Any] = module
         self.fallback = fallback
-        self.manager = GraphTransitionManager(module, options, debug)
+        self.manager = GraphTransitionManager(module, options, debug, own_hooks)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call's result. Raises what the module raises, and ORTModuleError where the options ask for that."""

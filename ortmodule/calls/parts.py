@@ -1,8 +1,9 @@
 """The parts of a module that run in the engine when the module as a whole cannot be captured.
 
 The module's own forward runs in PyTorch; while it does, the forward of each of its largest sub-modules leads to a graph
-of that sub-module's own. One that cannot be captured either is taken apart in the same way. A sub-module that torch
-runs with one call (nn.Linear, nn.ReLU ...) is left alone: a graph of one node gains nothing.
+of that sub-module's own, around which its own hooks run. One that cannot be captured either is taken apart in the same
+way. A sub-module that torch runs with one call (nn.Linear, nn.ReLU ...) is left alone: a graph of one node gains
+nothing.
 
 Not here: how a call is tried (engine_call.py), when parts run (fallback.py).
 """
@@ -15,10 +16,10 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch.nn.modules.module as torch_module
 from torch import nn
 
 from .. import _C
-from ..graph_transition.signature import hook_tables
 from ..options import DebugOptions, Options, for_parts
 from ..report import Export, SessionReport
 from .engine_call import EngineCall
@@ -52,7 +53,8 @@ class _Part:
         self._module = module
         fallback = fallback_of(module, options, debug, owner, is_part=True)
         own_forward = functools.partial(_Part._own_forward, weakref.proxy(self))  # no cycle: it goes with the wrapper
-        self._call = EngineCall(module, for_parts(options), debug, fallback, capturing=own_forward)
+        parts = for_parts(options)
+        self._call = EngineCall(module, parts, debug, fallback, capturing=own_forward, own_hooks=False)
         self._had_own: Any = None  # a forward that somebody set on the instance
 
     def install(self) -> None:
@@ -61,8 +63,8 @@ class _Part:
 
         @functools.wraps(original)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            # Hooks of the sub-module itself run around this forward already; a graph would run them again.
-            if any(hook_tables(self._module)):
+            # A hook before it may set what the forward reads, as weight_norm's does, each time anew.
+            if self._module._forward_pre_hooks or torch_module._global_forward_pre_hooks:
                 return self._call.fallback.run(original, args, kwargs)
             return self._call.run(args, kwargs)
 

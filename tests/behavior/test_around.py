@@ -96,7 +96,7 @@ def test_a_hook_for_every_module_is_called_and_said() -> None:
     called: list[Any] = []
     handle = nn.modules.module.register_module_forward_hook(lambda module, args, result: called.append(module))
     try:
-        with pytest.warns(UserWarning, match="registered for every module"):
+        with pytest.warns(UserWarning, match="the variable called around"):
             model(rand(5, 4))
     finally:
         handle.remove()

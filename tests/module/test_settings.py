@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -102,12 +101,10 @@ def test_a_configuration_of_transformers_is_watched() -> None:
     for wanted in (False, True, True):
         for module in (model.module, eager):
             module.config.output_hidden_states = wanted
-        with warnings.catch_warnings():  # the first that is wanted hangs hooks on the layers, which run in Python
-            warnings.simplefilter("ignore")
-            ours, theirs = model(**sample.inputs), eager(**sample.inputs)
+        ours, theirs = model(**sample.inputs), eager(**sample.inputs)
         torch.testing.assert_close(ours.loss, theirs.loss)
         assert (ours.hidden_states is None) == (theirs.hidden_states is None)
-    assert model.report().fallback == "partial"
+    assert model.report().fallback == "none"
     assert vars(GPT2Config).get("__getattribute__") is before, "the class is as it was"
 
 

@@ -24,7 +24,7 @@ __all__ = ["Program", "program"]
 # After these changes the call is PyTorch's to run, or may be.
 _NOT_THE_ENGINE = re.compile(
     "function mode|dispatch mode|two modes|saved tensors|save on cpu|detect_anomaly|default device|only looks|"
-    "always called|forward hook|pre-hook|^hook$|inference_mode|backward|after accumulation|Tensor.sigmoid|__call__|"
+    "always called|^hook$|inference_mode|backward|after accumulation|Tensor.sigmoid|__call__|"
     "share memory|prune|parametri|weight norm"
 )
 # Changes that a user may as well make on the wrapper, which hands them on.

@@ -99,7 +99,7 @@ def export_module(
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
         SlowCaptureError: not in reasonable time with these sizes symbolic.
     """
-    refuse_python_at_each_call(module)
+    refuse_python_at_each_call(module, audit is not None)
     refuse_tensor_classes(module)
     dynamic, from_one = attempt.dynamic | attempt.optional, attempt.from_one
     tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and i not in attempt.flags]

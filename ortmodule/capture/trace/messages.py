@@ -230,7 +230,7 @@ def _frames_that_say() -> tuple[list[types.FrameType], list[types.FrameType]] | 
         every.append(frame)
         if of_trace or of_mode:
             between = True
-        elif not between or frame.f_code is not found[-1].f_code:  # a function of torch that a mode has called again
+        elif not (between and found and frame.f_code is found[-1].f_code):  # one of torch's that a mode calls again
             found.append(frame)
             between = False
             by_user = by_user or not name.startswith("torch.") or name.startswith("torch.nn.")

@@ -12,9 +12,12 @@ from ...errors import CaptureError
 __all__ = ["refuse_python_at_each_call", "refuse_tensor_classes"]
 
 
-def refuse_python_at_each_call(module: torch.nn.Module) -> None:
-    """Hooks (but torch's own, weight_norm's, which only compute) must run in Python at each call, and so must DDP."""
-    for hook in (*torch_module._global_forward_hooks.values(), *torch_module._global_forward_pre_hooks.values()):
+def refuse_python_at_each_call(module: torch.nn.Module, audited: bool) -> None:
+    """Backward hooks must run in Python at each call, and so must DDP; forward hooks (but torch's own, weight_norm's,
+    which only compute) where no audit hears of what they do.
+    """
+    everywhere = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
+    for hook in (hook for table in everywhere for hook in table.values() if not audited):
         text = getattr(hook, "__qualname__", type(hook).__name__)
         raise CaptureError(f"the forward hook {text} is registered for every module and runs in Python at each call")
     if torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks:
@@ -26,7 +29,8 @@ def refuse_python_at_each_call(module: torch.nn.Module) -> None:
             raise CaptureError(f"{where} is a {kind}, which acts at each call; write {kind}(ORTModule(module)) there")
         if child._backward_hooks or child._backward_pre_hooks:
             raise CaptureError(f"{where} has a backward hook; a captured graph cannot honour it")
-        for hook in (*child._forward_hooks.values(), *child._forward_pre_hooks.values()):
+        hooks = () if audited else (*child._forward_hooks.values(), *child._forward_pre_hooks.values())
+        for hook in hooks:
             owner = hook if hasattr(hook, "__module__") else type(hook)
             if not str(owner.__module__).startswith("torch."):
                 text = getattr(hook, "__qualname__", type(hook).__name__)

@@ -61,10 +61,8 @@ class SideOutputs:
 
     @staticmethod
     def _is_torchs_own(module: torch.nn.Module, name: str) -> bool:
-        """An RNN's `_flat_weights`, or what weight_norm and its like set before each forward, which alone reads it."""
-        hooks = module._forward_pre_hooks.values()
-        internal = type(module).__module__.startswith("torch.") and name[0] == "_"
-        return internal or any(str(type(hook).__module__).startswith("torch.nn.utils.") for hook in hooks)
+        """An RNN's `_flat_weights`."""
+        return type(module).__module__.startswith("torch.") and name[0] == "_"
 
     def begin(self) -> None:
         """Called before the traced forward."""

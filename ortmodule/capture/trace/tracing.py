@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...errors import CaptureError
 from .branches import Branches
 from .function_call import FunctionCall
 from .messages import Messages
@@ -40,6 +41,8 @@ class TraceState:
         region_numbers: names the regions that are computed again in backward.
         audit: hears of the forward.
         messages: hears what it says.
+        forward_runs: whether the module's forward runs: torch's export calls modules of its own around it.
+        refusal: why no graph is made of the forward, in case that it catches the error.
         place: puts a further patch in place until the trace ends; set by the installer.
         thread: the one that captures.
     """
@@ -54,12 +57,19 @@ class TraceState:
     region_numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     audit: Any = None
     messages: Messages = dataclasses.field(default_factory=Messages)
+    forward_runs: bool = False
+    refusal: CaptureError | None = None
     place: Callable[[Any], None] = lambda patch: None
     thread: int = dataclasses.field(default_factory=threading.get_ident)
 
     def is_here(self) -> bool:
         """Whether the caller runs on the capturing thread."""
         return threading.get_ident() == self.thread
+
+    def refused(self, text: str) -> CaptureError:
+        """The error that ends the trace, whether it reaches its end or not."""
+        self.refusal = self.refusal or CaptureError(text)
+        return self.refusal
 
     @contextlib.contextmanager
     def user_code(self) -> Iterator[None]:

@@ -30,7 +30,13 @@ __all__ = ["TraceAudit", "Wrapper"]
 
 
 class TraceAudit(Protocol):
-    """Listens to the traced forward."""
+    """Listens to the traced forward.
+
+    Attributes:
+        own_hooks: whether the module's own forward hooks belong to the call.
+    """
+
+    own_hooks: bool
 
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Around the module's own forward, until after `finished`."""
@@ -64,6 +70,9 @@ class TraceAudit(Protocol):
 
     def knows(self, value: Any) -> bool:
         """Whether an object was met where the forward can have it from."""
+
+    def hears(self, hook: Any) -> bool:
+        """Whether it is heard of what a hook does that torch calls."""
 
     def caches(self) -> Iterable[Any]:
         """Functions with a cache (`functools.lru_cache`) that the forward can reach."""
@@ -159,7 +168,15 @@ class Wrapper(torch.nn.Module):
         """
         with self._audit.running() if self._audit is not None else contextlib.nullcontext():
             enabled = torch.is_grad_enabled()
-            result = context.run(self.module, *args, **kwargs)
+            self._state.forward_runs, self._state.refusal = True, None
+            try:
+                # A part's own hooks run around its graph.
+                own_hooks = self._audit is None or self._audit.own_hooks
+                result = context.run(self.module if own_hooks else self.module.forward, *args, **kwargs)
+            finally:
+                self._state.forward_runs = False
+            if self._state.refusal is not None:
+                raise self._state.refusal
             refuse_left_mode(enabled)
             _refuse_changed_containers(leaves, self._spec, args, kwargs)
             with torch_private.outside_the_trace():  # the history of a view that was written is made when asked for

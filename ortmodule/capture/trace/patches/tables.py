@@ -6,7 +6,8 @@ tensors without values. While a capture runs, the tables have two sides: what th
 sees, and it is gone in the end; for the others the modules hold what they held.
 
 And while torch traces, every call of a module and every look-up on one goes through its tracer, in every thread; the
-others are sent past it.
+others are sent past it. Where a module stands in two places, the tracer's look-ups would give something else in its
+place, which is not it (`is`, a key of a dict): here they give it itself.
 """
 
 from __future__ import annotations
@@ -137,9 +138,13 @@ def _read_plainly(tracer: Any, name: str, value: Any, cache: Any) -> Any:
     return value
 
 
+def _plain_look_up(original: Any, state: TraceState) -> Any:
+    return _read_plainly
+
+
 ORDER = -1  # the modules are told apart by their tables before anything else is done to them
 PATCHES = (
     Around(_own_tables),
     Patch(proxy_tensor._ModuleStackTracer, "call_module", _unchanged, elsewhere=_called_plainly),
-    Patch(proxy_tensor._ModuleStackTracer, "getattr", _unchanged, elsewhere=_read_plainly),
+    Patch(proxy_tensor._ModuleStackTracer, "getattr", _plain_look_up, elsewhere=_read_plainly),
 )
