@@ -41,10 +41,11 @@ from .captured_graph import CapturedGraph
 from .conditions import QueryCondition
 from .disk.cache import DiskCache, Roots
 from .fast_call import make_fast_call
-from .higher_order import REASON, HigherOrder
+from .higher_order import HigherOrder
 from .hook_order import hook_order
 from .info import PostExportProcessedModelInfo
 from .ready_session import BoundSession, ReadySession, SessionBuilder
+from .result_order import inner_views, result_pairs
 from .signature import Call, CallSignature
 
 __all__ = ["GraphTransitionManager"]
@@ -72,8 +73,8 @@ class GraphTransitionManager:
         self.fast_calls: list[_C.FastCall] = []
         self._value_changes: Counter[str] = Counter()
         self._left_behind: set[str] = set()  # names of what a captured forward has changed
-        # Calls whose gradients were differentiated again.
-        self._higher_order: set[tuple[CallSignature, tuple[bool, ...]]] = set()
+        # Calls whose gradients the engine does not give, with the reason.
+        self._higher_order: dict[tuple[CallSignature, tuple[bool, ...]], str] = {}
 
     def transitions(self) -> list[ReadySession]:
         """Every session that is kept."""
@@ -89,9 +90,9 @@ class GraphTransitionManager:
         return Call.of(args, kwargs, self._module).signature
 
     @property
-    def higher_order(self) -> bool:
-        """Whether there are calls that PyTorch runs because their gradients are differentiated again."""
-        return bool(self._higher_order)
+    def higher_order(self) -> str | None:
+        """Why there are calls that PyTorch runs because of the gradients that were asked for; None: there are none."""
+        return next(iter(self._higher_order.values()), None)
 
     def is_higher_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this is one of them."""
@@ -269,12 +270,17 @@ class GraphTransitionManager:
         key = (mode, wanted, device)
         transition = graph.sessions.get(key)
         if transition is None:
+            pairs = result_pairs(captured, wanted) if wanted else []
+            if inner := inner_views(captured, pairs):
+                names = ", ".join(map(repr, inner))
+                raise CaptureError(f"a result is computed from {names}, a result that is a view of another tensor")
             if wanted and self._options.outputs == "loss":
                 info = info.loss_only()
             session = self._builder.build(info, mode, wanted, device, leaves)
             transition = graph.sessions[key] = ReadySession(info, session, mode)
             if len(wanted) > 1:
                 session.order_hooks(hook_order(captured, wanted))
+            session.order_results(_places(pairs, session.output_names))
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call)
         else:
@@ -285,19 +291,25 @@ class GraphTransitionManager:
         kind = (call.signature, call.wanting)
         manager = weakref.ref(self)
 
-        def asked() -> None:
+        def asked(reason: str) -> None:
             owner = manager()
             if owner is None or kind in owner._higher_order:
                 return
-            owner._higher_order.add(kind)
+            owner._higher_order[kind] = reason
             owner._keep_fast_calls([])
             name = type(owner._module).__name__
-            warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {REASON}", stacklevel=3)
+            warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {reason}", stacklevel=3)
 
         info, session = transition.info, transition.session
         higher = HigherOrder(self._module, info, call, self._options.dropout == "fast", asked)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
-        session.differentiate_again(given, higher.gradients)
+        session.differentiate_again(given, higher.repeat)
+
+
+def _places(pairs: Sequence[tuple[str, str]], names: Sequence[str]) -> list[tuple[int, int]]:
+    """The pairs of a session's outputs, by their places among them."""
+    place = {name: i for i, name in enumerate(names)}
+    return [(place[one], place[other]) for one, other in pairs if one in place and other in place]
 
 
 def _no_errors(captured: Captured) -> Roots:

@@ -84,6 +84,7 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
         "specialized": captured.specialized,
         "hook_order": captured.hook_order,
         "histories": captured.histories,
+        "computed_from": captured.computed_from,
     }
     if _spec_from_data(facts["out_spec"]) != captured.out_spec:
         raise NotStorable("the structure of the module's result has no plain form")
@@ -155,6 +156,7 @@ def _restore(
         seconds={},
         hook_order=[str(name) for name in facts["hook_order"]],
         histories=[str(name) for name in facts["histories"]],
+        computed_from=[(str(one), str(other)) for one, other in facts["computed_from"]],
     )
 
 

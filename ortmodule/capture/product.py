@@ -116,6 +116,8 @@ class Captured:
         hook_order: graph inputs in the order in which eager's hooks hear of their gradients; empty: autograd recorded
             nothing.
         histories: graph inputs that have a history after the forward, as far as autograd recorded anything.
+        computed_from: names of two tensors of the result each: one, and one that it is computed from, as autograd
+            recorded it.
     """
 
     model: onnx.ModelProto
@@ -143,6 +145,7 @@ class Captured:
     messages: list[SaidWarning | SaidLine] = dataclasses.field(default_factory=list)
     hook_order: list[str] = dataclasses.field(default_factory=list)
     histories: list[str] = dataclasses.field(default_factory=list)
+    computed_from: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     @property
     def result_refs(self) -> list[OutputRef]:
@@ -295,6 +298,7 @@ class _Assembly:
                     f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
         check = guards.with_branches(guards.compile_check(conditions), self.exported.branches)
+        pairs = self._pairs_of(outputs)
         left = []
         outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
         for holder, name, spec in self.exported.left_on_modules:
@@ -309,6 +313,7 @@ class _Assembly:
             check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
             hook_order=self._inputs_of(self.exported.hook_order),
             histories=self._inputs_of(self.exported.histories),
+            computed_from=pairs,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -455,6 +460,13 @@ class _Assembly:
 
     def _input_shapes(self) -> list[tuple[Node, tuple[int | str, ...]]]:
         return [(n, self.printer.shape(n.meta["val"])) for n in self.sources]
+
+    def _pairs_of(self, outputs: list[OutputRef]) -> list[tuple[str, str]]:
+        """The names of the results that are computed from others, and of these."""
+        places = zip(self.exported.outputs, outputs, strict=True)
+        names = {what: ref.name for (kind, what), ref in places if kind == "value" and ref.kind == "tensor"}
+        pairs = {(names.get(i), names.get(j)) for i, j in self.exported.computed_from}
+        return sorted((one, other) for one, other in pairs if one is not None and other is not None and one != other)
 
     def _graph_output(self, value: Value, name: str) -> str:
         """Declares a graph output; what no node computes, or what is an output already, passes through Identity."""

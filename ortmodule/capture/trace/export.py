@@ -62,6 +62,7 @@ class Exported:
         hook_order: names of the module's tensors and indices of the call's leaves that get a gradient, in the order in
             which hooks hear of it.
         histories: those that the forward has written and that have a history then.
+        computed_from: (position among the program's outputs, that of one which it is computed from).
     """
 
     program: torch.export.ExportedProgram
@@ -78,6 +79,7 @@ class Exported:
     messages: list[SaidWarning | SaidLine]
     hook_order: list[str | int]
     histories: list[str | int]
+    computed_from: list[tuple[int, int]]
 
 
 def export_module(
@@ -131,7 +133,7 @@ def export_module(
     return Exported(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
-        result.hook_order, result.histories,
+        result.hook_order, result.histories, result.computed_from,
     )  # fmt: skip
 
 

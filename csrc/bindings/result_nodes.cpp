@@ -1,0 +1,156 @@
+#include "bindings/result_nodes.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "bindings/batched_gradients.h"
+#include "bindings/node_support.h"
+
+namespace ortmodule {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::variable_list;
+
+namespace {
+
+bool any_defined(const variable_list& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined(); });
+}
+
+}  // namespace
+
+std::optional<StepBackward::Look> StepBackward::take_look() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto node = looks.extract(torch::autograd::get_current_graph_task_id());
+  if (node.empty()) return std::nullopt;
+  return std::move(node.mapped());
+}
+
+bool ResultBackward::is_looked_at(size_t result) const {
+  const auto& [node, number] = step_->result_nodes[result];
+  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted && !wanted->empty()) {
+    const auto it = wanted->find(node);
+    if (it == wanted->end() || !it->second.should_execute()) return false;
+    if (it->second.captures_)
+      for (const auto& capture : *it->second.captures_)
+        if (capture.input_idx_ == static_cast<int>(number)) return true;
+  }
+  return !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() ||
+         any_of_python(node->pre_hooks()) || any_of_python(node->post_hooks());
+}
+
+void ResultBackward::note(const at::Tensor& grad) {
+  const ResultOrder& order = *step_->results;
+  std::vector<size_t> looked;
+  for (size_t inner : order.results[*own_].below)
+    if (is_looked_at(inner)) looked.push_back(inner);
+  if (looked.empty()) return;
+  const int64_t task = torch::autograd::get_current_graph_task_id();
+  const std::lock_guard<std::mutex> lock(step_->mutex);
+  const auto [entry, is_new] = step_->looks.try_emplace(task);
+  StepBackward::Look& look = entry->second;
+  if (is_new) {
+    look.dys.resize(order.results.size());
+    look.looked.resize(order.results.size(), false);
+    // An evaluation may end above the ModuleBackward that takes it.
+    const auto forget = [task, weak = std::weak_ptr<StepBackward>(step_)] {
+      const std::shared_ptr<StepBackward> step = weak.lock();
+      if (!step) return;
+      StepBackward::Look gone;  // after the lock
+      const std::lock_guard<std::mutex> lock(step->mutex);
+      if (const auto it = step->looks.find(task); it != step->looks.end()) {
+        std::swap(gone, it->second);
+        step->looks.erase(it);
+      }
+    };
+    torch::autograd::Engine::get_default_engine().queue_callback(forget);
+  }
+  look.dys[*own_] = grad;
+  for (size_t inner : looked) look.looked[inner] = true;
+}
+
+at::Tensor ResultBackward::gradient_of(size_t result) {
+  StepBackward::Look look;
+  {
+    const std::lock_guard<std::mutex> lock(step_->mutex);
+    const auto it = step_->looks.find(torch::autograd::get_current_graph_task_id());
+    if (it == step_->looks.end()) return {};
+    look = it->second;
+  }
+  if (!any_defined(look.dys)) return {};
+  if (!look.gradients) {
+    look.gradients = step_->run_again(true);
+    // Whether it is the same call: what the engine makes of these gradients is what PyTorch does.
+    if (!any_batched(look.dys)) {
+      variable_list dxs(step_->agent->program().x_inputs.size());
+      {
+        const at::NoGradGuard no_grad;
+        const std::lock_guard<std::mutex> lock(step_->mutex);
+        step_->engine_gradients(look.dys, true, dxs);
+      }
+      look.gradients(look.dys, {}, std::nullopt, &dxs);
+    }
+    const std::lock_guard<std::mutex> lock(step_->mutex);
+    step_->looks[torch::autograd::get_current_graph_task_id()].gradients = look.gradients;
+  }
+  return look.gradients(look.dys, look.looked, result, nullptr)[0];
+}
+
+variable_list ResultBackward::apply(variable_list&& grads) {
+  variable_list out(num_outputs());
+  if (own_) {
+    note(grads[0]);
+    out.back() = std::move(grads[0]);
+  }
+  for (size_t edge = 0; edge < targets_.size(); ++edge)
+    if (targets_[edge] && is_looked_at(*targets_[edge])) out[edge] = gradient_of(*targets_[edge]);
+  return out;
+}
+
+void tie_results(const std::shared_ptr<StepBackward>& step, const Edge& first, std::vector<at::Tensor>& outputs) {
+  const std::vector<size_t>& ys = step->agent->program().y_outputs;
+  for (size_t i : ys) first.function->add_input_metadata(outputs[i]);
+  const auto set_edge = [&](size_t y, const Edge& edge) {
+    torch::autograd::impl::set_gradient_edge(outputs[ys[y]], edge);
+    step->result_nodes[y] = {edge.function.get(), edge.input_nr};
+  };
+  const auto own_edge = [&](size_t y) { return Edge(first.function, static_cast<uint32_t>(y)); };
+  step->result_nodes.resize(ys.size());
+  for (size_t y = 0; y < ys.size(); ++y) set_edge(y, own_edge(y));
+  if (!step->results || step->results->sequence.size() < 2) return;
+
+  const ResultOrder& order = *step->results;
+  edge_list entries(ys.size());  // where what comes through others goes
+  const auto add_node = [&](size_t y, std::optional<size_t> own, std::vector<std::optional<size_t>> targets,
+                            edge_list edges) {
+    Edge edge(make_node<ResultBackward>(step, own, std::move(targets)), 0);
+    edge.function->set_next_edges(std::move(edges));
+    edge.function->add_input_metadata(outputs[ys[y]]);
+    return edge;
+  };
+  for (size_t y : order.sequence) {
+    const ResultOrder::Result& result = order.results[y];
+    entries[y] = own_edge(y);
+    if (order.deepest != y) {
+      std::vector<std::optional<size_t>> targets;
+      edge_list edges;
+      for (size_t inner : result.next) {
+        targets.push_back(order.results[inner].gathers ? std::nullopt : std::optional<size_t>(inner));
+        edges.push_back(entries[inner]);
+      }
+      edges.push_back(own_edge(y));
+      entries[y] = add_node(y, y, std::move(targets), std::move(edges));
+      set_edge(y, entries[y]);
+    }
+    if (result.gathers) entries[y] = add_node(y, std::nullopt, {y}, {entries[y]});
+  }
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,53 @@
+// Autograd nodes of the results of a call that has several.
+//
+// Note [Results of results]
+// In eager every result has a node of its own, and where one is computed from another (`logits` from `features`) the
+// way leads through it: a hook on `features`, `retain_grad()` and `autograd.grad(logits, features)` see the whole
+// gradient, and what a hook makes of it flows on. Here one node, ModuleBackward, computes all gradients at once, from
+// what comes to each result from outside. Before it each result has a light node that hands its gradient on, and edges
+// to the nodes of the results that it is computed from. They carry nothing as long as nobody looks there: then the
+// engine's backward is what it would be without them.
+//
+// Where somebody does (a hook, retain_grad, a capture of the evaluation), the call is run again by PyTorch
+// (bindings/higher_order.h): the gradient that comes to a result through others is computed when these have theirs, just
+// before its own node, and those of the leaves last, with the gradients that hooks have left.
+// The one result that all others are computed from needs no node: ModuleBackward is what its edge leads to.
+// Not here: which result is computed from which (result_order.h).
+#pragma once
+
+#include <optional>
+
+#include "bindings/autograd_node.h"
+
+namespace ortmodule {
+
+class ResultBackward : public torch::autograd::Node {
+ public:
+  // `own`: the result that it stands for; none: it waits for all that leads to the one behind it. `targets`: by edge,
+  // the result whose gradient it computes if somebody looks there; none: the node there does. The last edge of one
+  // with a result leads to the step's ModuleBackward.
+  ResultBackward(std::shared_ptr<StepBackward> step, std::optional<size_t> own,
+                 std::vector<std::optional<size_t>> targets)
+      : step_(std::move(step)), own_(own), targets_(std::move(targets)) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
+  std::string name() const override { return "ORTModuleBackward"; }
+
+ private:
+  // Whether somebody hears of this result's gradient in the present evaluation.
+  bool is_looked_at(size_t result) const;
+  // Keeps its gradient for those below it that somebody looks at, if there are any.
+  void note(const at::Tensor& grad);
+  // What comes to the result through others.
+  at::Tensor gradient_of(size_t result);
+
+  const std::shared_ptr<StepBackward> step_;
+  const std::optional<size_t> own_;
+  const std::vector<std::optional<size_t>> targets_;
+};
+
+// Gives the outputs that can receive a gradient their history, `node` being the step's first ModuleBackward.
+void tie_results(const std::shared_ptr<StepBackward>& step, const torch::autograd::Edge& node,
+                 std::vector<at::Tensor>& outputs);
+
+}  // namespace ortmodule

@@ -1,0 +1,55 @@
+"""Which outputs of a session are computed from which others, so that their gradients go the ways of eager's.
+
+The trace has found it (capture/trace/result_order.py), but for what wanted no gradient then. Such a session goes by the
+graph, which may find a way where autograd has none: it carries nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+
+from ..capture import Captured
+
+__all__ = ["inner_views", "result_pairs"]
+
+
+def result_pairs(captured: Captured, wanted: Sequence[str]) -> list[tuple[str, str]]:
+    """(graph output, one that it is computed from), where the graph inputs `wanted` get a gradient."""
+    if set(wanted) <= set(captured.hook_order):
+        return captured.computed_from
+    return _by_graph(captured)
+
+
+def inner_views(captured: Captured, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """The results that are made as views of others, behind the graph, and that other results are computed from."""
+    views = {ref.name for ref in captured.result_refs if ref.view is not None}
+    return sorted({inner for _, inner in pairs if inner in views})
+
+
+def _by_graph(captured: Captured) -> list[tuple[str, str]]:
+    names = list(dict.fromkeys(ref.name for ref in captured.result_refs if ref.kind == "tensor"))
+    bit = {name: 1 << i for i, name in enumerate(names)}
+    behind: dict[str, int] = {}  # by value, the results that it is computed from, itself included
+    for node in captured.model.graph.node:
+        bits = 0
+        for name in _read(node):
+            bits |= behind.get(name, 0)
+        for name in node.output:
+            behind[name] = bits | bit.get(name, 0)
+    return [
+        (name, other)
+        for name in names
+        for other in names
+        if name is not None and other is not None and name != other and behind.get(name, 0) & bit[other]
+    ]
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that a node reads, those in its bodies included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            for inner in body.node:
+                yield from _read(inner)
