@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..capture import Captured, leaf_names, torch_private
+from ..capture import Captured, ResultOrder, leaf_names, torch_private
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
 from ..capture.trace.messages import raising
@@ -45,7 +45,7 @@ from .higher_order import HigherOrder
 from .hook_order import hook_order
 from .info import PostExportProcessedModelInfo
 from .ready_session import BoundSession, ReadySession, SessionBuilder
-from .result_order import inner_views, result_pairs
+from .result_order import inner_views, result_order
 from .signature import Call, CallSignature
 
 __all__ = ["GraphTransitionManager"]
@@ -270,8 +270,8 @@ class GraphTransitionManager:
         key = (mode, wanted, device)
         transition = graph.sessions.get(key)
         if transition is None:
-            pairs = result_pairs(captured, wanted) if wanted else []
-            if inner := inner_views(captured, pairs):
+            order = result_order(captured, wanted) if wanted else ResultOrder()
+            if inner := inner_views(captured, order):
                 names = ", ".join(map(repr, inner))
                 raise CaptureError(f"a result is computed from {names}, a result that is a view of another tensor")
             if wanted and self._options.outputs == "loss":
@@ -280,7 +280,7 @@ class GraphTransitionManager:
             transition = graph.sessions[key] = ReadySession(info, session, mode)
             if len(wanted) > 1:
                 session.order_hooks(hook_order(captured, wanted))
-            session.order_results(_places(pairs, session.output_names))
+            session.order_results(*_places(order, session.output_names))
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call)
         else:
@@ -306,10 +306,11 @@ class GraphTransitionManager:
         session.differentiate_again(given, higher.repeat)
 
 
-def _places(pairs: Sequence[tuple[str, str]], names: Sequence[str]) -> list[tuple[int, int]]:
-    """The pairs of a session's outputs, by their places among them."""
+def _places(order: ResultOrder, names: Sequence[str]) -> tuple[list[tuple[int, int]], list[int]]:
+    """The order of a session's outputs, by their places among them."""
     place = {name: i for i, name in enumerate(names)}
-    return [(place[one], place[other]) for one, other in pairs if one in place and other in place]
+    pairs = [(place[one], place[other]) for one, other in order.pairs if one in place and other in place]
+    return pairs, [place[name] for name in order.sequence if name in place]
 
 
 def _no_errors(captured: Captured) -> Roots:

@@ -10,40 +10,39 @@ from collections.abc import Iterator, Sequence
 
 import onnx
 
-from ..capture import Captured
+from ..capture import Captured, ResultOrder
 
-__all__ = ["inner_views", "result_pairs"]
+__all__ = ["inner_views", "result_order"]
 
 
-def result_pairs(captured: Captured, wanted: Sequence[str]) -> list[tuple[str, str]]:
-    """(graph output, one that it is computed from), where the graph inputs `wanted` get a gradient."""
+def result_order(captured: Captured, wanted: Sequence[str]) -> ResultOrder:
+    """The order of the graph's outputs, by name, where the graph inputs `wanted` get a gradient."""
     if set(wanted) <= set(captured.hook_order):
-        return captured.computed_from
+        return captured.result_order
     return _by_graph(captured)
 
 
-def inner_views(captured: Captured, pairs: Sequence[tuple[str, str]]) -> list[str]:
+def inner_views(captured: Captured, order: ResultOrder) -> list[str]:
     """The results that are made as views of others, behind the graph, and that other results are computed from."""
     views = {ref.name for ref in captured.result_refs if ref.view is not None}
-    return sorted({inner for _, inner in pairs if inner in views})
+    return sorted({inner for _, inner in order.pairs if inner in views})
 
 
-def _by_graph(captured: Captured) -> list[tuple[str, str]]:
+def _by_graph(captured: Captured) -> ResultOrder:
     names = list(dict.fromkeys(ref.name for ref in captured.result_refs if ref.kind == "tensor"))
     bit = {name: 1 << i for i, name in enumerate(names)}
     behind: dict[str, int] = {}  # by value, the results that it is computed from, itself included
+    order = ResultOrder()
     for node in captured.model.graph.node:
         bits = 0
         for name in _read(node):
             bits |= behind.get(name, 0)
         for name in node.output:
             behind[name] = bits | bit.get(name, 0)
-    return [
-        (name, other)
-        for name in names
-        for other in names
-        if name is not None and other is not None and name != other and behind.get(name, 0) & bit[other]
-    ]
+            if name in bit:
+                order.sequence.append(name)
+                order.pairs.extend((name, inner) for inner in names if bits & bit[inner])
+    return order
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:

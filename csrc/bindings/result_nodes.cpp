@@ -32,6 +32,12 @@ std::optional<StepBackward::Look> StepBackward::take_look() {
   return std::move(node.mapped());
 }
 
+bool ResultBackward::is_hooked(size_t result) const {
+  torch::autograd::Node& node = *step_->result_nodes[result].first;
+  return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() || any_of_python(node.pre_hooks()) ||
+         any_of_python(node.post_hooks());
+}
+
 bool ResultBackward::is_looked_at(size_t result) const {
   const auto& [node, number] = step_->result_nodes[result];
   const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
@@ -42,8 +48,7 @@ bool ResultBackward::is_looked_at(size_t result) const {
       for (const auto& capture : *it->second.captures_)
         if (capture.input_idx_ == static_cast<int>(number)) return true;
   }
-  return !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() ||
-         any_of_python(node->pre_hooks()) || any_of_python(node->post_hooks());
+  return is_hooked(result);
 }
 
 void ResultBackward::note(const at::Tensor& grad) {
@@ -87,6 +92,10 @@ at::Tensor ResultBackward::gradient_of(size_t result) {
   if (!any_defined(look.dys)) return {};
   if (!look.gradients) {
     look.gradients = step_->run_again(true);
+    ORTMODULE_CHECK(!at::GradMode::is_enabled() || !is_hooked(result), kUnsupported,
+                    "a result from which another one is computed has a hook, or its gradient is retained, where gradients "
+                    "are to be differentiated again (create_graph=True): it would not hear of the second backward. Later "
+                    "calls of this kind run in PyTorch, where it does; or call the wrapped module itself (model.module)");
     // Whether it is the same call: what the engine makes of these gradients is what PyTorch does.
     if (!any_batched(look.dys)) {
       variable_list dxs(step_->agent->program().x_inputs.size());

@@ -34,6 +34,7 @@ class ResultBackward : public torch::autograd::Node {
   std::string name() const override { return "ORTModuleBackward"; }
 
  private:
+  bool is_hooked(size_t result) const;
   // Whether somebody hears of this result's gradient in the present evaluation.
   bool is_looked_at(size_t result) const;
   // Keeps its gradient for those below it that somebody looks at, if there are any.

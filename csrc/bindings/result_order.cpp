@@ -1,6 +1,7 @@
 #include "bindings/result_order.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
 
 namespace ortmodule {
@@ -9,15 +10,17 @@ bool ResultOrder::any() const {
   return std::any_of(results.begin(), results.end(), [](const Result& one) { return !one.below.empty(); });
 }
 
-ResultOrder ResultOrder::of(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<char>& seen) {
+ResultOrder ResultOrder::of(const std::vector<std::pair<size_t, size_t>>& pairs, std::vector<size_t> sequence,
+                            size_t count) {
   ResultOrder order;
-  order.results.resize(seen.size());
-  const std::set<std::pair<size_t, size_t>> known(pairs.begin(), pairs.end());
-  for (const auto& [result, inner] : known)
-    if (result != inner && seen[result] && seen[inner] && !known.count({inner, result}))
-      order.results[result].below.push_back(inner);
+  order.results.resize(count);
+  std::vector<size_t> place(count, SIZE_MAX);
+  for (size_t i = 0; i < sequence.size(); ++i) place[sequence[i]] = i;
+  for (const auto& [result, inner] : std::set<std::pair<size_t, size_t>>(pairs.begin(), pairs.end()))
+    if (place[result] != SIZE_MAX && place[inner] < place[result]) order.results[result].below.push_back(inner);
+  order.sequence = std::move(sequence);
 
-  std::vector<size_t> leads(seen.size(), 0);
+  std::vector<size_t> leads(count, 0);
   for (Result& one : order.results) {
     for (size_t inner : one.below) {
       const bool behind = std::any_of(one.below.begin(), one.below.end(), [&](size_t k) {
@@ -28,13 +31,7 @@ ResultOrder ResultOrder::of(const std::vector<std::pair<size_t, size_t>>& pairs,
     }
     for (size_t inner : one.next) ++leads[inner];
   }
-  for (size_t k = 0; k < seen.size(); ++k) {
-    order.results[k].gathers = leads[k] > 1;
-    if (seen[k]) order.sequence.push_back(k);
-  }
-  std::stable_sort(order.sequence.begin(), order.sequence.end(), [&](size_t a, size_t b) {
-    return order.results[a].below.size() < order.results[b].below.size();
-  });
+  for (size_t k = 0; k < count; ++k) order.results[k].gathers = leads[k] > 1;
   // The first one in the sequence is the only one that may be below all others.
   const auto is_above = [&](size_t k) {
     const std::vector<size_t>& below = order.results[k].below;

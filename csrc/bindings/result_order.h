@@ -16,14 +16,14 @@ struct ResultOrder {
     bool gathers = false;       // several results have it as their next one
   };
   std::vector<Result> results;
-  std::vector<size_t> sequence;   // those that a caller sees, each behind what it is computed from
+  std::vector<size_t> sequence;   // those that a caller sees, in the order in which eager would make their nodes
   std::optional<size_t> deepest;  // the one that all others are computed from
 
   bool any() const;  // whether some result is computed from another
 
-  // `pairs`: (a result, one that it is computed from), with what follows from two of them; `seen`: by position,
-  // whether a caller sees it.
-  static ResultOrder of(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<char>& seen);
+  // `pairs`: (a result, one that it is computed from), with what follows from two of them; `sequence` as above.
+  static ResultOrder of(const std::vector<std::pair<size_t, size_t>>& pairs, std::vector<size_t> sequence,
+                        size_t count);
 };
 
 }  // namespace ortmodule

@@ -240,17 +240,24 @@ void Session::order_hooks(std::vector<size_t> order) {
   hook_order_ = std::make_shared<const std::vector<size_t>>(std::move(order));
 }
 
-void Session::order_results(const std::vector<std::pair<size_t, size_t>>& pairs) {
+void Session::order_results(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<size_t>& sequence) {
   const std::vector<size_t>& ys = compiled_.agent->program().y_outputs;
-  std::vector<char> seen;  // what is written back is no result
-  for (size_t i : ys) seen.push_back(i < first_mutation_);
-  if (std::count(seen.begin(), seen.end(), true) < 2) return;
+  const auto place_of = [&](size_t output) { return std::find(ys.begin(), ys.end(), output) - ys.begin(); };
+  const auto named = [&](size_t k) { return std::find(sequence.begin(), sequence.end(), ys[k]) - sequence.begin(); };
+  std::vector<size_t> seen;  // what is written back is no result
+  for (size_t k = 0; k < ys.size(); ++k)
+    if (ys[k] < first_mutation_) seen.push_back(k);
+  if (seen.size() < 2) return;
+  const auto unnamed = std::stable_partition(seen.begin(), seen.end(), [&](size_t k) {
+    return static_cast<size_t>(named(k)) == sequence.size();
+  });
+  std::stable_sort(unnamed, seen.end(), [&](size_t a, size_t b) { return named(a) < named(b); });
   std::vector<std::pair<size_t, size_t>> found;
   for (const auto& [result, inner] : pairs) {
-    const auto a = std::find(ys.begin(), ys.end(), result), b = std::find(ys.begin(), ys.end(), inner);
-    if (a != ys.end() && b != ys.end()) found.emplace_back(a - ys.begin(), b - ys.begin());
+    const size_t a = place_of(result), b = place_of(inner);
+    if (a < ys.size() && b < ys.size()) found.emplace_back(a, b);
   }
-  results_ = std::make_shared<const ResultOrder>(ResultOrder::of(found, seen));
+  results_ = std::make_shared<const ResultOrder>(ResultOrder::of(found, std::move(seen), ys.size()));
 }
 
 py::dict Session::statistics() const {
@@ -388,8 +395,9 @@ void register_session(py::module_& m) {
            "name, those of the outputs `whole` being all that flows on from there; `dxs`: the engine's own or None.")
       .def("order_hooks", &Session::order_hooks, py::arg("order"),
            "The trainable inputs, by their places among them, in the order in which hooks hear of their gradients.")
-      .def("order_results", &Session::order_results, py::arg("pairs"),
-           "(output, one that it is computed from), by their places among the outputs, as autograd would see it.")
+      .def("order_results", &Session::order_results, py::arg("pairs"), py::arg("sequence"),
+           "(output, one that it is computed from), by their places among the outputs, and the outputs in the order in "
+           "which autograd would make their nodes.")
       .def("statistics", &Session::statistics)
       .def("stage_names",
            [](const Session& s) {

@@ -41,8 +41,9 @@ class Session {
   // The trainable inputs, by their places among them, in the order in which eager's hooks hear of their gradients.
   void order_hooks(std::vector<size_t> order);
 
-  // Which outputs are computed from which others: (output, one that it is computed from), by their places.
-  void order_results(const std::vector<std::pair<size_t, size_t>>& pairs);
+  // Which outputs are computed from which others: (output, one that it is computed from), by their places; and in
+  // which order autograd would make their nodes. What it does not name comes first.
+  void order_results(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<size_t>& sequence);
 
   pybind11::dict statistics() const;
   // (half, value, operator and node that made it, bytes, kind) of what each half of the first run held when it held

@@ -14,10 +14,12 @@ from .leaf_names import leaf_names
 from .product import Captured, OutputRef, Trace, capture, capture_for_call, capture_once
 from .trace.aliases import alias_names
 from .trace.flattening import flatten_call
+from .trace.result_order import ResultOrder
 
 __all__ = [
     "Captured",
     "OutputRef",
+    "ResultOrder",
     "Trace",
     "alias_names",
     "capture",

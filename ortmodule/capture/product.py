@@ -32,6 +32,7 @@ from .trace.flattening import flatten_call
 from .trace.function_call import FunctionCall
 from .trace.messages import SaidLine, SaidWarning
 from .trace.patches import sizes_of_one
+from .trace.result_order import ResultOrder
 from .trace.tracing import LOCK
 
 __all__ = ["Captured", "SideOutput", "OutputRef", "Trace", "capture", "capture_for_call", "capture_once"]
@@ -116,8 +117,7 @@ class Captured:
         hook_order: graph inputs in the order in which eager's hooks hear of their gradients; empty: autograd recorded
             nothing.
         histories: graph inputs that have a history after the forward, as far as autograd recorded anything.
-        computed_from: names of two tensors of the result each: one, and one that it is computed from, as autograd
-            recorded it.
+        result_order: which tensors of the result are computed from which others, as autograd recorded it, by name.
     """
 
     model: onnx.ModelProto
@@ -145,7 +145,7 @@ class Captured:
     messages: list[SaidWarning | SaidLine] = dataclasses.field(default_factory=list)
     hook_order: list[str] = dataclasses.field(default_factory=list)
     histories: list[str] = dataclasses.field(default_factory=list)
-    computed_from: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    result_order: ResultOrder = dataclasses.field(default_factory=ResultOrder)
 
     @property
     def result_refs(self) -> list[OutputRef]:
@@ -298,7 +298,7 @@ class _Assembly:
                     f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
         check = guards.with_branches(guards.compile_check(conditions), self.exported.branches)
-        pairs = self._pairs_of(outputs)
+        order = self._order_of(outputs)
         left = []
         outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
         for holder, name, spec in self.exported.left_on_modules:
@@ -313,7 +313,7 @@ class _Assembly:
             check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
             hook_order=self._inputs_of(self.exported.hook_order),
             histories=self._inputs_of(self.exported.histories),
-            computed_from=pairs,
+            result_order=order,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -461,12 +461,13 @@ class _Assembly:
     def _input_shapes(self) -> list[tuple[Node, tuple[int | str, ...]]]:
         return [(n, self.printer.shape(n.meta["val"])) for n in self.sources]
 
-    def _pairs_of(self, outputs: list[OutputRef]) -> list[tuple[str, str]]:
-        """The names of the results that are computed from others, and of these."""
+    def _order_of(self, outputs: list[OutputRef]) -> ResultOrder:
+        """The order of the results that are computed from others, by name."""
         places = zip(self.exported.outputs, outputs, strict=True)
         names = {what: ref.name for (kind, what), ref in places if kind == "value" and ref.kind == "tensor"}
-        pairs = {(names.get(i), names.get(j)) for i, j in self.exported.computed_from}
-        return sorted((one, other) for one, other in pairs if one is not None and other is not None and one != other)
+        order = self.exported.result_order
+        pairs = {(names[i], names[j]) for i, j in order.pairs if i in names and j in names and names[i] != names[j]}
+        return ResultOrder(sorted(pairs), list(dict.fromkeys(names[i] for i in order.sequence if i in names)))
 
     def _graph_output(self, value: Value, name: str) -> str:
         """Declares a graph output; what no node computes, or what is an output already, passes through Identity."""

@@ -30,6 +30,7 @@ from .patches import sizes_of_one, tensor_data
 from .patching import deferred_interrupt, entries, installed
 from .random_states import same_random_states
 from .refusals import refuse_python_at_each_call, refuse_tensor_classes
+from .result_order import ResultOrder
 from .side_outputs import SideOutputs
 from .tracing import LOCK, TraceState, running
 from .wrapper import TraceAudit, Wrapper
@@ -62,7 +63,7 @@ class Exported:
         hook_order: names of the module's tensors and indices of the call's leaves that get a gradient, in the order in
             which hooks hear of it.
         histories: those that the forward has written and that have a history then.
-        computed_from: (position among the program's outputs, that of one which it is computed from).
+        result_order: of the program's outputs, by their positions.
     """
 
     program: torch.export.ExportedProgram
@@ -79,7 +80,7 @@ class Exported:
     messages: list[SaidWarning | SaidLine]
     hook_order: list[str | int]
     histories: list[str | int]
-    computed_from: list[tuple[int, int]]
+    result_order: ResultOrder
 
 
 def export_module(
@@ -133,7 +134,7 @@ def export_module(
     return Exported(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
-        result.hook_order, result.histories, result.computed_from,
+        result.hook_order, result.histories, result.result_order,
     )  # fmt: skip
 
 

@@ -8,28 +8,43 @@ Not here: how gradients are handed on in that order (csrc/bindings/result_nodes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["computed_from"]
+__all__ = ["ResultOrder", "result_order"]
 
 
-def computed_from(results: Sequence[Any]) -> list[tuple[int, int]]:
-    """The places of two results each, the first one's history leading through the second one."""
+@dataclasses.dataclass(frozen=True)
+class ResultOrder:
+    """What autograd knows of several results.
+
+    Attributes:
+        pairs: a result and one that its history leads through, each.
+        sequence: the results in the order in which their histories ended.
+    """
+
+    pairs: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
+    sequence: list[Any] = dataclasses.field(default_factory=list)
+
+
+def result_order(results: Sequence[Any]) -> ResultOrder:
+    """The order of those that have a history, by their places."""
     at: dict[tuple[Any, int], int] = {}  # the results whose gradient arrives there, as bits
     for i, t in enumerate(results):
         if isinstance(t, torch.Tensor) and t.grad_fn is not None:
             at[t.grad_fn, t.output_nr] = at.get((t.grad_fn, t.output_nr), 0) | 1 << i
     if len(at) < 2:
-        return []
+        return ResultOrder()
     behind = _results_behind([node for node, _ in at], at)
     pairs = []
     for (node, _), here in at.items():
         inner = _places(behind[node])
         pairs += [(i, j) for i in _places(here) for j in inner]
-    return pairs
+    last = sorted(at, key=lambda edge: (edge[0]._sequence_nr(), edge[1]))
+    return ResultOrder(pairs, [i for edge in last for i in _places(at[edge])])
 
 
 def _results_behind(roots: Sequence[Any], at: dict[tuple[Any, int], int]) -> dict[Any, int]:

@@ -21,7 +21,7 @@ from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
 from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
 from .hook_order import leaves_in_hook_order
-from .result_order import computed_from
+from .result_order import ResultOrder, result_order
 from .patches import tensor_data
 from .patches.autograd_inside import refuse_left_mode
 from .patching import FORWARD, installed
@@ -80,7 +80,7 @@ class _Result:
         self.changed: list[str] = []
         self.hook_order: list[str | int] = []
         self.histories: list[str | int] = []
-        self.computed_from: list[tuple[int, int]] = []
+        self.result_order = ResultOrder()
 
 
 class Wrapper(torch.nn.Module):
@@ -150,7 +150,7 @@ class Wrapper(torch.nn.Module):
         values = self._collect(result, left)
         with torch_private.outside_the_trace():
             self.result.hook_order = self._hook_order(values, leaves)
-            self.result.computed_from = computed_from(values)
+            self.result.result_order = result_order(values)
         tensor_data.check_data_writes(values)
         return values
 
