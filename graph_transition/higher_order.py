@@ -87,8 +87,8 @@ class HigherOrder:
     def _forward_again(
         self, given: Sequence[torch.Tensor | None], random_state: torch.Tensor | None
     ) -> tuple[dict[str | None, Any], list[Any]]:
-        """The results of the call by graph output, and its wanted tensors as it saw them. Buffers, random generators and
-        what the forward leaves on its modules are as if it had not been.
+        """The results of the call by graph output, and its wanted tensors as it saw them. Buffers, random generators
+        and what the forward leaves on its modules are as if it had not been.
         """
         leaves = list(self._values)
         left = self._info.captured.left
@@ -169,7 +169,9 @@ class RepeatedCall:
 
 
 def _history_refused(why: str) -> UnsupportedError:
-    return UnsupportedError(f"this call's gradients cannot be differentiated again (create_graph=True): {why}. {_ADVICE}")
+    return UnsupportedError(
+        f"this call's gradients cannot be differentiated again (create_graph=True): {why}. {_ADVICE}"
+    )
 
 
 def _looked_refused(why: str) -> UnsupportedError:

@@ -336,10 +336,12 @@ variable_list ModuleBackward::with_history(const variable_list& grads, const var
 }
 
 HigherOrder::Gradients StepBackward::run_again(bool looked) const {
+  ORTMODULE_CHECK(state, kRuntime, kSecondBackward);
   ORTMODULE_CHECK(higher && given, kUnsupported,
-                  looked ? "the gradient that comes to a result of ORTModule through another result is not the engine's "
-                           "to give"
-                         : "ORTModule's backward cannot be differentiated again (create_graph=True)",
+                  looked
+                      ? "the gradient that comes to a result of ORTModule through another result is not the engine's "
+                        "to give"
+                      : "ORTModule's backward cannot be differentiated again (create_graph=True)",
                   ", and its options allow no fallback to PyTorch; call the wrapped module itself (model.module)");
   return higher->repeat(given->lock(), given->random_state(), looked);
 }

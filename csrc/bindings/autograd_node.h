@@ -100,7 +100,8 @@ class ModuleBackward : public torch::autograd::Node {
   // The same for gradients that hold those of many directions.
   torch::autograd::variable_list apply_batched(const torch::autograd::variable_list& grads);
   // The same where somebody looks at a result that another is computed from.
-  torch::autograd::variable_list apply_looked(const torch::autograd::variable_list& grads, const StepBackward::Look& look);
+  torch::autograd::variable_list apply_looked(const torch::autograd::variable_list& grads,
+                                              const StepBackward::Look& look);
   // The step's gradients with history, for those of its outputs; `dxs`: as the engine has them.
   torch::autograd::variable_list with_history(const torch::autograd::variable_list& grads,
                                               const torch::autograd::variable_list& dxs);

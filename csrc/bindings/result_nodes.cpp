@@ -92,10 +92,6 @@ at::Tensor ResultBackward::gradient_of(size_t result) {
   if (!any_defined(look.dys)) return {};
   if (!look.gradients) {
     look.gradients = step_->run_again(true);
-    ORTMODULE_CHECK(!at::GradMode::is_enabled() || !is_hooked(result), kUnsupported,
-                    "a result from which another one is computed has a hook, or its gradient is retained, where gradients "
-                    "are to be differentiated again (create_graph=True): it would not hear of the second backward. Later "
-                    "calls of this kind run in PyTorch, where it does; or call the wrapped module itself (model.module)");
     // Whether it is the same call: what the engine makes of these gradients is what PyTorch does.
     if (!any_batched(look.dys)) {
       variable_list dxs(step_->agent->program().x_inputs.size());
@@ -109,6 +105,11 @@ at::Tensor ResultBackward::gradient_of(size_t result) {
     const std::lock_guard<std::mutex> lock(step_->mutex);
     step_->looks[torch::autograd::get_current_graph_task_id()].gradients = look.gradients;
   }
+  ORTMODULE_CHECK(
+      !at::GradMode::is_enabled() || !is_hooked(result), kUnsupported,
+      "a result from which another one is computed has a hook, or its gradient is retained, where gradients "
+      "are to be differentiated again (create_graph=True): it would not hear of the second backward. Later "
+      "calls of this kind run in PyTorch, where it does; or call the wrapped module itself (model.module)");
   return look.gradients(look.dys, look.looked, result, nullptr)[0];
 }
 

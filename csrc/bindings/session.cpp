@@ -184,8 +184,8 @@ void Session::differentiate_again(std::vector<size_t> given, const py::object& r
   HigherOrder higher;
   for (size_t i : given) {
     ORTMODULE_CHECK_ARG(i < compiled_.input_names.size(), "the graph has no input ", i);
-    higher.written.push_back(std::any_of(mutations_.begin(), mutations_.end(),
-                                         [i](const auto& mutation) { return mutation.second == i; }));
+    higher.written.push_back(
+        std::any_of(mutations_.begin(), mutations_.end(), [i](const auto& mutation) { return mutation.second == i; }));
   }
   higher.given = std::move(given);
   std::vector<std::string> names;
@@ -248,9 +248,8 @@ void Session::order_results(const std::vector<std::pair<size_t, size_t>>& pairs,
   for (size_t k = 0; k < ys.size(); ++k)
     if (ys[k] < first_mutation_) seen.push_back(k);
   if (seen.size() < 2) return;
-  const auto unnamed = std::stable_partition(seen.begin(), seen.end(), [&](size_t k) {
-    return static_cast<size_t>(named(k)) == sequence.size();
-  });
+  const auto unnamed = std::stable_partition(
+      seen.begin(), seen.end(), [&](size_t k) { return static_cast<size_t>(named(k)) == sequence.size(); });
   std::stable_sort(unnamed, seen.end(), [&](size_t a, size_t b) { return named(a) < named(b); });
   std::vector<std::pair<size_t, size_t>> found;
   for (const auto& [result, inner] : pairs) {

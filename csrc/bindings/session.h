@@ -34,8 +34,8 @@ class Session {
   // Calls `callback` after every step of every later run (Note [Observed runs]); None: no more.
   void observe(const pybind11::object& callback) const;
 
-  // How a call is run again, repeat(given, random_state, looked) as in HigherOrder: it returns gradients(dys, whole, of,
-  // dxs), with None for an undefined tensor and outputs by name.
+  // How a call is run again, repeat(given, random_state, looked) as in HigherOrder: it returns gradients(dys, whole,
+  // of, dxs), with None for an undefined tensor and outputs by name.
   void differentiate_again(std::vector<size_t> given, const pybind11::object& repeat);
 
   // The trainable inputs, by their places among them, in the order in which eager's hooks hear of their gradients.

@@ -10,6 +10,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,8 +192,8 @@ def in_both(
             torch.manual_seed(step)
             look(of(module, x), x, log)
         assert_heard_the_same(*heard)
-        torch.testing.assert_close(xs[0].grad, xs[1].grad, rtol=1e-4, atol=1e-5)
-        assert_same_gradients(model, eager)
+        torch.testing.assert_close(xs[0].grad, xs[1].grad, rtol=1e-3, atol=1e-4)
+        assert_same_gradients(model, eager, rtol=1e-3, atol=1e-4)
         for mine, theirs in zip(model.buffers(), eager.buffers(), strict=True):
             torch.testing.assert_close(mine, theirs)
     report = model.report()
@@ -277,6 +278,27 @@ def test_a_view_from_which_a_result_is_computed_is_looked_at_too() -> None:
             assert_same_gradients(model, eager)
 
 
+def test_a_graph_from_the_disk_cache_knows_the_way(tmp_path: Path) -> None:
+    class Features(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> Tensors:
+            features = self.first(x).tanh()
+            return self.second(features), features
+
+    eager = Features()
+    for found in (False, True):
+        model = ORTModule(copy.deepcopy(eager), options=Options(cache_dir=str(tmp_path)))
+        heard: list[Heard] = [[], []]
+        for module, log in zip((model, eager), heard, strict=True):
+            x = torch.linspace(-1, 1, 20).reshape(5, 4)
+            retained(module(x), x, log)
+        assert_heard_the_same(*heard)
+        assert [export.cached for export in model.report().exports] == [found]
+
+
 def test_many_directions_at_once() -> None:
     found = []
     eager = Net(three)
@@ -329,6 +351,19 @@ def test_a_hook_that_would_not_hear_of_a_second_backward_is_refused_once() -> No
     for module in (model, eager):
         step(module)
     assert_same_gradients(model, eager)
+
+
+@pytest.mark.parametrize("net", ["two", "three"])
+def test_a_look_after_the_backward_is_a_second_one(net: str) -> None:
+    eager = Net(NETS[net])
+    for module in (ORTModule(copy.deepcopy(eager)), eager):
+        results = module(torch.linspace(-1, 1, 20).reshape(5, 4))
+        loss = results[0].square().sum()
+        loss.backward(retain_graph=True)
+        assert torch.autograd.grad(loss, results[1], retain_graph=True)[0].shape == results[1].shape
+        loss.backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            torch.autograd.grad(loss, results[1])
 
 
 def test_without_fallback_the_error_says_what_to_call() -> None:

@@ -1,7 +1,7 @@
 """Which results of a forward are computed from which others: `logits` from `features`.
 
-In eager the way of a gradient leads through the inner one then, whose hooks see it. Known from the traced forward, which
-autograd recorded.
+In eager the way of a gradient leads through the inner one then, whose hooks see it. Known from the traced forward,
+which autograd recorded.
 
 Not here: how gradients are handed on in that order (csrc/bindings/result_nodes.h).
 """

@@ -21,10 +21,10 @@ from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
 from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
 from .hook_order import leaves_in_hook_order
-from .result_order import ResultOrder, result_order
 from .patches import tensor_data
 from .patches.autograd_inside import refuse_left_mode
 from .patching import FORWARD, installed
+from .result_order import ResultOrder, result_order
 from .tracing import TraceState
 
 __all__ = ["TraceAudit", "Wrapper"]
