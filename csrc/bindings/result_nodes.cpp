@@ -23,6 +23,32 @@ bool any_defined(const variable_list& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined(); });
 }
 
+// Puts a node before each result but the deepest.
+void add_result_nodes(const std::shared_ptr<StepBackward>& step, const std::vector<at::Tensor>& outputs,
+                      edge_list& ends) {
+  const ResultOrder& order = *step->results;
+  const std::vector<size_t>& ys = step->agent->program().y_outputs;
+  edge_list entries(ends.size());  // where what comes through others goes
+  const auto node_before = [&](size_t y, bool waits, edge_list edges) {
+    const auto node = make_node<ResultBackward>(step, y, waits);
+    node->set_next_edges(std::move(edges));
+    node->add_input_metadata(outputs[ys[y]]);
+    return Edge(node, 0);
+  };
+  for (size_t y : order.sequence) {
+    const ResultOrder::Result& result = order.results[y];
+    if (order.deepest != y) {
+      edge_list edges;
+      edges.reserve(result.next.size() + 1);
+      for (size_t inner : result.next) edges.push_back(entries[inner]);
+      edges.push_back(std::move(ends[y]));
+      ends[y] = node_before(y, false, std::move(edges));
+    }
+    entries[y] = result.gathers ? node_before(y, true, {ends[y]}) : ends[y];
+  }
+  for (const Edge& end : ends) step->result_nodes.emplace_back(end.function.get(), end.input_nr);
+}
+
 }  // namespace
 
 std::optional<StepBackward::Look> StepBackward::take_look() {
@@ -54,7 +80,7 @@ bool ResultBackward::is_looked_at(size_t result) const {
 void ResultBackward::note(const at::Tensor& grad) {
   const ResultOrder& order = *step_->results;
   std::vector<size_t> looked;
-  for (size_t inner : order.results[*own_].below)
+  for (size_t inner : order.results[result_].below)
     if (is_looked_at(inner)) looked.push_back(inner);
   if (looked.empty()) return;
   const int64_t task = torch::autograd::get_current_graph_task_id();
@@ -77,11 +103,12 @@ void ResultBackward::note(const at::Tensor& grad) {
     };
     torch::autograd::Engine::get_default_engine().queue_callback(forget);
   }
-  look.dys[*own_] = grad;
+  look.dys[result_] = grad;
   for (size_t inner : looked) look.looked[inner] = true;
 }
 
 at::Tensor ResultBackward::gradient_of(size_t result) {
+  if (!is_looked_at(result)) return {};
   StepBackward::Look look;
   {
     const std::lock_guard<std::mutex> lock(step_->mutex);
@@ -115,52 +142,26 @@ at::Tensor ResultBackward::gradient_of(size_t result) {
 
 variable_list ResultBackward::apply(variable_list&& grads) {
   variable_list out(num_outputs());
-  if (own_) {
-    note(grads[0]);
-    out.back() = std::move(grads[0]);
+  if (waits_) {
+    out[0] = gradient_of(result_);
+    return out;
   }
-  for (size_t edge = 0; edge < targets_.size(); ++edge)
-    if (targets_[edge] && is_looked_at(*targets_[edge])) out[edge] = gradient_of(*targets_[edge]);
+  note(grads[0]);
+  const std::vector<ResultOrder::Result>& results = step_->results->results;
+  const std::vector<size_t>& next = results[result_].next;
+  for (size_t edge = 0; edge < next.size(); ++edge)
+    if (!results[next[edge]].gathers) out[edge] = gradient_of(next[edge]);
+  out.back() = std::move(grads[0]);
   return out;
 }
 
 void tie_results(const std::shared_ptr<StepBackward>& step, const Edge& first, std::vector<at::Tensor>& outputs) {
   const std::vector<size_t>& ys = step->agent->program().y_outputs;
   for (size_t i : ys) first.function->add_input_metadata(outputs[i]);
-  const auto set_edge = [&](size_t y, const Edge& edge) {
-    torch::autograd::impl::set_gradient_edge(outputs[ys[y]], edge);
-    step->result_nodes[y] = {edge.function.get(), edge.input_nr};
-  };
-  const auto own_edge = [&](size_t y) { return Edge(first.function, static_cast<uint32_t>(y)); };
-  step->result_nodes.resize(ys.size());
-  for (size_t y = 0; y < ys.size(); ++y) set_edge(y, own_edge(y));
-  if (!step->results || step->results->sequence.size() < 2) return;
-
-  const ResultOrder& order = *step->results;
-  edge_list entries(ys.size());  // where what comes through others goes
-  const auto add_node = [&](size_t y, std::optional<size_t> own, std::vector<std::optional<size_t>> targets,
-                            edge_list edges) {
-    Edge edge(make_node<ResultBackward>(step, own, std::move(targets)), 0);
-    edge.function->set_next_edges(std::move(edges));
-    edge.function->add_input_metadata(outputs[ys[y]]);
-    return edge;
-  };
-  for (size_t y : order.sequence) {
-    const ResultOrder::Result& result = order.results[y];
-    entries[y] = own_edge(y);
-    if (order.deepest != y) {
-      std::vector<std::optional<size_t>> targets;
-      edge_list edges;
-      for (size_t inner : result.next) {
-        targets.push_back(order.results[inner].gathers ? std::nullopt : std::optional<size_t>(inner));
-        edges.push_back(entries[inner]);
-      }
-      edges.push_back(own_edge(y));
-      entries[y] = add_node(y, y, std::move(targets), std::move(edges));
-      set_edge(y, entries[y]);
-    }
-    if (result.gathers) entries[y] = add_node(y, std::nullopt, {y}, {entries[y]});
-  }
+  edge_list ends;  // where a result's gradient goes, by result
+  for (size_t y = 0; y < ys.size(); ++y) ends.emplace_back(first.function, static_cast<uint32_t>(y));
+  if (step->results) add_result_nodes(step, outputs, ends);
+  for (size_t y = 0; y < ys.size(); ++y) torch::autograd::impl::set_gradient_edge(outputs[ys[y]], ends[y]);
 }
 
 }  // namespace ortmodule

@@ -15,20 +15,16 @@
 // computed from which (result_order.h).
 #pragma once
 
-#include <optional>
-
 #include "bindings/autograd_node.h"
 
 namespace ortmodule {
 
 class ResultBackward : public torch::autograd::Node {
  public:
-  // `own`: the result that it stands for; none: it waits for all that leads to the one behind it. `targets`: by edge,
-  // the result whose gradient it computes if somebody looks there; none: the node there does. The last edge of one
-  // with a result leads to the step's ModuleBackward.
-  ResultBackward(std::shared_ptr<StepBackward> step, std::optional<size_t> own,
-                 std::vector<std::optional<size_t>> targets)
-      : step_(std::move(step)), own_(own), targets_(std::move(targets)) {}
+  // Its edges lead to the results that are next to `result`, and to the step's ModuleBackward. One that `waits` stands
+  // before the result's own node, for the last of all that lead to it; its edge leads there.
+  ResultBackward(std::shared_ptr<StepBackward> step, size_t result, bool waits)
+      : step_(std::move(step)), result_(result), waits_(waits) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
   std::string name() const override { return "ORTModuleBackward"; }
@@ -39,12 +35,12 @@ class ResultBackward : public torch::autograd::Node {
   bool is_looked_at(size_t result) const;
   // Keeps its gradient for those below it that somebody looks at, if there are any.
   void note(const at::Tensor& grad);
-  // What comes to the result through others.
+  // What comes to the result through others; undefined where nobody looks.
   at::Tensor gradient_of(size_t result);
 
   const std::shared_ptr<StepBackward> step_;
-  const std::optional<size_t> own_;
-  const std::vector<std::optional<size_t>> targets_;
+  const size_t result_;
+  const bool waits_;
 };
 
 // Gives the outputs that can receive a gradient their history, `node` being the step's first ModuleBackward.

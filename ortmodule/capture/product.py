@@ -24,6 +24,7 @@ from .convert.converter import Converter
 from .convert.onnx_graph import GraphBuilder, Value
 from .leaf_names import leaf_names
 from .leftovers import leaves_nothing
+from .result_order import ResultOrder
 from .result_views import ViewStep, symbols_of, view_steps
 from .sizes import SizePrinter
 from .trace.branches import Branch
@@ -32,7 +33,6 @@ from .trace.flattening import flatten_call
 from .trace.function_call import FunctionCall
 from .trace.messages import SaidLine, SaidWarning
 from .trace.patches import sizes_of_one
-from .trace.result_order import ResultOrder
 from .trace.tracing import LOCK
 
 __all__ = ["Captured", "SideOutput", "OutputRef", "Trace", "capture", "capture_for_call", "capture_once"]

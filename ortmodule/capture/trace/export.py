@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from ...errors import CaptureError, ORTModuleError, UndecidedError
 from .. import source_lines, torch_private
 from ..attempts import Attempt
+from ..result_order import ResultOrder
 from ..rewrite import regions, writes
 from .aliases import stand_ins
 from .branches import Branch, Branches
@@ -30,7 +31,6 @@ from .patches import sizes_of_one, tensor_data
 from .patching import deferred_interrupt, entries, installed
 from .random_states import same_random_states
 from .refusals import refuse_python_at_each_call, refuse_tensor_classes
-from .result_order import ResultOrder
 from .side_outputs import SideOutputs
 from .tracing import LOCK, TraceState, running
 from .wrapper import TraceAudit, Wrapper

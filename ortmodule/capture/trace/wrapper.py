@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError
 from .. import torch_private
+from ..result_order import ResultOrder, result_order
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
 from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
@@ -24,7 +25,6 @@ from .hook_order import leaves_in_hook_order
 from .patches import tensor_data
 from .patches.autograd_inside import refuse_left_mode
 from .patching import FORWARD, installed
-from .result_order import ResultOrder, result_order
 from .tracing import TraceState
 
 __all__ = ["TraceAudit", "Wrapper"]
