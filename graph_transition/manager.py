@@ -115,8 +115,8 @@ class GraphTransitionManager:
         """
         call = Call.of(args, kwargs, self._module)
         graph = self._find(call)
-        if graph is None:
-            graph = self._export(call)
+        if graph is None or self._is_refused_otherwise(graph, call):
+            graph = self._export(call, graph)
         if written_overlap(graph.captured, call.leaves, self._module):
             raise SharedMemoryError("arguments share memory that the forward writes, which a graph does not see")
         if (written := written_history(graph.captured, call.leaves, self._module)) is not None:
@@ -156,8 +156,21 @@ class GraphTransitionManager:
                 return graph
         return None
 
-    def _export(self, call: Call) -> CapturedGraph:
+    def _is_refused_otherwise(self, graph: CapturedGraph, call: Call) -> bool:
+        """Whether autograd may refuse a write of this call's that it did not refuse when the graph was made: what wants
+        a gradient now wanted none then.
+        """
+        recorded = graph.captured.recorded
+        if recorded is None or not torch.is_grad_enabled():
+            return False
+        info = PostExportProcessedModelInfo.build(graph.captured, self._tensors(graph.captured), call.leaves, True)
+        return not set(info.onnx_graph_input_names_require_grad) <= set(recorded)
+
+    def _export(self, call: Call, instead: CapturedGraph | None = None) -> CapturedGraph:
+        """A new graph for the call; `instead`: one that it takes the place of, as it holds for more calls."""
         reason, dynamic = self._plan_export(call, leaf_names(self._module, call.args, call.kwargs))
+        if instead is not None:
+            reason = "a tensor wants a gradient that wanted none"
         start = time.perf_counter()
         key = self._disk.key(call.leaves, call.spec, dynamic) if self._disk else None
         found = self._disk.load(key, call.leaves, call.spec) if self._disk and key else None
@@ -186,7 +199,8 @@ class GraphTransitionManager:
             roots,
             effects,
         )
-        self._graphs.setdefault(call.signature, []).append(graph)
+        graphs = self._graphs.setdefault(call.signature, [])
+        graphs[:] = [one for one in graphs if one is not instead] + [graph]
         self._bound()
         return graph
 

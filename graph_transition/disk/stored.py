@@ -84,6 +84,7 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
         "specialized": captured.specialized,
         "hook_order": captured.hook_order,
         "histories": captured.histories,
+        "recorded": captured.recorded,
         "result_order": [captured.result_order.pairs, captured.result_order.sequence],
     }
     if _spec_from_data(facts["out_spec"]) != captured.out_spec:
@@ -156,6 +157,7 @@ def _restore(
         seconds={},
         hook_order=[str(name) for name in facts["hook_order"]],
         histories=[str(name) for name in facts["histories"]],
+        recorded=None if facts["recorded"] is None else [str(name) for name in facts["recorded"]],
         result_order=_result_order(*facts["result_order"]),
     )
 

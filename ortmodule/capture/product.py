@@ -117,6 +117,8 @@ class Captured:
         hook_order: graph inputs in the order in which eager's hooks hear of their gradients; empty: autograd recorded
             nothing.
         histories: graph inputs that have a history after the forward, as far as autograd recorded anything.
+        recorded: graph inputs that wanted a gradient in the trace, where autograd would have refused a write that is
+            none of a graph's matter; None: the forward writes nothing.
         result_order: which tensors of the result are computed from which others, as autograd recorded it, by name.
     """
 
@@ -145,6 +147,7 @@ class Captured:
     messages: list[SaidWarning | SaidLine] = dataclasses.field(default_factory=list)
     hook_order: list[str] = dataclasses.field(default_factory=list)
     histories: list[str] = dataclasses.field(default_factory=list)
+    recorded: list[str] | None = None
     result_order: ResultOrder = dataclasses.field(default_factory=ResultOrder)
 
     @property
@@ -314,6 +317,7 @@ class _Assembly:
             hook_order=self._inputs_of(self.exported.hook_order),
             histories=self._inputs_of(self.exported.histories),
             result_order=order,
+            recorded=None if self.exported.recorded is None else self._inputs_of(self.exported.recorded),
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ class Exported:
             which hooks hear of it.
         histories: those that the forward has written and that have a history then.
         result_order: of the program's outputs, by their positions.
+        recorded: what wanted a gradient in the trace, as in `hook_order`; None: the forward writes nothing.
     """
 
     program: torch.export.ExportedProgram
@@ -81,6 +82,7 @@ class Exported:
     hook_order: list[str | int]
     histories: list[str | int]
     result_order: ResultOrder
+    recorded: list[str | int] | None
 
 
 def export_module(
@@ -134,7 +136,7 @@ def export_module(
     return Exported(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
-        result.hook_order, result.histories, result.result_order,
+        result.hook_order, result.histories, result.result_order, result.recorded,
     )  # fmt: skip
 
 

@@ -33,10 +33,13 @@ def _apply(original: Any, state: TraceState) -> Any:
 
 
 class _Traced(torch.autograd.Function):
-    """The call in the trace, with a history: the forward may ask whether the results require a gradient."""
+    """The call in the trace, with a history: the forward may ask whether the results require a gradient. It saves what it
+    is given, as most do: what is written into that afterwards is heard of (written_saved.py).
+    """
 
     @staticmethod
     def forward(ctx: Any, call: FunctionCall, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.save_for_backward(*tensors)
         return tuple(torch.ops.ortmodule.python_op(list(tensors), call.fid, call.sizes))
 
     @staticmethod
