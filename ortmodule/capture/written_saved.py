@@ -1,7 +1,7 @@
 """Forwards that write a tensor which autograd has saved of it: in eager their backward ends in an error.
 
-A graph's values are what they were when they were read, so that it would give a gradient. Such a forward runs in PyTorch,
-where it is as in eager: an error where the gradient is needed, and none where it is not.
+A graph's values are what they were when they were read, so that it would give a gradient. Such a forward runs in
+PyTorch, where it is as in eager: an error where the gradient is needed, and none where it is not.
 
 Known from the traced forward, which autograd recorded on stand-ins; they count writes as tensors do.
 """

@@ -1,4 +1,6 @@
-"""Forwards that write what autograd has saved, or what it forbids to write: eager's errors, where eager has them."""
+"""Forwards that write what autograd has saved, what it forbids to write, or what a checkpoint writes once more: they end
+as in eager, with its errors and its values.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from .scenario import check, state
 from .table import rand
@@ -159,3 +162,50 @@ def test_a_write_ends_where_it_ends_in_eager(run: Any, wanted: bool) -> None:
 def test_writes_of_what_nothing_needs_stay_in_the_engine() -> None:
     model = check(steps(True), lambda: Writing(nothing_that_is_saved), None)
     assert model.report().fallback == "none"
+
+
+class Checkpointed(nn.Module):
+    """A norm and an activation in place, in a region that backward runs again."""
+
+    def __init__(self, norm: nn.Module, reentrant: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last, self.reentrant = nn.Linear(4, 4), norm, nn.Linear(4, 3), reentrant
+
+    def region(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.first(x)).relu_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(checkpoint(self.region, x.tanh(), use_reentrant=self.reentrant))
+
+
+def trained_and_evaluated(m: Any) -> Iterator[Any]:
+    for mode in (True, False, True):
+        m.train(mode)
+        x = rand(5, 3, 4).requires_grad_()
+        y = m(x)
+        before = state(m)
+        y.square().sum().backward()
+        yield y, before, x.grad, state(m)
+        m.zero_grad()
+        with torch.no_grad():
+            yield m(x), state(m)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize(
+    ("make", "stays"),
+    [
+        (lambda: nn.BatchNorm1d(3), False),
+        (lambda: nn.BatchNorm1d(3, momentum=None), False),
+        (lambda: nn.InstanceNorm1d(3, affine=True, track_running_stats=True), False),
+        (lambda: nn.BatchNorm1d(3, track_running_stats=False), True),
+        (lambda: nn.LayerNorm(4), True),
+    ],
+)
+def test_statistics_in_a_checkpoint_count_as_often_as_in_eager(
+    make: Callable[[], nn.Module], stays: bool, reentrant: bool
+) -> None:
+    model = check(trained_and_evaluated, lambda: Checkpointed(make(), reentrant), None)
+    assert (model.report().fallback == "none") == stays

@@ -33,8 +33,8 @@ def _apply(original: Any, state: TraceState) -> Any:
 
 
 class _Traced(torch.autograd.Function):
-    """The call in the trace, with a history: the forward may ask whether the results require a gradient. It saves what it
-    is given, as most do: what is written into that afterwards is heard of (written_saved.py).
+    """The call in the trace, with a history: the forward may ask whether the results require a gradient. It saves what
+    it is given, as most do: what is written into that afterwards is heard of (written_saved.py).
     """
 
     @staticmethod
