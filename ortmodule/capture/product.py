@@ -414,14 +414,7 @@ class _Assembly:
     def _output(self, node: Any, written: dict[Node, Value], declared: dict[Node, OutputRef]) -> OutputRef:
         if not isinstance(node, Node):
             return OutputRef("constant", value=node)
-        root = self.converter.root(node)
-        for placeholder, value in written.items():  # a functionalised graph returns the new value of a written input
-            if (
-                root.op != "placeholder"
-                and self.exported.seconds.get("functionalize")
-                and value is self.converter.values.get(root)
-            ):
-                root = placeholder
+        root = self._tensor_of(self.converter.root(node), written)
         if root.op == "placeholder":
             kind, target = self.sources[root]
             if kind == "input":
@@ -442,23 +435,33 @@ class _Assembly:
     def _with_views(
         self, outputs: list[OutputRef], results: list[Any], written: dict[Node, Value], declared: dict[Node, OutputRef]
     ) -> list[OutputRef]:
-        """The results, those that are views with the way from their base. A written base is the graph's matter."""
+        """The results, those that are views with the way from their base."""
         free = {axis for _, shape in self._input_shapes() for axis in shape if isinstance(axis, str)}
         found = []
         for (kind, what), ref in zip(self.exported.outputs, outputs, strict=True):
             node = results[what] if kind == "value" else None
             if isinstance(node, Node) and ref.kind == "tensor":
-                base, steps = view_steps(node, self.printer.dim)
-                held = declared.get(base) if base.op != "placeholder" else self._given(base, written)
+                base, steps = view_steps(
+                    node, self.printer.dim, lambda one: self._tensor_of(one, written).op == "placeholder"
+                )
+                base = self._tensor_of(base, written)
+                held = declared.get(base) if base.op != "placeholder" else self._given(base)
                 if steps and held is not None and held.view is None and symbols_of(steps) <= free:
                     ref = dataclasses.replace(ref, view=(held, tuple(steps)))
             found.append(ref)
         return found
 
-    def _given(self, placeholder: Node, written: dict[Node, Value]) -> OutputRef | None:
+    def _tensor_of(self, node: Node, written: dict[Node, Value]) -> Node:
+        """The node; for the new value of a written input in a functionalised graph, that input."""
+        if node.op == "placeholder" or not self.exported.seconds.get("functionalize"):
+            return node
+        new = self.converter.values.get(node)
+        return next((placeholder for placeholder, value in written.items() if value is new), node)
+
+    def _given(self, placeholder: Node) -> OutputRef | None:
         """The caller's tensor behind a placeholder."""
         kind, target = self.sources[placeholder]
-        if placeholder in written or kind == "constant":
+        if kind == "constant":
             return None
         return OutputRef("input", flat_index=int(target)) if kind == "input" else OutputRef("input", name=str(target))
 

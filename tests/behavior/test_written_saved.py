@@ -1,5 +1,5 @@
-"""Forwards that write what autograd has saved, what it forbids to write, or what a checkpoint writes once more: they end
-as in eager, with its errors and its values.
+"""Forwards that write what autograd has saved, what it forbids to write, or what a checkpoint writes once more: they
+end as in eager, with its errors and its values.
 """
 
 from __future__ import annotations
