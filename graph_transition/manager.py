@@ -294,7 +294,8 @@ class GraphTransitionManager:
             transition = graph.sessions[key] = ReadySession(info, session, mode)
             if len(wanted) > 1:
                 session.order_hooks(hook_order(captured, wanted))
-            session.order_results(*_places(order, session.output_names))
+            places = order.renamed({name: i for i, name in enumerate(session.output_names)})
+            session.order_results(places.pairs, places.sequence)
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call)
         else:
@@ -318,13 +319,6 @@ class GraphTransitionManager:
         higher = HigherOrder(self._module, info, call, self._options.dropout == "fast", asked)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.repeat)
-
-
-def _places(order: ResultOrder, names: Sequence[str]) -> tuple[list[tuple[int, int]], list[int]]:
-    """The order of a session's outputs, by their places among them."""
-    place = {name: i for i, name in enumerate(names)}
-    pairs = [(place[one], place[other]) for one, other in order.pairs if one in place and other in place]
-    return pairs, [place[name] for name in order.sequence if name in place]
 
 
 def _no_errors(captured: Captured) -> Roots:

@@ -301,7 +301,8 @@ class _Assembly:
                     f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
         check = guards.with_branches(guards.compile_check(conditions), self.exported.branches)
-        order = self._order_of(outputs)
+        places = zip(self.exported.outputs, outputs, strict=True)
+        names = {what: ref.name for (kind, what), ref in places if kind == "value" and ref.kind == "tensor"}
         left = []
         outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
         for holder, name, spec in self.exported.left_on_modules:
@@ -316,7 +317,7 @@ class _Assembly:
             check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
             hook_order=self._inputs_of(self.exported.hook_order),
             histories=self._inputs_of(self.exported.histories),
-            result_order=order,
+            result_order=self.exported.result_order.renamed(names),
             recorded=None if self.exported.recorded is None else self._inputs_of(self.exported.recorded),
         )  # fmt: skip
 
@@ -467,14 +468,6 @@ class _Assembly:
 
     def _input_shapes(self) -> list[tuple[Node, tuple[int | str, ...]]]:
         return [(n, self.printer.shape(n.meta["val"])) for n in self.sources]
-
-    def _order_of(self, outputs: list[OutputRef]) -> ResultOrder:
-        """The order of the results that are computed from others, by name."""
-        places = zip(self.exported.outputs, outputs, strict=True)
-        names = {what: ref.name for (kind, what), ref in places if kind == "value" and ref.kind == "tensor"}
-        order = self.exported.result_order
-        pairs = {(names[i], names[j]) for i, j in order.pairs if i in names and j in names and names[i] != names[j]}
-        return ResultOrder(sorted(pairs), list(dict.fromkeys(names[i] for i in order.sequence if i in names)))
 
     def _graph_output(self, value: Value, name: str) -> str:
         """Declares a graph output; what no node computes, or what is an output already, passes through Identity."""

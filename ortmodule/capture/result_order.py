@@ -9,7 +9,7 @@ Not here: how gradients are handed on in that order (csrc/bindings/result_nodes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,12 @@ class ResultOrder:
 
     pairs: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
     sequence: list[Any] = dataclasses.field(default_factory=list)
+
+    def renamed(self, names: Mapping[Any, Any]) -> ResultOrder:
+        """The same by other names, without what has none; two results of one name are one."""
+        pairs = {(names[one], names[other]) for one, other in self.pairs if one in names and other in names}
+        sequence = dict.fromkeys(names[one] for one in self.sequence if one in names)
+        return ResultOrder(sorted(pair for pair in pairs if pair[0] != pair[1]), list(sequence))
 
 
 def result_order(results: Sequence[Any]) -> ResultOrder:

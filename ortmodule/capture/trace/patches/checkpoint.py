@@ -52,10 +52,10 @@ def _written_by(node: Node) -> Iterator[Node]:
     """The arguments that a node writes, as far as they are single tensors."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return
-    if node.target._schema.name in _NORMALIZATIONS:  # their schemas do not say it
-        places = range(3, 5) if node.args[5] else range(0)
-    else:
-        places = (i for i, a in enumerate(node.target._schema.arguments) if a.alias_info and a.alias_info.is_write)
+    arguments = node.target._schema.arguments
+    places = [i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
+    if node.target._schema.name in _NORMALIZATIONS and node.args[5]:  # their schemas do not say it
+        places = [3, 4]
     for i in places:
         if i < len(node.args) and isinstance(written := node.args[i], Node):
             yield written
