@@ -88,6 +88,12 @@ def what_a_function_saved(m: Any, x: torch.Tensor) -> Any:
     return y
 
 
+def beside_what_a_function_saved(m: Any, x: torch.Tensor) -> Any:
+    y = Cubed.apply(m.layer(x))
+    y += x
+    return y
+
+
 def nothing_that_is_saved(m: Any, x: torch.Tensor) -> Any:
     h = m.layer(x)
     h += 1
@@ -123,7 +129,7 @@ def a_view_made_without(m: Any, x: torch.Tensor) -> Any:
 
 RUNS = [
     a_result_of_tanh, a_factor, a_copy_of_a_buffer, a_buffer, one_way_of_two, a_row, what_a_function_saved,
-    nothing_that_is_saved, a_part_of_a_split, a_part_of_an_input, a_row_of_all, a_view_made_without,
+    beside_what_a_function_saved, nothing_that_is_saved, a_part_of_a_split, a_part_of_an_input, a_row_of_all, a_view_made_without,
 ]  # fmt: skip
 
 
@@ -159,8 +165,9 @@ def test_a_write_ends_where_it_ends_in_eager(run: Any, wanted: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_writes_of_what_nothing_needs_stay_in_the_engine() -> None:
-    model = check(steps(True), lambda: Writing(nothing_that_is_saved), None)
+@pytest.mark.parametrize("run", [nothing_that_is_saved, beside_what_a_function_saved])
+def test_writes_of_what_nothing_needs_stay_in_the_engine(run: Any) -> None:
+    model = check(steps(True), lambda: Writing(run), None)
     assert model.report().fallback == "none"
 
 
