@@ -129,7 +129,8 @@ def a_view_made_without(m: Any, x: torch.Tensor) -> Any:
 
 RUNS = [
     a_result_of_tanh, a_factor, a_copy_of_a_buffer, a_buffer, one_way_of_two, a_row, what_a_function_saved,
-    beside_what_a_function_saved, nothing_that_is_saved, a_part_of_a_split, a_part_of_an_input, a_row_of_all, a_view_made_without,
+    beside_what_a_function_saved, nothing_that_is_saved, a_part_of_a_split, a_part_of_an_input, a_row_of_all,
+    a_view_made_without,
 ]  # fmt: skip
 
 
