@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -157,10 +158,14 @@ variable_list ResultBackward::apply(variable_list&& grads) {
 
 void tie_results(const std::shared_ptr<StepBackward>& step, const Edge& first, std::vector<at::Tensor>& outputs) {
   const std::vector<size_t>& ys = step->agent->program().y_outputs;
+  if (!step->results) {
+    for (size_t i : ys) torch::autograd::set_history(outputs[i], first.function);
+    return;
+  }
   for (size_t i : ys) first.function->add_input_metadata(outputs[i]);
   edge_list ends;  // where a result's gradient goes, by result
   for (size_t y = 0; y < ys.size(); ++y) ends.emplace_back(first.function, static_cast<uint32_t>(y));
-  if (step->results) add_result_nodes(step, outputs, ends);
+  add_result_nodes(step, outputs, ends);
   for (size_t y = 0; y < ys.size(); ++y) torch::autograd::impl::set_gradient_edge(outputs[ys[y]], ends[y]);
 }
 

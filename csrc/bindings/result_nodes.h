@@ -6,13 +6,13 @@
 // gradient, and what a hook makes of it flows on. Here one node, ModuleBackward, computes all gradients at once, from
 // what comes to each result from outside. Before it each result has a light node that hands its gradient on, and edges
 // to the nodes of the results that it is computed from. They carry nothing as long as nobody looks there: then the
-// engine's backward is what it would be without them.
+// engine's backward is what it would be without them, but for the 3 us or so that torch takes for each node on the way.
+// The one result that all others are computed from needs no node: ModuleBackward is what its edge leads to.
 //
-// Where somebody does (a hook, retain_grad, a capture of the evaluation), the call is run again by PyTorch
+// Where somebody looks (a hook, retain_grad, a capture of the evaluation), the call is run again by PyTorch
 // (bindings/higher_order.h): the gradient that comes to a result through others is computed when these have theirs,
-// just before its own node, and those of the leaves last, with the gradients that hooks have left. The one result that
-// all others are computed from needs no node: ModuleBackward is what its edge leads to. Not here: which result is
-// computed from which (result_order.h).
+// just before its own node, and those of the leaves last, with the gradients that hooks have left.
+// Not here: which result is computed from which (result_order.h).
 #pragma once
 
 #include "bindings/autograd_node.h"
