@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from ortmodule import Options, ORTModule
+from ortmodule import _C, Options, ORTModule
 from ortmodule.errors import UnsupportedError
 from tests.support import assert_same_gradients, exports
 
@@ -223,6 +223,37 @@ def test_a_call_at_which_nobody_looks_stays_in_the_engine(net: str) -> None:
     results[0].register_hook(lambda g: g)  # from the outermost one nothing is computed
     results[0].sum().backward()
     assert model._manager.higher_order is None
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_the_way_through_a_result_changes_no_bit(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients: list[list[torch.Tensor | None]] = []
+    for known in (True, False):
+        if not known:
+            monkeypatch.setattr(_C.Session, "order_results", lambda *_: None)
+        model = ORTModule(Net(NETS[net]), options=Options(dropout="torch"))
+        gradients.append([])
+        for step, loss in enumerate((loss_of, lambda results: results[0].sum(), loss_of)):
+            torch.manual_seed(step)
+            x = torch.linspace(-1, 1, 20).reshape(5, 4).requires_grad_()
+            loss(model(x)).backward()
+            gradients[-1] += [x.grad, *(p.grad for p in model.parameters())]
+            model.zero_grad()
+    for one, other in zip(*gradients, strict=True):
+        assert (one is None and other is None) or torch.equal(one, other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dropout", ["fast", "torch"])
+def test_a_forward_that_drops_is_repeated_with_its_masks(dropout: str) -> None:
+    model = ORTModule(Net(NETS["dropout and norm"]), options=Options(dropout=dropout))
+    for _ in range(3):
+        model._manager._higher_order.clear()
+        logits, features = model(torch.linspace(-1, 1, 20).reshape(5, 4))
+        loss, wanted = logits.square().sum(), list(model.get_submodule("first").parameters())
+        engine = torch.autograd.grad(loss, wanted, retain_graph=True)
+        features.retain_grad()
+        looked = torch.autograd.grad(loss, wanted)
+        torch.testing.assert_close(looked, engine, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_look_says_so_and_later_calls_of_the_kind_run_in_pytorch() -> None:
