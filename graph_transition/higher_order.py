@@ -1,10 +1,14 @@
-"""Gradients with history (`create_graph=True`): a gradient penalty, a Hessian, the derivatives in a physical equation.
+"""Gradients that the engine's backward does not give, as PyTorch computes them.
 
-The engine's backward cannot be differentiated. Where that is asked for, the call is run again by PyTorch, whose
-gradients can. It draws the random numbers that the engine drew, the masks of dropout too (same_masks.py). The gradients
-are compared with the engine's, so that a forward that is not the same the second time (a parameter that changed) is an
-error and no wrong number. Later calls of the kind run in PyTorch at once.
-Not here: what is kept of a call (csrc/bindings/higher_order.h), where later calls are sent (ortmodule.py).
+- With history (`create_graph=True`): a gradient penalty, a Hessian, the derivatives in a physical equation.
+- Of a result that another result is computed from (`features` of `logits, features = model(x)`), where somebody looks
+  at it: a hook, `retain_grad()`, `autograd.grad(logits, features)`.
+
+There the call is run again by PyTorch. It draws the random numbers that the engine drew, the masks of dropout too
+(same_masks.py). The gradients are compared with the engine's, so that a forward that is not the same the second time (a
+parameter that changed) is an error and no wrong number. Later calls of the kind run in PyTorch at once.
+Not here: what is kept of a call and when that is asked for (csrc/bindings/higher_order.h, result_nodes.h), where later
+calls are sent (ortmodule.py).
 """
 
 from __future__ import annotations
@@ -21,24 +25,26 @@ from .info import PostExportProcessedModelInfo
 from .same_masks import SameMasks, draws_of
 from .signature import Call, module_state
 
-__all__ = ["REASON", "HigherOrder"]
+__all__ = ["HigherOrder"]
 
-REASON = "gradients are differentiated again (create_graph=True), which the engine's cannot be"
+_DIFFERENTIATED = "gradients are differentiated again (create_graph=True), which the engine's cannot be"
+_LOOKED_AT = "gradients are looked at where a result is computed from another one, which the engine passes by"
 # Relative difference of the two gradients, each in the arithmetic of its own: far above rounding, far below what
 # another mask or another step of the optimizer makes.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-2}
 _COARSE = 0.2  # 16-bit floats
+_ADVICE = "Later calls of this kind run in PyTorch, where they can; or call the wrapped module itself (model.module)"
 
 
 class HigherOrder:
-    """The gradients of one session's calls, as PyTorch computes them.
+    """Runs one session's calls again in PyTorch.
 
     Args:
         module: the wrapped module.
         info: the session's.
         call: one that the session is for; of its leaves only the Python values are kept.
         counted: whether the session's dropout is counter-based.
-        asked: called when a second derivative is asked for.
+        asked: called when that is needed, with the reason.
         own_hooks: whether the module's own forward hooks belong to the call.
     """
 
@@ -48,7 +54,7 @@ class HigherOrder:
         info: PostExportProcessedModelInfo,
         call: Call,
         counted: bool,
-        asked: Callable[[], None],
+        asked: Callable[[str], None],
         own_hooks: bool = True,
     ) -> None:
         self._own_hooks = own_hooks
@@ -59,54 +65,41 @@ class HigherOrder:
         self._info, self._counted = info, counted
         self._outputs = [ref.name if ref.kind == "tensor" else None for ref in info.captured.outputs]
 
-    def gradients(
-        self,
-        given: Sequence[torch.Tensor | None],
-        dys: dict[str, torch.Tensor],
-        dxs: Sequence[torch.Tensor | None],
-        random_state: torch.Tensor | None,
-    ) -> list[torch.Tensor | None]:
-        """The gradients of the graph's trainable inputs, with history.
+    def repeat(
+        self, given: Sequence[torch.Tensor | None], random_state: torch.Tensor | None, looked: bool
+    ) -> Callable[..., list[torch.Tensor | None]]:
+        """Runs a call again; `RepeatedCall.gradients` of it.
 
         Args:
             given: the call's tensors, in the order of the graph's inputs; None where one is gone.
-            dys: gradients of graph outputs, by name.
-            dxs: the engine's gradients, in the order of the trainable inputs; None where one is identically zero.
             random_state: what torch's generator was before the call; None: the call drew nothing.
+            looked: whether for a result that another one is computed from, not for gradients with history.
 
         Raises:
             UnsupportedError: the call cannot be repeated.
         """
-        self._asked()
+        self._asked(_LOOKED_AT if looked else _DIFFERENTIATED)
+        refused = _looked_refused if looked else _history_refused
         if any(tensor is None for tensor in given):
-            raise _refused("a tensor that the forward was given is gone (keep a reference to it)")
+            raise refused("a tensor that the forward was given is gone (keep a reference to it)")
         if module_state(self._module) != self._signature.modules:
-            raise _refused("the module's mode, hooks or parameters changed since the forward")
+            raise refused("the module's mode, hooks or parameters changed since the forward")
         results, wanted = self._forward_again(given, random_state)
-        named = dict(zip(self._outputs, results, strict=True))
-        if not dys.keys() <= named.keys():
-            raise _refused("a gradient reaches it through a buffer or an input that the forward changes")
-        again = torch.autograd.grad(
-            [named[name] for name in dys], wanted, list(dys.values()), create_graph=True, allow_unused=True
-        )
-        pairs = zip(again, dxs, strict=True)
-        if not all(_same(mine, theirs) for mine, theirs in pairs):
-            raise _refused(
-                "the forward, run again in PyTorch, gives other gradients (a value was changed after it, or it is "
-                "random in a way that cannot be repeated)"
-            )
-        return list(again)
+        return RepeatedCall(results, wanted, refused).gradients
 
     def _forward_again(
         self, given: Sequence[torch.Tensor | None], random_state: torch.Tensor | None
-    ) -> tuple[list[Any], list[Any]]:
-        """The flat results of the call, and its wanted tensors as it saw them. Buffers and random generators are as if
-        it had not been.
+    ) -> tuple[dict[str | None, Any], list[Any]]:
+        """The results of the call by graph output, and its wanted tensors as it saw them. Buffers, random generators
+        and what the forward leaves on its modules are as if it had not been.
         """
         leaves = list(self._values)
+        left = self._info.captured.left
         with contextlib.ExitStack() as stack:
             for one in (torch.enable_grad(), _autocast(self._signature.autocast), _stand_ins(self._module)):
                 stack.enter_context(one)
+            for side in left:
+                stack.enter_context(_same_attribute(side.holder, side.name))
             for place, tensor in zip(self._places, given, strict=True):
                 leaves[place] = None if tensor is None else _unhooked(tensor)
             wanted = [leaves[x] if isinstance(x, int) else _parameter(self._module, x) for x in self._wanted]
@@ -116,14 +109,93 @@ class HigherOrder:
                 if self._counted and (draws := draws_of(self._info.captured.model)):
                     stack.enter_context(SameMasks(draws))
             call = self._module if self._own_hooks else self._module.forward
-            return pytree.tree_leaves(call(*args, **kwargs)), wanted
+            results = dict(zip(self._outputs, pytree.tree_leaves(call(*args, **kwargs)), strict=True))
+            for side in left:
+                names = (ref.name if ref.kind == "tensor" else None for ref in side.leaves)
+                results.update(zip(names, pytree.tree_leaves(vars(side.holder)[side.name]), strict=True))
+            return results, wanted
 
 
-def _refused(why: str) -> UnsupportedError:
+class RepeatedCall:
+    """A call that PyTorch has run again.
+
+    Args:
+        results: by graph output.
+        wanted: the trainable inputs.
+        refused: the error for a call that cannot be repeated, from the reason.
+    """
+
+    def __init__(
+        self, results: dict[str | None, Any], wanted: list[torch.Tensor], refused: Callable[[str], UnsupportedError]
+    ) -> None:
+        self._results, self._wanted, self._refused = results, wanted, refused
+
+    def gradients(
+        self,
+        dys: dict[str, torch.Tensor],
+        whole: Sequence[str],
+        of: str | None,
+        dxs: Sequence[torch.Tensor | None] | None,
+    ) -> list[torch.Tensor | None]:
+        """Gradients of the graph's trainable inputs, or of one output; with history where gradients are enabled.
+
+        Args:
+            dys: gradients of graph outputs, by name.
+            whole: those of them that are all that flows on from there, whatever comes through others.
+            of: the output whose gradient is wanted; None: the trainable inputs'.
+            dxs: the engine's gradients of these, None where one is identically zero; or None: they are not compared.
+
+        Raises:
+            UnsupportedError: the engine's are others.
+        """
+        results = self._results
+        if not dys.keys() <= results.keys():
+            raise self._refused("a gradient reaches it through a buffer or an input that the forward changes")
+        hooks = [results[name].register_hook(lambda _, total=dys[name]: total) for name in whole]
+        try:
+            again = torch.autograd.grad(
+                [results[name] for name in dys],
+                self._wanted if of is None else [results[of]],
+                list(dys.values()),
+                retain_graph=True,
+                create_graph=torch.is_grad_enabled(),
+                allow_unused=True,
+            )
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if dxs is not None and not all(_same(mine, theirs) for mine, theirs in zip(again, dxs, strict=True)):
+            raise self._refused(
+                "the forward, run again in PyTorch, gives other gradients (a value was changed after it, or it is "
+                "random in a way that cannot be repeated)"
+            )
+        return list(again)
+
+
+def _history_refused(why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"this call's gradients cannot be differentiated again (create_graph=True): {why}. Later calls of this kind "
-        "run in PyTorch, where they can; or call the wrapped module itself (model.module)"
+        f"this call's gradients cannot be differentiated again (create_graph=True): {why}. {_ADVICE}"
     )
+
+
+def _looked_refused(why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the gradient of this call's result, from which another result is computed, cannot be had: {why}. {_ADVICE}"
+    )
+
+
+@contextlib.contextmanager
+def _same_attribute(holder: torch.nn.Module, name: str) -> Iterator[None]:
+    """In the end the attribute is what it was."""
+    table, missing = vars(holder), object()
+    before = table.get(name, missing)
+    try:
+        yield
+    finally:
+        if before is missing:
+            table.pop(name, None)
+        else:
+            table[name] = before
 
 
 def _parameter(module: torch.nn.Module, name: str) -> Any:

@@ -17,11 +17,11 @@ from ..capture import Captured, OutputRef
 from ..capture.result_views import replayed, symbols_of
 from ..errors import InternalError, InvalidArgumentError
 
-__all__ = ["NoLossError", "PostExportProcessedModelInfo"]
+__all__ = ["FLOATING", "NoLossError", "PostExportProcessedModelInfo"]
 
 Bound = Mapping[int, Any]
 
-_FLOATING = {
+FLOATING = {
     onnx.TensorProto.FLOAT,
     onnx.TensorProto.DOUBLE,
     onnx.TensorProto.FLOAT16,
@@ -215,4 +215,4 @@ def _with_outputs(model: onnx.ModelProto, names: Set[str | None]) -> onnx.ModelP
 
 def _is_floating_scalar(value: onnx.ValueInfoProto) -> bool:
     tensor = value.type.tensor_type
-    return tensor.elem_type in _FLOATING and tensor.HasField("shape") and not tensor.shape.dim
+    return tensor.elem_type in FLOATING and tensor.HasField("shape") and not tensor.shape.dim

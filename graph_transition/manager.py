@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import _C
-from ..capture import Captured, leaf_names, torch_private
+from ..capture import Captured, ResultOrder, leaf_names, torch_private
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
 from ..capture.trace.messages import raising
@@ -41,10 +41,11 @@ from .captured_graph import CapturedGraph
 from .conditions import QueryCondition
 from .disk.cache import DiskCache, Roots
 from .fast_call import make_fast_call
-from .higher_order import REASON, HigherOrder
+from .higher_order import HigherOrder
 from .hook_order import hook_order
 from .info import PostExportProcessedModelInfo
 from .ready_session import BoundSession, ReadySession, SessionBuilder
+from .result_order import inner_views, result_order
 from .signature import Call, CallSignature, hook_tables
 
 __all__ = ["GraphTransitionManager"]
@@ -78,8 +79,8 @@ class GraphTransitionManager:
         self.fast_calls: list[_C.FastCall] = []
         self._value_changes: Counter[str] = Counter()
         self._left_behind: set[str] = set()  # names of what a captured forward has changed
-        # Calls whose gradients were differentiated again.
-        self._higher_order: set[tuple[CallSignature, tuple[bool, ...]]] = set()
+        # Calls whose gradients the engine does not give, with the reason.
+        self._higher_order: dict[tuple[CallSignature, tuple[bool, ...]], str] = {}
 
     def transitions(self) -> list[ReadySession]:
         """Every session that is kept."""
@@ -95,9 +96,9 @@ class GraphTransitionManager:
         return Call.of(args, kwargs, self._module).signature
 
     @property
-    def higher_order(self) -> bool:
-        """Whether there are calls that PyTorch runs because their gradients are differentiated again."""
-        return bool(self._higher_order)
+    def higher_order(self) -> str | None:
+        """Why there are calls that PyTorch runs because of the gradients that were asked for; None: there are none."""
+        return next(iter(self._higher_order.values()), None)
 
     def is_higher_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this is one of them."""
@@ -120,8 +121,8 @@ class GraphTransitionManager:
         """
         call = Call.of(args, kwargs, self._module)
         graph = self._find(call)
-        if graph is None:
-            graph = self._export(call)
+        if graph is None or self._is_refused_otherwise(graph, call):
+            graph = self._export(call, graph)
         if written_overlap(graph.captured, call.leaves, self._module):
             raise SharedMemoryError("arguments share memory that the forward writes, which a graph does not see")
         if (written := written_history(graph.captured, call.leaves, self._module)) is not None:
@@ -161,8 +162,21 @@ class GraphTransitionManager:
                 return graph
         return None
 
-    def _export(self, call: Call) -> CapturedGraph:
+    def _is_refused_otherwise(self, graph: CapturedGraph, call: Call) -> bool:
+        """Whether autograd may refuse a write of this call's that it did not refuse when the graph was made: what wants
+        a gradient now wanted none then.
+        """
+        recorded = graph.captured.recorded
+        if recorded is None or not torch.is_grad_enabled():
+            return False
+        info = PostExportProcessedModelInfo.build(graph.captured, self._tensors(graph.captured), call.leaves, True)
+        return not set(info.onnx_graph_input_names_require_grad) <= set(recorded)
+
+    def _export(self, call: Call, instead: CapturedGraph | None = None) -> CapturedGraph:
+        """A new graph for the call; `instead`: one that it takes the place of, as it holds for more calls."""
         reason, dynamic = self._plan_export(call, leaf_names(self._module, call.args, call.kwargs))
+        if instead is not None:
+            reason = "a tensor wants a gradient that wanted none"
         start = time.perf_counter()
         hooked = not self._own_hooks and any(hook_tables(self._module))  # an entry is of calls with their hooks
         key = self._disk.key(call.leaves, call.spec, dynamic) if self._disk and not hooked else None
@@ -192,7 +206,8 @@ class GraphTransitionManager:
             roots,
             effects,
         )
-        self._graphs.setdefault(call.signature, []).append(graph)
+        graphs = self._graphs.setdefault(call.signature, [])
+        graphs[:] = [one for one in graphs if one is not instead] + [graph]
         self._bound()
         return graph
 
@@ -276,12 +291,18 @@ class GraphTransitionManager:
         key = (mode, wanted, device)
         transition = graph.sessions.get(key)
         if transition is None:
+            order = result_order(captured, wanted) if wanted else ResultOrder()
+            if inner := inner_views(captured, order):
+                names = ", ".join(map(repr, inner))
+                raise CaptureError(f"a result is computed from {names}, a result that is a view of another tensor")
             if wanted and self._options.outputs == "loss":
                 info = info.loss_only()
             session = self._builder.build(info, mode, wanted, device, leaves)
             transition = graph.sessions[key] = ReadySession(info, session, mode)
             if len(wanted) > 1:
                 session.order_hooks(hook_order(captured, wanted))
+            places = order.renamed({name: i for i, name in enumerate(session.output_names)})
+            session.order_results(places.pairs, places.sequence)
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call)
         else:
@@ -292,20 +313,20 @@ class GraphTransitionManager:
         kind = (call.signature, call.wanting)
         manager = weakref.ref(self)
 
-        def asked() -> None:
+        def asked(reason: str) -> None:
             owner = manager()
             if owner is None or kind in owner._higher_order:
                 return
-            owner._higher_order.add(kind)
+            owner._higher_order[kind] = reason
             owner._keep_fast_calls([])
             name = type(owner._module).__name__
-            warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {REASON}", stacklevel=3)
+            warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {reason}", stacklevel=3)
 
         info, session = transition.info, transition.session
         counted = self._options.dropout == "fast"
         higher = HigherOrder(self._module, info, call, counted, asked, self._own_hooks)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
-        session.differentiate_again(given, higher.gradients)
+        session.differentiate_again(given, higher.repeat)
 
 
 def _no_errors(captured: Captured) -> Roots:

@@ -25,7 +25,6 @@ from .calls.method_calls import MethodCalls
 from .calls.parts import fallback_of
 from .errors import InvalidArgumentError
 from .extending import load_libraries
-from .graph_transition.higher_order import REASON
 from .memory_report import MemoryReport, SessionMemory
 from .options import DebugOptions, Options
 from .report import Report
@@ -161,7 +160,7 @@ class ORTModule(nn.Module):
     def report(self) -> Report:
         """What was exported and compiled so far, and what runs in PyTorch. Printable."""
         call, fallback = self._engine_call, self._engine_call.fallback
-        reason = next(iter(fallback.reasons.values()), REASON if call.manager.higher_order else None)
+        reason = next(iter(fallback.reasons.values()), call.manager.higher_order)
         in_parts = any(True for part in fallback.parts() for _ in part.session_reports())
         return Report(
             module=type(self._original).__name__,

@@ -5,17 +5,16 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <string_view>
-#include <typeinfo>
 
 #include "base/status.h"
 #include "bindings/batched_gradients.h"
 #include "bindings/gradient_writer.h"
+#include "bindings/node_support.h"
+#include "bindings/result_nodes.h"
 #include "runtime/kernel_clock.h"
 
 namespace ortmodule {
@@ -34,18 +33,8 @@ constexpr const char* kSecondBackward =
     "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
     "after calling backward.";
 
-// Edge::function is a std::shared_ptr up to torch 2.12 and an intrusive_ptr after it.
-using NodePtr = decltype(Edge::function);
-
-template <typename Pointer, typename... Args>
-auto make_node(Args&&... args) {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>)
-    return std::make_shared<ModuleBackward>(std::forward<Args>(args)...);
-  else
-    return c10::make_intrusive<ModuleBackward>(std::forward<Args>(args)...);
-}
-
-using ModulePtr = decltype(make_node<NodePtr>(std::shared_ptr<StepBackward>(), std::vector<size_t>(), size_t{}, true));
+using ModulePtr =
+    decltype(make_node<ModuleBackward>(std::shared_ptr<StepBackward>(), std::vector<size_t>(), size_t{}, true));
 
 // Another holder of the accumulator is another path to the leaf, which waits for our edge, or somebody who may hook it;
 // `holders`: how many it has of us.
@@ -58,14 +47,6 @@ bool is_watched(const Edge& edge, const AutogradMeta& leaf, size_t holders) {
   auto& accumulator = *edge.function;
   return has_other_holder(edge, holders) || !accumulator.pre_hooks().empty() || !accumulator.post_hooks().empty() ||
          !leaf.hooks_.empty() || leaf.post_acc_grad_hooks_;
-}
-
-template <typename Hooks>
-bool any_of_python(const Hooks& hooks) {
-  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
-    const auto& one = *hook;
-    return std::string_view(typeid(one).name()).find("PyFunction") != std::string_view::npos;
-  });
 }
 
 // Whether several leaves have hooks that a user sees, and may tell the order of: on the leaf, or on its accumulator
@@ -271,6 +252,8 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   put_in_order();
   idle_.emplace(*kept_edges_, kept_);
   const auto idle_again = c10::make_scope_exit([&] { idle_.reset(); });
+  if (first_ && step_->results)
+    if (const auto look = step_->take_look(); look && look->gradients) return apply_looked(grads, *look);
   if (any_batched(grads)) return apply_batched(grads);
   if (at::GradMode::is_enabled()) return apply_with_history(grads);
   StepBackward::Progress progress = take_progress(grads);
@@ -337,11 +320,34 @@ variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
   return hand_on(std::move(progress));
 }
 
+variable_list ModuleBackward::apply_looked(const variable_list& grads, const StepBackward::Look& look) {
+  StepBackward::Progress progress;
+  progress.early = look.gradients(grads, look.looked, std::nullopt, nullptr);
+  if (!any_batched(grads) && !torch::autograd::get_current_graph_task_keep_graph()) {
+    const at::NoGradGuard no_grad;
+    take_progress(grads);  // frees what the engine's backward would have freed
+  }
+  return hand_on(std::move(progress));
+}
+
 variable_list ModuleBackward::with_history(const variable_list& grads, const variable_list& dxs) {
-  ORTMODULE_CHECK(step_->higher && step_->given, kUnsupported,
-                  "ORTModule's backward cannot be differentiated again (create_graph=True), and its options allow no "
-                  "fallback to PyTorch; call the wrapped module itself (model.module)");
-  return step_->higher->gradients(step_->given->lock(), grads, dxs, step_->given->random_state());
+  return step_->run_again(false)(grads, {}, std::nullopt, &dxs);
+}
+
+HigherOrder::Gradients StepBackward::run_again(bool looked) const {
+  ORTMODULE_CHECK(state, kRuntime, kSecondBackward);
+  ORTMODULE_CHECK(higher && given, kUnsupported,
+                  looked
+                      ? "the gradient that comes to a result of ORTModule through another result is not the engine's "
+                        "to give"
+                      : "ORTModule's backward cannot be differentiated again (create_graph=True)",
+                  ", and its options allow no fallback to PyTorch; call the wrapped module itself (model.module)");
+  return higher->repeat(given->lock(), given->random_state(), looked);
+}
+
+void StepBackward::engine_gradients(const variable_list& dys, bool keep_graph, variable_list& dxs) {
+  ORTMODULE_CHECK(state, kRuntime, kSecondBackward);
+  agent->backward(*state, dys, keep_graph, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
 }
 
 variable_list ModuleBackward::hand_on(StepBackward::Progress progress) {
@@ -360,9 +366,7 @@ variable_list ModuleBackward::apply_batched(const variable_list& grads) {
     {
       const at::NoGradGuard no_grad;
       const std::lock_guard<std::mutex> lock(step_->mutex);
-      ORTMODULE_CHECK(step_->state, kRuntime, kSecondBackward);
-      step_->agent->backward(*step_->state, one, keep || more,
-                             [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+      step_->engine_gradients(one, keep || more, dxs);
     }
     return history ? with_history(one, dxs) : dxs;
   });
@@ -378,6 +382,7 @@ at::Tensor ModuleBackward::signal() const {
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::shared_ptr<KeptEdges>& kept_edges,
                                          const std::shared_ptr<const HigherOrder>& higher, const HookOrder& hook_order,
+                                         const std::shared_ptr<const ResultOrder>& results,
                                          std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
@@ -395,7 +400,8 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   step->agent = agent;
   step->higher = higher;
   step->hook_order = hook_order;
-  if (higher) step->given.emplace(*higher, inputs);
+  step->results = results;
+  if (higher) step->given.emplace(*higher, inputs, results && results->any());
   std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), &step->state, checked);
   // An output that is saved, or that is an input, gets a tensor of its own: history is set on the caller's alone.
   for (size_t i : program.y_outputs)
@@ -420,12 +426,12 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
     }
     const size_t own_count = part.leaves.size();
     if (node) part.edges.emplace_back(node, 0);
-    node = make_node<NodePtr>(step, std::move(own), own_count, s == 0);
+    node = make_node<ModuleBackward>(step, std::move(own), own_count, s == 0);
     if (s > 0) node->add_input_metadata(at::empty({0}, outputs[program.y_outputs[0]].options()));
     node->set_edges(std::move(part), kept_edges);
     node->add_post_hook(std::make_unique<CutEdges>(&*node));
   }
-  for (size_t i : program.y_outputs) torch::autograd::set_history(outputs[i], node);
+  tie_results(step, {node, 0}, outputs);
   return outputs;
 }
 

@@ -12,6 +12,7 @@
 
 #include "bindings/higher_order.h"
 #include "bindings/kept_edges.h"
+#include "bindings/result_order.h"
 #include "runtime/training_agent.h"
 
 namespace ortmodule {
@@ -45,15 +46,32 @@ struct StepBackward {
   std::shared_ptr<TrainingAgent::RunState> state;  // null once all of it is freed
   std::shared_ptr<const HigherOrder> higher;       // null: its gradients have no history
   HookOrder hook_order;
-  std::optional<GivenTensors> given;  // for `higher`
+  std::optional<GivenTensors> given;           // for `higher`
+  std::shared_ptr<const ResultOrder> results;  // null: there is one alone
+  // By result, whose node hears of its gradient, as which input; alive while a node is that leads there.
+  std::vector<std::pair<torch::autograd::Node*, uint32_t>> result_nodes;
 
   // What goes on between two segments of one evaluation.
   struct Progress {
     std::unique_ptr<TrainingAgent::BackwardRun> run;  // null: all gradients are early
     std::vector<at::Tensor> early;                    // gradients that are there already, of later segments or all
   };
+  // Somebody looks at results that others are computed from (Note [Results of results]), in one evaluation.
+  struct Look {
+    HigherOrder::Gradients gradients;
+    std::vector<at::Tensor> dys;  // what results above those have got so far
+    std::vector<char> looked;     // by result
+  };
   std::mutex mutex;
   std::unordered_map<int64_t, Progress> progress;  // by the engine's graph task
+  std::unordered_map<int64_t, Look> looks;         // the same
+
+  // That of this evaluation, which it leaves.
+  std::optional<Look> take_look();
+  // The call, run again by PyTorch; `looked` as in HigherOrder::Repeat. Raises where that is not allowed.
+  HigherOrder::Gradients run_again(bool looked) const;
+  // Fills in the engine's gradients; with the lock held.
+  void engine_gradients(const std::vector<at::Tensor>& dys, bool keep_graph, std::vector<at::Tensor>& dxs);
 };
 
 class ModuleBackward : public torch::autograd::Node {
@@ -81,6 +99,9 @@ class ModuleBackward : public torch::autograd::Node {
   torch::autograd::variable_list apply_with_history(const torch::autograd::variable_list& grads);
   // The same for gradients that hold those of many directions.
   torch::autograd::variable_list apply_batched(const torch::autograd::variable_list& grads);
+  // The same where somebody looks at a result that another is computed from.
+  torch::autograd::variable_list apply_looked(const torch::autograd::variable_list& grads,
+                                              const StepBackward::Look& look);
   // The step's gradients with history, for those of its outputs; `dxs`: as the engine has them.
   torch::autograd::variable_list with_history(const torch::autograd::variable_list& grads,
                                               const torch::autograd::variable_list& dxs);
@@ -121,11 +142,12 @@ class ModuleBackward : public torch::autograd::Node {
 };
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
-// InputBinding::bind; `higher` and `hook_order` may be null. Takes the tensors out of `inputs`
+// InputBinding::bind; `higher`, `hook_order` and `results` may be null. Takes the tensors out of `inputs`
 // (TrainingAgent::forward).
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::shared_ptr<KeptEdges>& kept_edges,
                                          const std::shared_ptr<const HigherOrder>& higher, const HookOrder& hook_order,
+                                         const std::shared_ptr<const ResultOrder>& results,
                                          std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr);
 
 }  // namespace ortmodule

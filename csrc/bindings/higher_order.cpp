@@ -7,12 +7,14 @@
 
 namespace ortmodule {
 
-GivenTensors::GivenTensors(const HigherOrder& higher, const std::vector<at::Tensor>& inputs) {
+GivenTensors::GivenTensors(const HigherOrder& higher, const std::vector<at::Tensor>& inputs, bool all) {
   held_.reserve(higher.given.size());
   watched_.reserve(higher.given.size());
-  for (size_t i : higher.given) {
-    watched_.emplace_back(inputs[i].getIntrusivePtr());
-    held_.push_back(inputs[i].requires_grad() ? inputs[i] : at::Tensor());
+  for (size_t k = 0; k < higher.given.size(); ++k) {
+    const at::Tensor& x = inputs[higher.given[k]];
+    watched_.emplace_back(x.getIntrusivePtr());
+    const bool overwritten = all && higher.written[k];
+    held_.push_back(overwritten ? x.detach().clone() : all || x.requires_grad() ? x : at::Tensor());
   }
   if (!higher.draws) return;
   at::Generator generator = at::detail::getDefaultCPUGenerator();

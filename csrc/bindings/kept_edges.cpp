@@ -5,6 +5,8 @@
 
 #include <unordered_map>
 
+#include "bindings/node_support.h"
+
 namespace ortmodule {
 
 using torch::autograd::AccumulateGrad;
@@ -13,8 +15,6 @@ using torch::autograd::Edge;
 
 namespace {
 
-// Edge::function is a std::shared_ptr up to torch 2.12 and an intrusive_ptr after it.
-using NodePtr = decltype(Edge::function);
 using WeakNode = decltype(AutogradMeta::grad_accumulator_);
 
 // A leaf that is another one at each step (an input) is given up.

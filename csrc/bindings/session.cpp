@@ -87,6 +87,12 @@ py::object write_value(const at::Tensor& value) {
   return out;
 }
 
+py::list write_values(const std::vector<at::Tensor>& values) {
+  py::list out;
+  for (const at::Tensor& value : values) out.append(write_value(value));
+  return out;
+}
+
 // A Python object that is let go of with the GIL, whoever does it.
 std::shared_ptr<py::object> shared(const py::object& object) {
   return {new py::object(object), [](py::object* held) {
@@ -101,9 +107,7 @@ py::list run_values(const Session& session, const py::sequence& inputs) {
   values.reserve(py::len(inputs));
   for (const py::handle item : inputs)
     values.push_back(read_value(item, values.size() < types.size() ? types[values.size()] : DType::kUndefined));
-  py::list out;
-  for (const at::Tensor& value : session.run(std::move(values))) out.append(write_value(value));
-  return out;
+  return write_values(session.run(std::move(values)));
 }
 
 }  // namespace
@@ -132,7 +136,7 @@ std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std
   std::vector<at::Tensor> overwritten;
   for (const auto& [output, input] : mutations_) overwritten.push_back(inputs[input]);
   std::vector<at::Tensor> outputs =
-      run_with_history(compiled_.agent, edges_, higher_, hook_order_, std::move(inputs), checked);
+      run_with_history(compiled_.agent, edges_, higher_, hook_order_, results_, std::move(inputs), checked);
   if (!mutations_.empty()) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < mutations_.size(); ++i) {
@@ -176,33 +180,45 @@ void Session::observe(const py::object& callback) const {
   compiled_.agent->observe(std::make_shared<const StepObserver>(observer));
 }
 
-void Session::differentiate_again(std::vector<size_t> given, const py::object& gradients) {
-  for (size_t i : given) ORTMODULE_CHECK_ARG(i < compiled_.input_names.size(), "the graph has no input ", i);
+void Session::differentiate_again(std::vector<size_t> given, const py::object& repeat) {
+  HigherOrder higher;
+  for (size_t i : given) {
+    ORTMODULE_CHECK_ARG(i < compiled_.input_names.size(), "the graph has no input ", i);
+    higher.written.push_back(
+        std::any_of(mutations_.begin(), mutations_.end(), [i](const auto& mutation) { return mutation.second == i; }));
+  }
+  higher.given = std::move(given);
   std::vector<std::string> names;
   for (size_t i : compiled_.agent->program().y_outputs) names.push_back(compiled_.output_names[i]);
-  const auto call = [held = shared(gradients), names = std::move(names)](
-                        const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& dys,
-                        const std::vector<at::Tensor>& dxs, const at::Tensor& random_state) {
+  const size_t wanted = compiled_.agent->program().x_inputs.size();
+  higher.repeat = [held = shared(repeat), names = std::move(names), wanted](
+                      const std::vector<at::Tensor>& given, const at::Tensor& random_state, bool looked) {
     const py::gil_scoped_acquire gil;
-    const auto values = [](const std::vector<at::Tensor>& tensors) {
-      py::list out;
-      for (const at::Tensor& tensor : tensors) out.append(write_value(tensor));
+    const auto call = shared((*held)(write_values(given), write_value(random_state), looked));
+    return [call, names, wanted](const std::vector<at::Tensor>& dys, const std::vector<char>& whole,
+                                 std::optional<size_t> of, const std::vector<at::Tensor>* dxs) {
+      const py::gil_scoped_acquire gil;
+      py::dict named;
+      py::list last;
+      for (size_t i = 0; i < names.size(); ++i) {
+        if (!dys[i].defined()) continue;
+        named[py::str(names[i])] = write_value(dys[i]);
+        if (!whole.empty() && whole[i]) last.append(names[i]);
+      }
+      std::vector<at::Tensor> out;
+      const py::object name = of ? py::object(py::str(names[*of])) : py::none();
+      const py::object engine = dxs ? py::object(write_values(*dxs)) : py::none();
+      for (const py::handle item : py::list((*call)(named, last, name, engine)))
+        out.push_back(read_value(item, DType::kUndefined));
+      const size_t count = of ? 1 : wanted;
+      ORTMODULE_CHECK(out.size() == count, kInternal, "there are ", count, " gradients, not ", out.size());
       return out;
     };
-    py::dict named;
-    for (size_t i = 0; i < names.size(); ++i)
-      if (dys[i].defined()) named[py::str(names[i])] = write_value(dys[i]);
-    std::vector<at::Tensor> out;
-    for (const py::handle item : py::list((*held)(values(given), named, values(dxs), write_value(random_state))))
-      out.push_back(read_value(item, DType::kUndefined));
-    ORTMODULE_CHECK(out.size() == dxs.size(), kInternal, "there are ", dxs.size(), " gradients, not ", out.size());
-    return out;
   };
-  bool draws = false;
   compiled_.graph->for_each([&](Node& node) {
-    draws = draws || (node.record() && node.record()->has(kRandom) && !node.find_attribute("seed"));
+    higher.draws = higher.draws || (node.record() && node.record()->has(kRandom) && !node.find_attribute("seed"));
   });
-  higher_ = std::make_shared<const HigherOrder>(HigherOrder{std::move(given), call, draws});
+  higher_ = std::make_shared<const HigherOrder>(std::move(higher));
 }
 
 std::vector<std::string> Session::written_with_history() const {
@@ -222,6 +238,25 @@ void Session::order_hooks(std::vector<size_t> order) {
                         "the order of hooks should name each of the ", compiled_.agent->program().x_inputs.size(),
                         " trainable inputs once");
   hook_order_ = std::make_shared<const std::vector<size_t>>(std::move(order));
+}
+
+void Session::order_results(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<size_t>& sequence) {
+  const std::vector<size_t>& ys = compiled_.agent->program().y_outputs;
+  const auto place_of = [&](size_t output) { return std::find(ys.begin(), ys.end(), output) - ys.begin(); };
+  const auto named = [&](size_t k) { return std::find(sequence.begin(), sequence.end(), ys[k]) - sequence.begin(); };
+  std::vector<size_t> seen;  // what is written back is no result
+  for (size_t k = 0; k < ys.size(); ++k)
+    if (ys[k] < first_mutation_) seen.push_back(k);
+  if (seen.size() < 2) return;
+  const auto unnamed = std::stable_partition(
+      seen.begin(), seen.end(), [&](size_t k) { return static_cast<size_t>(named(k)) == sequence.size(); });
+  std::stable_sort(unnamed, seen.end(), [&](size_t a, size_t b) { return named(a) < named(b); });
+  std::vector<std::pair<size_t, size_t>> found;
+  for (const auto& [result, inner] : pairs) {
+    const size_t a = place_of(result), b = place_of(inner);
+    if (a < ys.size() && b < ys.size()) found.emplace_back(a, b);
+  }
+  results_ = std::make_shared<const ResultOrder>(ResultOrder::of(found, std::move(seen), ys.size()));
 }
 
 py::dict Session::statistics() const {
@@ -351,12 +386,17 @@ void register_session(py::module_& m) {
            "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
       .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),
            "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
-      .def("differentiate_again", &Session::differentiate_again, py::arg("given"), py::arg("gradients"),
-           "gradients(given, dys, dxs, random_state): the trainable inputs' gradients with history, for "
-           "create_graph=True, from the tensors of the graph inputs `given` (None where one is gone), the outputs' "
-           "gradients by name, the engine's own, and what torch's generator was before (None: nothing was drawn).")
+      .def("differentiate_again", &Session::differentiate_again, py::arg("given"), py::arg("repeat"),
+           "repeat(given, random_state, looked) runs a call again from the tensors of the graph inputs `given` (None "
+           "where one is gone) and what torch's generator was before (None: nothing was drawn); `looked`: not for "
+           "create_graph=True, but for a result that another is computed from. It returns gradients(dys, whole, of, "
+           "dxs): the gradients of the trainable inputs, or of the output `of` alone, from the outputs' gradients by "
+           "name, those of the outputs `whole` being all that flows on from there; `dxs`: the engine's own or None.")
       .def("order_hooks", &Session::order_hooks, py::arg("order"),
            "The trainable inputs, by their places among them, in the order in which hooks hear of their gradients.")
+      .def("order_results", &Session::order_results, py::arg("pairs"), py::arg("sequence"),
+           "(output, one that it is computed from), by their places among the outputs, and the outputs in the order in "
+           "which autograd would make their nodes.")
       .def("statistics", &Session::statistics)
       .def("stage_names",
            [](const Session& s) {

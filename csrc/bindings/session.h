@@ -34,12 +34,16 @@ class Session {
   // Calls `callback` after every step of every later run (Note [Observed runs]); None: no more.
   void observe(const pybind11::object& callback) const;
 
-  // Gradients with history (create_graph=True): gradients(given, dys, dxs) as in HigherOrder, with None for an
-  // undefined tensor and the outputs' gradients by name.
-  void differentiate_again(std::vector<size_t> given, const pybind11::object& gradients);
+  // How a call is run again, repeat(given, random_state, looked) as in HigherOrder: it returns gradients(dys, whole,
+  // of, dxs), with None for an undefined tensor and outputs by name.
+  void differentiate_again(std::vector<size_t> given, const pybind11::object& repeat);
 
   // The trainable inputs, by their places among them, in the order in which eager's hooks hear of their gradients.
   void order_hooks(std::vector<size_t> order);
+
+  // Which outputs are computed from which others: (output, one that it is computed from), by their places; and in
+  // which order autograd would make their nodes. What it does not name comes first.
+  void order_results(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<size_t>& sequence);
 
   pybind11::dict statistics() const;
   // (half, value, operator and node that made it, bytes, kind) of what each half of the first run held when it held
@@ -62,6 +66,7 @@ class Session {
   std::shared_ptr<KeptEdges> edges_ = std::make_shared<KeptEdges>();
   std::shared_ptr<const HigherOrder> higher_;
   HookOrder hook_order_;
+  std::shared_ptr<const ResultOrder> results_;
   Mutations mutations_;
   // Statistics that a normalization updates: torch's own do not count as a change either, and a backward in PyTorch of
   // the same module, which has saved them, stays possible.

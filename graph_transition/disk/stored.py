@@ -19,7 +19,7 @@ import onnx
 import torch
 from torch.utils import _pytree as pytree
 
-from ...capture import Captured, OutputRef
+from ...capture import Captured, OutputRef, ResultOrder
 from ...capture.convert.onnx_graph import ATEN, ONNX_TYPES
 from ...capture.guards import compile_check
 from ..conditions import NotStorable
@@ -84,6 +84,8 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
         "specialized": captured.specialized,
         "hook_order": captured.hook_order,
         "histories": captured.histories,
+        "recorded": captured.recorded,
+        "result_order": [captured.result_order.pairs, captured.result_order.sequence],
     }
     if _spec_from_data(facts["out_spec"]) != captured.out_spec:
         raise NotStorable("the structure of the module's result has no plain form")
@@ -155,7 +157,13 @@ def _restore(
         seconds={},
         hook_order=[str(name) for name in facts["hook_order"]],
         histories=[str(name) for name in facts["histories"]],
+        recorded=None if facts["recorded"] is None else [str(name) for name in facts["recorded"]],
+        result_order=_result_order(*facts["result_order"]),
     )
+
+
+def _result_order(pairs: list[Any], sequence: list[Any]) -> ResultOrder:
+    return ResultOrder([(str(one), str(other)) for one, other in pairs], [str(name) for name in sequence])
 
 
 def _verify(captured: Captured, module: torch.nn.Module, leaves: Sequence[Any]) -> None:

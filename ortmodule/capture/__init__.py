@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from .leaf_names import leaf_names
 from .product import Captured, OutputRef, Trace, capture, capture_for_call, capture_once
+from .result_order import ResultOrder
 from .trace.aliases import alias_names
 from .trace.flattening import flatten_call
 
 __all__ = [
     "Captured",
     "OutputRef",
+    "ResultOrder",
     "Trace",
     "alias_names",
     "capture",

@@ -24,6 +24,7 @@ from .convert.converter import Converter
 from .convert.onnx_graph import GraphBuilder, Value
 from .leaf_names import leaf_names
 from .leftovers import leaves_nothing
+from .result_order import ResultOrder
 from .result_views import ViewStep, symbols_of, view_steps
 from .sizes import SizePrinter
 from .trace.branches import Branch
@@ -116,6 +117,9 @@ class Captured:
         hook_order: graph inputs in the order in which eager's hooks hear of their gradients; empty: autograd recorded
             nothing.
         histories: graph inputs that have a history after the forward, as far as autograd recorded anything.
+        recorded: graph inputs that wanted a gradient in the trace, where autograd would have refused a write that is
+            none of a graph's matter; None: the forward writes nothing.
+        result_order: which tensors of the result are computed from which others, as autograd recorded it, by name.
     """
 
     model: onnx.ModelProto
@@ -143,6 +147,8 @@ class Captured:
     messages: list[SaidWarning | SaidLine] = dataclasses.field(default_factory=list)
     hook_order: list[str] = dataclasses.field(default_factory=list)
     histories: list[str] = dataclasses.field(default_factory=list)
+    recorded: list[str] | None = None
+    result_order: ResultOrder = dataclasses.field(default_factory=ResultOrder)
 
     @property
     def result_refs(self) -> list[OutputRef]:
@@ -295,6 +301,8 @@ class _Assembly:
                     f"size {size} of axis {axis} of input '{self._leaf_names[leaf]}' is fixed by the module"
                 )
         check = guards.with_branches(guards.compile_check(conditions), self.exported.branches)
+        places = zip(self.exported.outputs, outputs, strict=True)
+        names = {what: ref.name for (kind, what), ref in places if kind == "value" and ref.kind == "tensor"}
         left = []
         outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
         for holder, name, spec in self.exported.left_on_modules:
@@ -309,6 +317,8 @@ class _Assembly:
             check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
             hook_order=self._inputs_of(self.exported.hook_order),
             histories=self._inputs_of(self.exported.histories),
+            result_order=self.exported.result_order.renamed(names),
+            recorded=None if self.exported.recorded is None else self._inputs_of(self.exported.recorded),
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -405,14 +415,7 @@ class _Assembly:
     def _output(self, node: Any, written: dict[Node, Value], declared: dict[Node, OutputRef]) -> OutputRef:
         if not isinstance(node, Node):
             return OutputRef("constant", value=node)
-        root = self.converter.root(node)
-        for placeholder, value in written.items():  # a functionalised graph returns the new value of a written input
-            if (
-                root.op != "placeholder"
-                and self.exported.seconds.get("functionalize")
-                and value is self.converter.values.get(root)
-            ):
-                root = placeholder
+        root = self._tensor_of(self.converter.root(node), written)
         if root.op == "placeholder":
             kind, target = self.sources[root]
             if kind == "input":
@@ -433,23 +436,33 @@ class _Assembly:
     def _with_views(
         self, outputs: list[OutputRef], results: list[Any], written: dict[Node, Value], declared: dict[Node, OutputRef]
     ) -> list[OutputRef]:
-        """The results, those that are views with the way from their base. A written base is the graph's matter."""
+        """The results, those that are views with the way from their base."""
         free = {axis for _, shape in self._input_shapes() for axis in shape if isinstance(axis, str)}
         found = []
         for (kind, what), ref in zip(self.exported.outputs, outputs, strict=True):
             node = results[what] if kind == "value" else None
             if isinstance(node, Node) and ref.kind == "tensor":
-                base, steps = view_steps(node, self.printer.dim)
-                held = declared.get(base) if base.op != "placeholder" else self._given(base, written)
+                base, steps = view_steps(
+                    node, self.printer.dim, lambda one: self._tensor_of(one, written).op == "placeholder"
+                )
+                base = self._tensor_of(base, written)
+                held = declared.get(base) if base.op != "placeholder" else self._given(base)
                 if steps and held is not None and held.view is None and symbols_of(steps) <= free:
                     ref = dataclasses.replace(ref, view=(held, tuple(steps)))
             found.append(ref)
         return found
 
-    def _given(self, placeholder: Node, written: dict[Node, Value]) -> OutputRef | None:
+    def _tensor_of(self, node: Node, written: dict[Node, Value]) -> Node:
+        """The node; for the new value of a written input in a functionalised graph, that input."""
+        if node.op == "placeholder" or not self.exported.seconds.get("functionalize"):
+            return node
+        new = self.converter.values.get(node)
+        return next((placeholder for placeholder, value in written.items() if value is new), node)
+
+    def _given(self, placeholder: Node) -> OutputRef | None:
         """The caller's tensor behind a placeholder."""
         kind, target = self.sources[placeholder]
-        if placeholder in written or kind == "constant":
+        if kind == "constant":
             return None
         return OutputRef("input", flat_index=int(target)) if kind == "input" else OutputRef("input", name=str(target))
 

@@ -2,7 +2,8 @@
 
 In eager such a result shares memory and history with what it is a view of: what is written into one is seen in the
 other, and autograd knows. A graph's outputs are values of their own. Here the operators that lead from the base to the
-view are found, so that the call can apply them to the base itself, behind the graph.
+view are found, so that the call can apply them to the base itself, behind the graph. A caller's tensor that the forward
+writes has its new values by then, and a view of it, whenever made, shows them.
 """
 
 from __future__ import annotations
@@ -40,16 +41,23 @@ class ViewStep:
     part: int | None = None
 
 
-def view_steps(node: Node, dim: Callable[[torch.SymInt], int | str]) -> tuple[Node, list[ViewStep]]:
+def view_steps(
+    node: Node, dim: Callable[[torch.SymInt], int | str], is_given: Callable[[Node], bool]
+) -> tuple[Node, list[ViewStep]]:
     """What `node` is a view of, and how; no steps where that is itself, or where the way cannot be gone again.
 
     Args:
         node: a traced tensor.
         dim: an integer, or the text, of a symbolic size.
+        is_given: whether a node is a tensor of the caller's, as it was given or with its new values.
     """
     steps: list[ViewStep] = []
     at = node
-    while True:
+    written = False
+    while not is_given(at):
+        if _returns_what_it_writes(at):
+            at, written = at.args[0], True  # type: ignore[assignment]
+            continue
         part = None
         maker = at
         if at.target is getitem and isinstance(at.args[0], Node):
@@ -57,13 +65,11 @@ def view_steps(node: Node, dim: Callable[[torch.SymInt], int | str]) -> tuple[No
         step = None if maker.op != "call_function" else _step(maker, part, dim)  # type: ignore[arg-type]
         if step is None or not (_shares(at, maker.args[0]) or _gives_its_argument(maker)):
             break
-        if any(is_write(user) for one in (at, maker) for user in one.users):
-            return node, []
+        written = written or any(is_write(user) for one in (at, maker) for user in one.users)
         steps.insert(0, step)
         at = maker.args[0]  # type: ignore[assignment]
-    if any(is_write(user) for user in at.users) or is_write(at):
-        return node, []
-    return at, steps
+    written = written or any(is_write(user) for user in at.users) or is_write(at)
+    return (node, []) if written and not is_given(at) else (at, steps)
 
 
 def replayed(steps: Sequence[ViewStep], base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
@@ -84,6 +90,11 @@ def symbols_of(steps: Sequence[ViewStep]) -> set[str]:
     """The symbols among the steps' arguments."""
     leaves = pytree.tree_leaves([(step.args, step.kwargs) for step in steps])
     return {leaf.name for leaf in leaves if isinstance(leaf, Symbol)}
+
+
+def _returns_what_it_writes(node: Node) -> bool:
+    """Whether it is an in-place operator, whose result is its first argument."""
+    return is_write(node) and node.target._schema.name.endswith("_") and _shares(node, node.args[0])  # type: ignore[union-attr]
 
 
 class _NoStep(Exception):
@@ -125,7 +136,7 @@ def _gives_its_argument(node: Node) -> bool:
 
 
 def _shares(view: Node, base: Any) -> bool:
-    one, other = view.meta.get("val"), base.meta.get("val")
+    one, other = view.meta.get("val"), base.meta.get("val") if isinstance(base, Node) else None
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     return storage_of(one) == storage_of(other)

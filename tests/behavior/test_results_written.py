@@ -73,6 +73,26 @@ def a_part_of_a_buffer(m: Any, x: torch.Tensor) -> Any:
     return body(m, x), m.scale[2:5]
 
 
+def a_part_of_a_written_buffer(m: Any, x: torch.Tensor) -> Any:
+    m.scale.add_(0.5)
+    return body(m, x), m.scale[2:5]
+
+
+def views_of_a_buffer_that_is_written_later(m: Any, x: torch.Tensor) -> Any:
+    row = m.scale.view(2, 4)[1]
+    row.mul_(0.5)
+    y = body(m, x)
+    m.scale[0] = 3
+    return y, row, m.scale.detach()
+
+
+def views_of_a_buffer_that_is_filled(m: Any, x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        plain = x.detach().clone()
+    m.scale.copy_(plain.sum(0).repeat(2))
+    return body(m, x), m.scale.flip(0), m.scale.view(4, 2).t()
+
+
 def views_of_each_other(m: Any, x: torch.Tensor) -> Any:
     y = body(m, x)
     return y, y[1:3], y.view(-1)
@@ -129,6 +149,7 @@ def an_identity(m: Any, x: torch.Tensor) -> Any:
 RUNS = [
     twice_the_same, the_input_itself, the_input_reshaped, a_part_of_the_input, the_input_detached, a_parameter_itself,
     a_parameter_transposed, a_parameter_detached, the_data_of_a_parameter, a_buffer_itself, a_part_of_a_buffer,
+    a_part_of_a_written_buffer, views_of_a_buffer_that_is_written_later, views_of_a_buffer_that_is_filled,
     views_of_each_other, parts_of_one, parts_of_one_by_chunk, a_detached_view_of_the_result, expanded,
     a_constant_of_the_module, a_new_constant, a_view_of_a_constant, an_integer_result, what_tanh_saved, relu_in_place,
     an_identity,

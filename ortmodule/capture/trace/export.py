@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from ...errors import CaptureError, ORTModuleError, UndecidedError
 from .. import source_lines, torch_private
 from ..attempts import Attempt
+from ..result_order import ResultOrder
 from ..rewrite import regions, writes
 from .aliases import stand_ins
 from .branches import Branch, Branches
@@ -62,6 +63,8 @@ class Exported:
         hook_order: names of the module's tensors and indices of the call's leaves that get a gradient, in the order in
             which hooks hear of it.
         histories: those that the forward has written and that have a history then.
+        result_order: of the program's outputs, by their positions.
+        recorded: what wanted a gradient in the trace, as in `hook_order`; None: the forward writes nothing.
     """
 
     program: torch.export.ExportedProgram
@@ -78,6 +81,8 @@ class Exported:
     messages: list[SaidWarning | SaidLine]
     hook_order: list[str | int]
     histories: list[str | int]
+    result_order: ResultOrder
+    recorded: list[str | int] | None
 
 
 def export_module(
@@ -131,7 +136,7 @@ def export_module(
     return Exported(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
-        result.hook_order, result.histories,
+        result.hook_order, result.histories, result.result_order, result.recorded,
     )  # fmt: skip
 
 

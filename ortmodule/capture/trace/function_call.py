@@ -49,6 +49,7 @@ class _TraceContext:
 
     def __init__(self, arguments: int) -> None:
         self.needs_input_grad = (True,) * arguments
+        self.saved_tensors: tuple[Any, ...] = ()
         self.dirty: tuple[Any, ...] = ()
         self.not_differentiable: tuple[Any, ...] = ()
 
@@ -97,6 +98,7 @@ class FunctionCall:
         returned: argument tensor -> result tensor, by position, for those marked dirty and returned.
         written: positions of the other argument tensors that the forward writes into; their new values follow the
             results.
+        saved, saved_results: positions of the argument and result tensors that it saves and does not write itself.
     """
 
     def __init__(self, cls: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -112,6 +114,8 @@ class FunctionCall:
         self._results_spec: pytree.TreeSpec | None = None
         self.returned: dict[int, int] = {}
         self.written: list[int] = []
+        self.saved: list[int] = []
+        self.saved_results: list[int] = []
         self._constant: list[int] = []  # positions of the results marked as not differentiable
         self._autocast = AutocastState.now()
         self.fid = next(_fids)
@@ -162,6 +166,12 @@ class FunctionCall:
             if any(x is dirty for dirty in context.dirty):
                 self.returned.update((i, k) for k, result in enumerate(tensors) if result is x)
         self.written = [i for i, x in enumerate(xs) if _memory(x) in writes.memory and i not in self.returned]
+        own = {*self.written, *self.returned}
+        self.saved = [i for i, x in enumerate(xs) if i not in own and any(x is s for s in context.saved_tensors)]
+        returned = self.returned.values()
+        self.saved_results = [
+            k for k, t in enumerate(tensors) if k not in returned and any(t is s for s in context.saved_tensors)
+        ]
         return tensors
 
     def _infer_by_running(self, xs: Sequence[Any], sizes: Sequence[Any], error: Exception) -> list[torch.Tensor]:

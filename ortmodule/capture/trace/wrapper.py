@@ -17,6 +17,9 @@ from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError
 from .. import torch_private
+from ..result_order import ResultOrder, result_order
+from ..rewrite.regions import is_write
+from ..written_saved import refuse_written_saved
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
 from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
@@ -88,6 +91,8 @@ class _Result:
         self.changed: list[str] = []
         self.hook_order: list[str | int] = []
         self.histories: list[str | int] = []
+        self.result_order = ResultOrder()
+        self.recorded: list[str | int] | None = None
 
 
 class Wrapper(torch.nn.Module):
@@ -157,6 +162,9 @@ class Wrapper(torch.nn.Module):
         values = self._collect(result, left)
         with torch_private.outside_the_trace():
             self.result.hook_order = self._hook_order(values, leaves)
+            self.result.result_order = result_order(values)
+            refuse_written_saved(values)
+        self.result.recorded = self._recorded(leaves)
         tensor_data.check_data_writes(values)
         return values
 
@@ -195,6 +203,12 @@ class Wrapper(torch.nn.Module):
         """What the call has of leaves, in the order in which hooks hear of their gradients."""
         names = {id(tensor): name for name, tensor in self._named(leaves)}
         return [names[id(leaf)] for leaf in leaves_in_hook_order(values) if id(leaf) in names]
+
+    def _recorded(self, leaves: list[Any]) -> list[str | int] | None:
+        """What the call has of tensors that want a gradient, if the forward writes any: autograd may refuse that."""
+        if not any(is_write(node) for node in torch_private.running_tracer().graph.nodes):
+            return None
+        return [name for name, t in self._named(leaves) if torch.is_grad_enabled() and t.requires_grad]
 
     def _named(self, leaves: list[Any]) -> Iterator[tuple[str | int, torch.Tensor]]:
         """The call's tensors by their places, then the module's by their names."""

@@ -33,11 +33,15 @@ def _apply(original: Any, state: TraceState) -> Any:
 
 
 class _Traced(torch.autograd.Function):
-    """The call in the trace, with a history: the forward may ask whether the results require a gradient."""
+    """The call in the trace, with a history: the forward may ask whether the results require a gradient. It saves what
+    the user's saves, so that what is written into that afterwards is heard of (written_saved.py).
+    """
 
     @staticmethod
     def forward(ctx: Any, call: FunctionCall, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.ops.ortmodule.python_op(list(tensors), call.fid, call.sizes))
+        results = tuple(torch.ops.ortmodule.python_op(list(tensors), call.fid, call.sizes))
+        ctx.save_for_backward(*(tensors[i] for i in call.saved), *(results[k] for k in call.saved_results))
+        return results
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
