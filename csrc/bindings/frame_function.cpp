@@ -47,6 +47,7 @@ bool is_followed(PyFrameObject* frame, KindOfFrame kind_of, void* context) {
 #endif
     if (!PyCode_Check(code)) continue;
     const FrameKind kind = kind_of(context, code, f->f_globals);
+    if (kind == FrameKind::kPassedBy && f != frame->f_frame) continue;
     if (kind != FrameKind::kByCaller) return kind == FrameKind::kFollowed;
   }
   return false;

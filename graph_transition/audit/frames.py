@@ -39,17 +39,23 @@ __all__ = [
     "kind_of",
 ]
 
-OPAQUE, FOLLOWED, BY_CALLER = 0, 1, 2
+OPAQUE, FOLLOWED, BY_CALLER, PASSED_BY = 0, 1, 2, 3
 _TORCH = str(Path(str(torch.__file__)).parent) + "/"
 _OPAQUE_ROOTS = tuple(
     [f"{Path(str(m.__file__)).parent}/" for m in (numpy, sympy, onnx)] + [f"{Path(capture.__file__).parents[1]}/"]
     + [f"{Path(__file__).parents[1]}/"]
 )  # fmt: skip
+# What stands in place of a builtin while a forward is traced: it calls what the builtin would.
+_STANDING_IN = tuple(
+    f"{Path(capture.__file__).parent}/trace/{name}" for name in ("patching.py", "patches/replacements.py")
+)
 # Packages that torch itself calls.
 _OPAQUE_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "filelock/", "fsspec/", "_pytest/",
                     "_distutils_hack/", "setuptools/", "pkg_resources/")  # fmt: skip
 _DECORATING = f"{_TORCH}utils/_contextlib.py"  # functions under `torch.no_grad()` and the like
-_TORCH_FOLLOWED = (f"{_TORCH}nn/", f"{_TORCH}distributions/")
+# Of torch, what holds state of the user's, and what tells settings where user code asks.
+_TORCH_FOLLOWED = tuple(f"{_TORCH}{name}" for name in ("nn/", "distributions/", "optim/", "utils/data/", "ao/"))
+_TORCH_ASKED = tuple(f"{_TORCH}{name}" for name in ("backends/", "random.py", "cuda/", "accelerator/", "amp/"))
 _TORCH_OPAQUE = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}nn/parallel/")
 _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 # Of the standard library: what keeps books of its own (logs, warnings, imports), and reads nothing for a forward.
@@ -65,6 +71,10 @@ EMITS = "Handler.handle"
 
 @functools.lru_cache(maxsize=8192)
 def kind_of_file(path: str) -> int:
+    if path.startswith(_STANDING_IN):
+        return PASSED_BY
+    if path.startswith(_TORCH_ASKED):
+        return BY_CALLER
     if path.startswith(_TORCH):
         return FOLLOWED if path.startswith(_TORCH_FOLLOWED) and not path.startswith(_TORCH_OPAQUE) else OPAQUE
     if path.startswith(_OPAQUE_ROOTS) or path.startswith("<eval_with_key>") or "torch_namedtensor" in path:
@@ -80,7 +90,9 @@ def kind_of_file(path: str) -> int:
 
 
 def kind_of(code: types.CodeType, scope: dict[str, Any]) -> int:
-    """Whether the frames of `code` with these globals are followed: OPAQUE, FOLLOWED, or BY_CALLER."""
+    """Whether the frames of `code` with these globals are followed: OPAQUE, FOLLOWED, BY_CALLER, as their callers' are,
+    or PASSED_BY, not themselves, but what they call as if their callers did.
+    """
     path = code.co_filename
     if path == "<string>":  # made by a dataclass, say, for a class of that module
         path = scope.get("__file__") or path
@@ -117,9 +129,10 @@ def followed_frames(listener: Listener) -> Iterator[_C.CallMonitor]:
 
 def is_followed(frame: types.FrameType | None) -> bool:
     """Whether a frame is: of code that is, or called by one that is."""
+    first = frame
     while frame is not None:
         kind = kind_of(frame.f_code, frame.f_globals)
-        if kind != BY_CALLER:
+        if kind != BY_CALLER and not (kind == PASSED_BY and frame is not first):
             return kind == FOLLOWED
         frame = frame.f_back
     return False

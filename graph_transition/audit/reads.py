@@ -37,6 +37,7 @@ from ..conditions import (
     ContextVariableCondition,
     FunctionCondition,
     LocalCondition,
+    LockCondition,
     MappingCondition,
     NamespaceCondition,
     ObjectCondition,
@@ -61,10 +62,8 @@ from ..conditions import (
     without_books,
     wrapped_parts,
 )
-from ..conditions.functions import WRAPPERS
-from ..conditions.mappings import entries_of, mapping_type
-from ..conditions.sequences import items_of, sequence_type
 from .code_names import Names, imported_names, names_of
+from .contents import code_inside, content_of
 from .frames import BOOKKEEPERS, FOLLOWED, is_followed, keywords_of, kind_of
 from .purity import impure_reason
 
@@ -251,7 +250,7 @@ class Reads:
         """Notes that a function with these names gets hold of the module `full`, if there is one."""
         if full in sys.modules and full not in self._imported:
             self._imported.add(full)
-            self.root(f"the module {full}", sys.modules[full])
+            self.loaded_modules().grow(sys.modules, {full}, self.part)
         if full in sys.modules:
             self.follow(sys.modules[full], names, True)
 
@@ -263,6 +262,14 @@ class Reads:
             for full in sorted(name for name in given if not is_opaque_module(name)):
                 for names in self._finders:
                     self._follow_module(full, names)
+
+    def loaded_modules(self) -> NamespaceCondition:
+        """The condition of `sys.modules`, which is a root from the first call on."""
+        table: dict[str, Any] = sys.modules
+        loaded = self.namespace("the module ", table)
+        if not any(condition is loaded for _, condition, _ in self.roots):
+            self.roots.append(("", loaded, table))
+        return loaded
 
     def namespace(self, text: str, table: dict[str, Any]) -> NamespaceCondition:
         known = self._conditions.get(id(table))
@@ -339,11 +346,12 @@ class Reads:
             condition.keep(value, names.stored)
             if hasattr(type(value), "__slots__"):
                 asked = asked | names.stored
-            found = [v for _, v in condition.grow(value, asked, names.any_name, part)]
+            whole = names.any_name or isinstance(value, types.SimpleNamespace)  # compared and shown whole, in C
+            found = [v for _, v in condition.grow(value, asked, whole, part)]
             if isinstance(value, torch.nn.Module):
                 kind = self.part(type(value))
                 found += [v for _, v in kind.grow(asked, part)] if isinstance(kind, ClassCondition) else []
-            return [*found, type(value), *_content(value)]
+            return [*found, type(value), *content_of(value)]
         if isinstance(condition, ClassCondition):
             found = [v for _, v in condition.grow(asked | names.stored, part)]
             return found if type(value) is type else [*found, type(value)]
@@ -365,7 +373,9 @@ class Reads:
             condition.entries.keep(vars(value), names.stored)
             return [v for _, v in condition.grow(value, asked, part)]
         if isinstance(condition, (SequenceCondition, MappingCondition)):
-            return _content(value)
+            return content_of(value)
+        if isinstance(condition, LockCondition) and not asked.isdisjoint(LockCondition.ASKING):
+            condition.ask(value)
         if isinstance(condition, CacheCondition):
             return [value.__wrapped__, *cached_in(value)]
         if isinstance(condition, WrapperCondition):
@@ -447,7 +457,7 @@ class Reads:
         """The functions that ran, but those that others of them have made, and the standard library's: what calls
         one of these knows it by name, unless the collector does.
         """
-        inner = {id(code) for _, function in self._ran for code in _code_inside(function.__code__)}
+        inner = {id(code) for _, function in self._ran for code in code_inside(function.__code__)}
         for condition, function in self._ran:
             code = function.__code__
             if id(code) not in inner and kind_of(code, function.__globals__) == FOLLOWED:
@@ -473,21 +483,3 @@ class Reads:
 @functools.lru_cache(maxsize=4096)
 def _with_forward(names: frozenset[str]) -> frozenset[str]:
     return names | {"forward"}
-
-
-def _content(value: Any) -> Iterable[Any]:
-    kind = type(value)
-    base = mapping_type(kind)
-    if base is not None:
-        return [x for entry in entries_of(value, base) for x in entry]
-    base = sequence_type(kind)
-    if base is not None:
-        return items_of(value, base)
-    return [v for _, v in wrapped_parts(value)] if isinstance(value, tuple(WRAPPERS)) else ()
-
-
-def _code_inside(code: types.CodeType) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _code_inside(constant)

@@ -26,7 +26,7 @@ from .functions import (
     cell_content,
     wrapped_parts,
 )
-from .identity import IdentityCondition, UnknownCondition
+from .identity import IdentityCondition, LockCondition, UnknownCondition
 from .loggers import ASKING, every_logger
 from .making import condition_of, is_query
 from .mappings import MappingCondition
@@ -54,6 +54,7 @@ __all__ = [
     "HooksCondition",
     "IdentityCondition",
     "LocalCondition",
+    "LockCondition",
     "Maker",
     "MappingCondition",
     "ModuleCondition",

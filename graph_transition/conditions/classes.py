@@ -6,6 +6,8 @@ class has of them count, and that it has no others.
 
 from __future__ import annotations
 
+import abc
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,7 +43,7 @@ class ClassCondition(Condition):
     """The same class, with the same members under the names that were looked up."""
 
     kind = "class"
-    __slots__ = ("_class", "_members", "_asked", "_special", "_told", "_meta", "_own")
+    __slots__ = ("_class", "_members", "_asked", "_special", "_told", "_meta", "_own", "_registered")
 
     def __init__(self, kind: type) -> None:
         self._class = kind
@@ -50,6 +52,7 @@ class ClassCondition(Condition):
         self._special: dict[str, Condition] | None = None
         self._told: dict[str, Any] = {}
         self._meta: Condition | None = None  # of the class's class
+        self._registered = _registered(kind)
         self._own: dict[str, Any] = {}  # what the class itself has under the names; until the trace is over
 
     @property
@@ -97,6 +100,8 @@ class ClassCondition(Condition):
                     return f"(class {now.__qualname__}) has got or lost '{name}'"
         if self._special is not None and [name for name, _ in _special(now)] != list(self._special):
             return f"(class {now.__qualname__}) has got or lost a special method"
+        if self._registered is not None and _registered(now) != self._registered:
+            return f"(class {now.__qualname__}) has got a class registered"
         for name, was in self._told.items():
             if getattr(now, name, None) != was:
                 return f"(class {now.__qualname__}) changed its {name}"
@@ -144,6 +149,28 @@ class ClassCondition(Condition):
     def watches(self, now: Any) -> Iterator[Watch]:
         if self.can_change:
             yield "class", now
+        if self._registered is not None:
+            yield "call", abc.get_cache_token, abc.get_cache_token()
+
+
+def _registered(kind: type) -> frozenset[int] | None:
+    """Which classes were registered with an abstract class or one that derives from it; None for any other class."""
+    return _registered_by(kind, abc.get_cache_token()) if isinstance(kind, abc.ABCMeta) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _registered_by(kind: type, token: object) -> frozenset[int]:
+    found: set[int] = set()
+    pending, met = [kind], {kind}
+    while pending:
+        one = pending.pop()
+        if isinstance(one, abc.ABCMeta):
+            found.update(id(reference()) for reference in abc._get_dump(one)[0])  # type: ignore[attr-defined]
+        derived: list[type] = type.__subclasses__(one)
+        further = [other for other in derived if other not in met]
+        met.update(further)
+        pending += further
+    return frozenset(found)
 
 
 def _special(kind: type) -> list[tuple[str, Any]]:

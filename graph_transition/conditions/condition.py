@@ -14,6 +14,7 @@ Not here: which objects a forward reads (../audit), the conditions of a whole gr
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
@@ -204,5 +205,11 @@ class Check:
 
     def watches(self) -> Iterator[Watch]:
         """What the native check compares for all that was met."""
+        asked: set[Any] = set()
         for condition, now in self.bound:
-            yield from condition.watches(now)
+            for watch in condition.watches(now):
+                if watch[0] == "call" and type(watch[1]) is types.BuiltinFunctionType:
+                    if id(watch[1]) in asked:
+                        continue
+                    asked.add(id(watch[1]))
+                yield watch

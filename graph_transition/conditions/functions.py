@@ -247,4 +247,6 @@ class ReferenceCondition(Condition):
             yield "", self._part, now()
 
     def watches(self, now: Any) -> Iterator[Watch]:
-        yield "call", now, now()
+        if self._part is not None:
+            raise TypeError("a native check would hold what the program holds weakly")
+        yield "call", now, None

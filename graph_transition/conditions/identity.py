@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from .condition import Condition, NotStorable, shown
+from .condition import Condition, NotStorable, Watch, shown
 
-__all__ = ["IdentityCondition", "UnknownCondition"]
+__all__ = ["IdentityCondition", "LockCondition", "UnknownCondition"]
 
 
 class IdentityCondition(Condition):
@@ -20,6 +21,33 @@ class IdentityCondition(Condition):
 
     def refusal(self, now: Any) -> str | None:
         return None if now is self.value else f"changed from {shown(self.value)} to {shown(now)}"
+
+
+class LockCondition(IdentityCondition):
+    """The very same lock; where the forward may ask whether it is held, held or not as it was."""
+
+    kind = "lock"
+    __slots__ = ("_text",)
+    ASKING = frozenset({"locked", "acquire", "_is_owned"})
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._text: str | None = None
+
+    def ask(self, now: Any) -> None:
+        """Notes that the forward may ask."""
+        self._text = self._text or repr(now)  # of a reentrant lock, nothing else tells
+
+    def refusal(self, now: Any) -> str | None:
+        why = super().refusal(now)
+        return why or (None if self._text in (None, repr(now)) else "(a lock) was taken or given back")
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        raise NotStorable("a lock")
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        if self._text is not None:
+            yield "call", now.__repr__, self._text
 
 
 class UnknownCondition(Condition):

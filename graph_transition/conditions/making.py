@@ -30,12 +30,12 @@ from .contexts import ContextVariableCondition, LocalCondition
 from .equality import is_value
 from .functions import WRAPPERS, BoundBuiltinCondition, FunctionCondition, ReferenceCondition, WrapperCondition
 from .generators import GeneratorCondition, RandomCondition
-from .identity import IdentityCondition, UnknownCondition
+from .identity import IdentityCondition, LockCondition, UnknownCondition
 from .loggers import LoggerCondition
 from .mappings import MappingCondition, mapping_type
 from .modules import ModuleCondition
 from .names import PythonModuleCondition
-from .objects import ObjectCondition
+from .objects import ExceptionCondition, ObjectCondition
 from .origin import is_native, is_opaque, is_opaque_function
 from .sequences import SequenceCondition, sequence_type
 from .tensors import OuterTensorCondition, TreeTensorCondition
@@ -47,11 +47,12 @@ _BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 # What counts as what it is: it holds nothing that a forward computes with, or cannot change.
 _THEMSELVES = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    types.ClassMethodDescriptorType, types.CodeType, type(threading.Lock()), type(threading.RLock()), numpy.ufunc,
+    types.ClassMethodDescriptorType, types.CodeType, numpy.ufunc,
     type(datetime.datetime_CAPI), type(vars(collections.namedtuple("_Pair", "a"))["a"]), logging.LoggerAdapter,
-    BaseException, operator.attrgetter, operator.itemgetter, operator.methodcaller,
+    operator.attrgetter, operator.itemgetter, operator.methodcaller,
     types.FrameType, types.TracebackType, io.IOBase, struct.Struct, re.Match, unicodedata.UCD,
 )  # fmt: skip
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
 _OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)
 _OF_SYS = frozenset({"getrecursionlimit", "getswitchinterval", "getdefaultencoding", "getfilesystemencoding",
@@ -126,6 +127,10 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
         if is_native(kind):  # type: ignore[arg-type]
             return made, (value, base, part)
         return ObjectCondition, (value, part(kind), made(value, base, part))
+    if isinstance(value, _LOCKS):
+        return LockCondition, (value,)
+    if isinstance(value, BaseException) and not is_opaque(kind):  # type: ignore[arg-type]
+        return ObjectCondition, (value, part(kind), ExceptionCondition(value, part))
     if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
         return IdentityCondition, (value,)
     native = next(base for base in kind.__mro__ if is_native(base))

@@ -1,5 +1,5 @@
 """Objects of classes written in Python: attributes that were looked up by name, and, where the class derives from a
-container or a number, what that holds. Not here: torch's modules (modules.py).
+container, a number or an exception, what that holds. Not here: torch's modules (modules.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import exactly_equal
 from .names import NamedEntries, set_entry
 
-__all__ = ["ObjectCondition", "instance_table", "slots_of"]
+__all__ = ["ExceptionCondition", "ObjectCondition", "held_by", "instance_table", "slots_of"]
+
+# Where an exception was raised, and while which other was handled, does not count.
+_OF_RAISING = frozenset({"__traceback__", "__context__", "__cause__", "__suppress_context__", "__dict__", "__class__"})
 
 
 def instance_table(value: Any) -> Mapping[str, Any] | None:
@@ -176,3 +179,39 @@ def _slot(value: Any, name: str) -> Any:
             except AttributeError:
                 return MISSING
     return MISSING
+
+
+def held_by(value: BaseException) -> list[tuple[str, Any]]:
+    """(name, what is there) of what the exception's classes in C hold."""
+    names = dict.fromkeys(
+        name
+        for base in type(value).__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType)) and name not in _OF_RAISING
+    )
+    found = [(name, getattr(value, name, MISSING)) for name in names]
+    return [(name, held) for name, held in found if held is not MISSING]
+
+
+class ExceptionCondition(Condition):
+    """An exception whose classes in C hold the same: arguments and the rest (`errno`, `value`)."""
+
+    kind = "exception"
+    __slots__ = ("_parts",)
+
+    def __init__(self, value: BaseException, part: Callable[[Any], Condition]) -> None:
+        self._parts = {name: part(held) for name, held in held_by(value)}
+
+    def refusal(self, now: Any) -> str | None:
+        if not isinstance(now, BaseException):
+            return f"changed to {shown(now)}"
+        return None if [name for name, _ in held_by(now)] == list(self._parts) else "(an exception) holds other things"
+
+    def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
+        held = dict(held_by(now))
+        for name, part in self._parts.items():
+            yield f".{name}", part, held[name]
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        for name, held in held_by(now):
+            yield "attribute", now, name, held

@@ -15,7 +15,7 @@ _OPAQUE = frozenset({"torch", "sympy", "onnx", "ortmodule"})
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _POINTER = 8
 _OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-_TORCH_STATE = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.data")
+_TORCH_STATE = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "torch.ao")
 # What the interpreter writes in `sys` on its own: at imports, at errors, where output is led elsewhere for a while.
 _BOOKS_OF_SYS = frozenset(
     {

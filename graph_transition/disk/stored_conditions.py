@@ -77,6 +77,8 @@ def looked_up_again(
         found = _found(place, module)
         if place[0] == "query":
             reads.roots.append((f"what {found.__name__}() says", QueryCondition(found), found))
+        elif place[0] == "loaded modules":
+            reads.loaded_modules()
         elif place[0] == "hooks":
             reads.roots.append(("", HooksCondition(module, reads.part), module))
         else:
@@ -139,6 +141,8 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
         return ["python module", now.__name__]
     if isinstance(now, logging.Logger):
         return ["logger", now.name]
+    if now is sys.modules:
+        return ["loaded modules"]
     if not isinstance(getattr(now, "__qualname__", None), str):
         raise NotStorable(f"{shown(now)} has no name to be found by")
     kind = "query" if isinstance(condition, QueryCondition) else "named"
@@ -155,6 +159,8 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
 def _found(place: Sequence[str], module: torch.nn.Module) -> Any:
     if place[0] in ("module", "hooks"):
         return module
+    if place[0] == "loaded modules":
+        return sys.modules
     if place[0] == "logger":
         return logging.getLogger(place[1])  # of "root" the root
     found: Any = sys.modules.get(place[1])
