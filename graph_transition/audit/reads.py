@@ -58,6 +58,7 @@ from ..conditions import (
     is_value,
     joined,
     spoken,
+    value_in_context,
     without_books,
     wrapped_parts,
 )
@@ -375,7 +376,8 @@ class Reads:
         if isinstance(condition, BoundBuiltinCondition):
             return [value.__self__]
         if isinstance(condition, ContextVariableCondition):
-            return [value.get(None)]
+            held = value_in_context(value)
+            return [] if held is MISSING else [held]
         if isinstance(condition, ReferenceCondition):
             return [value()]
         if isinstance(condition, UnknownCondition):
@@ -389,6 +391,8 @@ class Reads:
         self._follow_found_modules()
         self.settle_classes()
         for condition in list(self._conditions.values()):
+            if isinstance(condition, (NamespaceCondition, ObjectCondition)):
+                condition.settle(self.values[id(condition)], self.part)
             condition.forget()
             if isinstance(condition, CacheCondition):
                 if not condition.settle(self.values[id(condition)], self.part):

@@ -11,7 +11,7 @@ from typing import Any
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import exactly_equal, is_value
 
-__all__ = ["ContextVariableCondition", "LocalCondition", "QueryCondition", "decimal_context"]
+__all__ = ["ContextVariableCondition", "LocalCondition", "QueryCondition", "decimal_context", "value_in_context"]
 
 
 def decimal_context() -> str:
@@ -21,15 +21,25 @@ def decimal_context() -> str:
     return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.clamp} {traps}"
 
 
+def value_in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    """What the variable holds here: its own default where it is not set, MISSING where it has none."""
+    try:
+        return variable.get()
+    except LookupError:
+        return MISSING
+
+
 class ContextVariableCondition(Condition):
-    """The same context variable, with the same value in the caller's context."""
+    """The same context variable, with the same value in the caller's context, or its own default."""
 
     kind = "context variable"
-    __slots__ = ("_variable", "_part", "_first")
+    __slots__ = ("_variable", "_part", "_first", "_unset")
 
     def __init__(self, variable: contextvars.ContextVar[Any], part: Callable[[Any], Condition]) -> None:
         self._variable = variable
-        value = self._first = variable.get(MISSING)
+        self._first = variable.get(MISSING)
+        self._unset = self._first is MISSING
+        value = value_in_context(variable)
         self._part = None if value is MISSING else part(value)
 
     def is_set_inside(self) -> bool:
@@ -42,14 +52,14 @@ class ContextVariableCondition(Condition):
     def refusal(self, now: Any) -> str | None:
         if now is not self._variable:
             return f"changed to {shown(now)}"
-        return "was set, or is no longer" if (now.get(MISSING) is MISSING) != (self._part is None) else None
+        return "was set, or is no longer" if (now.get(MISSING) is MISSING) != self._unset else None
 
     def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
         if self._part is not None:
             yield ".get()", self._part, now.get()
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
-        if self._part is not None:
+        if self._part is not None and value_in_context(value) is not original(self._part):
             value.set(original(self._part))
 
     def watches(self, now: Any) -> Iterator[Watch]:

@@ -5,6 +5,7 @@ Not here: attributes of the module itself (test_kept_state.py).
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ SCALE = 2.0
 TABLE = {"scale": 2.0, "seen": 0}
 FACTORS = [2.0]
 TENSOR = torch.full((4,), 2.0)
+VARIABLE = contextvars.ContextVar("VARIABLE", default=SimpleNamespace(scale=2.0))
 SETTINGS = SimpleNamespace(inner=SimpleNamespace(scale=2.0))
 
 
@@ -51,7 +53,7 @@ def as_before() -> Iterator[None]:
     globals().update(SCALE=2.0, TENSOR=torch.full((4,), 2.0))
     TABLE.update(scale=2.0, seen=0)
     FACTORS[:] = [2.0]
-    Setting.scale, Setting.seen, SETTINGS.inner.scale = 2.0, 0, 2.0
+    Setting.scale, Setting.seen, SETTINGS.inner.scale, VARIABLE.get().scale = 2.0, 0, 2.0, 2.0
 
 
 AROUND, CHANGE_AROUND = around()
@@ -71,6 +73,10 @@ READS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[], Any]]] = {
     ),
     "a global tensor, in place": (lambda m, x: m.linear(x) * TENSOR, lambda: TENSOR.mul_(2)),
     "a closure": (AROUND, CHANGE_AROUND),
+    "the default of a context variable": (
+        lambda m, x: m.linear(x) * VARIABLE.get().scale,
+        lambda: setattr(VARIABLE.get(), "scale", 3.0),
+    ),
 }
 
 
@@ -115,6 +121,28 @@ def test_a_forward_that_changes_something_outside_does_so_at_each_call(forward: 
         torch.testing.assert_close(results[2], results[0] * 3)
     with pytest.raises(CaptureError, match=r"the forward changes Python values.*(TABLE|Setting\.seen|FACTORS)"):
         ORTModule(Lambda(forward), options=Options(fallback="error"))(x)
+
+
+def starts_again(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    global SCALE
+    SCALE = 2.0
+    return m.linear(x)
+
+
+def sets_of_an_object(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    SETTINGS.inner.scale = 2.0
+    return m.linear(x)
+
+
+@pytest.mark.parametrize("forward", [starts_again, sets_of_an_object])
+def test_what_a_forward_sets_to_what_it_was_is_set_at_each_call(forward: Callable[..., Any]) -> None:
+    model, x = ORTModule(Lambda(forward), options=Options(fallback="error")), torch.randn(3, 4)
+    for value in (2.0, 3.0, 3.0, -2.0):
+        globals().update(SCALE=value)
+        SETTINGS.inner.scale = value
+        model(x)
+        assert (SCALE if forward is starts_again else SETTINGS.inner.scale) == 2.0
+    assert exports(model) == 2, model.report()
 
 
 class Annealed(nn.Module):
