@@ -11,14 +11,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from . import containers, places, rows, values, values_of_torch
+from . import containers, places, readings, rows, values, values_of_torch
 from .comparing import Observation, compare, difference
 from .observing import rendered
 from .programs import Program, program
 from .running import run
 from .table import engine_share, failures, table
+from .templates import fill
 from .workers import results
 
 # docs/conditions.md has the kinds of programs that still fail.
@@ -182,6 +185,30 @@ def test_two_states_that_differ_are_told_apart(one: Any, other: Any) -> None:
 def test_one_list_in_two_places_is_told_from_two() -> None:
     shared: list[int] = [1]
     assert difference(rendered((), state=[shared, shared]), rendered((), state=[[1], [1]]))
+
+
+def test_a_generator_counts_by_what_it_gives_next() -> None:
+    one, same = np.random.default_rng(3), np.random.default_rng(3)
+    assert not difference(rendered((), state={one}), rendered((), state={same}))
+    same.random()
+    assert difference(rendered((), state={one}), rendered((), state={same}))
+    assert difference(rendered((), state=[one]), rendered((), state=[same]))
+
+
+def test_sums_under_autocast_are_compared_as_rounded() -> None:
+    one, other = rendered((), state=torch.tensor([1.0])), rendered((), state=torch.tensor([1.004]))
+    assert difference(one, other)
+    assert not difference(one, other, rounded=True)
+    assert difference(one, rendered((), state=torch.tensor([1.1])), rounded=True)
+
+
+def test_a_pattern_of_a_program_matches_its_key() -> None:
+    form = readings.MATCHED_BY_NAME
+    for key in ("Plain", "('k', 1)"):
+        code = fill(form.prelude, h="held", k=key, t="found", d="None")
+        scope: dict[str, Any] = {"Plain": int, "held": {int: 3, ("k", 1): 3}}
+        exec(code, scope)
+        assert scope["found"] == 3
 
 
 def test_the_first_step_that_differs_gives_the_verdict() -> None:
