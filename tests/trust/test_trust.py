@@ -225,10 +225,7 @@ def test_the_first_step_that_differs_gives_the_verdict() -> None:
 
 
 def test_nothing_of_a_program_stays_in_the_process(tmp_path: Path) -> None:
-    import os
     import sys
-
-    import torch
 
     before = dict(os.environ), set(sys.modules), torch.get_default_dtype(), vars(torch)["tanh"]
     for number in range(60):
