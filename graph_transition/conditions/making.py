@@ -50,7 +50,7 @@ _THEMSELVES = (
     types.ClassMethodDescriptorType, types.CodeType, type(threading.Lock()), type(threading.RLock()), numpy.ufunc,
     type(datetime.datetime_CAPI), type(vars(collections.namedtuple("_Pair", "a"))["a"]), logging.LoggerAdapter,
     BaseException, operator.attrgetter, operator.itemgetter, operator.methodcaller,
-    types.FrameType, types.TracebackType, io.IOBase, struct.Struct, re.Match, unicodedata.UCD,
+    types.FrameType, types.TracebackType, io.IOBase, struct.Struct, re.Match, unicodedata.UCD, type(numpy.dot),
 )  # fmt: skip
 # `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
 _OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)

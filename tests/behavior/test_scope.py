@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -143,6 +145,50 @@ def test_what_a_forward_sets_to_what_it_was_is_set_at_each_call(forward: Callabl
         model(x)
         assert (SCALE if forward is starts_again else SETTINGS.inner.scale) == 2.0
     assert exports(model) == 2, model.report()
+
+
+@pytest.mark.filterwarnings("ignore:Lambda runs")
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: numpy.load(path)[0],
+        lambda path: numpy.load(path, mmap_mode="r")[0],
+        lambda path: numpy.loadtxt(f"{path}.txt")[0],
+        lambda path: numpy.fromfile(path, dtype=numpy.uint8)[-1],
+        lambda path: numpy.memmap(path, dtype=numpy.uint8)[-1],
+    ],
+)
+def test_a_file_that_numpy_reads_counts_at_each_call(read: Callable[[str], Any], tmp_path: Path) -> None:
+    path = str(tmp_path / "numbers.npy")
+
+    def write(value: float) -> None:
+        numpy.save(path, numpy.array([value, value]))
+        numpy.savetxt(f"{path}.txt", numpy.array([value, value]))
+
+    def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) * float(read(path))
+
+    eager, model, x = Lambda(forward), ORTModule(Lambda(forward)), torch.randn(3, 4)
+    for value in (2.0, 2.0, -3.0):
+        write(value)
+        torch.testing.assert_close(model(x), eager(x))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda a: numpy.dot(a, a), lambda a: numpy.mean(a), lambda a: numpy.where(a > 2, a, 1)[0]]
+)
+def test_a_function_of_numpy_runs_in_the_engine(make: Callable[[Any], Any]) -> None:
+    array = numpy.array([2.0, 3.0])
+
+    def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) * float(make(array))
+
+    eager, model = Lambda(forward), ORTModule(Lambda(forward), options=Options(fallback="error"))
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(model(x), eager(x))
+        torch.testing.assert_close(model(x), eager(x))
+        array += 1
 
 
 class Annealed(nn.Module):
