@@ -83,6 +83,7 @@ __all__ = [
     "joined",
     "shown",
     "spoken",
+    "value_in_context",
     "without_books",
     "wrapped_parts",
 ]

@@ -11,12 +11,19 @@ from typing import Any
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import exactly_equal, is_value
 
-__all__ = ["ContextVariableCondition", "LocalCondition", "QueryCondition", "decimal_context", "value_in_context"]
+__all__ = [
+    "ContextVariableCondition",
+    "DecimalContextCondition",
+    "LocalCondition",
+    "QueryCondition",
+    "decimal_context",
+    "value_in_context",
+]
 
 
-def decimal_context() -> str:
+def decimal_context(context: decimal.Context | None = None) -> str:
     """By what arithmetic on Decimals goes; what it has met (its flags) does not count."""
-    context = decimal.getcontext()
+    context = decimal.getcontext() if context is None else context
     traps = sorted(signal.__name__ for signal, on in context.traps.items() if on)
     return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.clamp} {traps}"
 
@@ -27,6 +34,24 @@ def value_in_context(variable: contextvars.ContextVar[Any]) -> Any:
         return variable.get()
     except LookupError:
         return MISSING
+
+
+class DecimalContextCondition(Condition):
+    """The same context of decimal, with the same settings."""
+
+    kind = "context of decimal"
+    __slots__ = ("_context", "_text")
+
+    def __init__(self, context: decimal.Context) -> None:
+        self._context = context
+        self._text = decimal_context(context)
+
+    def refusal(self, now: Any) -> str | None:
+        text = decimal_context(now) if now is self._context else shown(now)
+        return None if text == self._text else f"changed from {self._text} to {text}"
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        yield "call", functools.partial(decimal_context, now), self._text
 
 
 class ContextVariableCondition(Condition):

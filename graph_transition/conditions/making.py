@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import datetime
+import decimal
 import functools
 import io
 import logging
@@ -26,7 +27,7 @@ from .buffers import BUFFERS, LONGEST_BUFFER, BufferCondition
 from .caches import CacheCondition
 from .classes import ClassCondition
 from .condition import Condition, Maker
-from .contexts import ContextVariableCondition, LocalCondition
+from .contexts import ContextVariableCondition, DecimalContextCondition, LocalCondition
 from .equality import is_value
 from .functions import WRAPPERS, BoundBuiltinCondition, FunctionCondition, ReferenceCondition, WrapperCondition
 from .generators import GeneratorCondition, RandomCondition
@@ -106,6 +107,8 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
         return ReferenceCondition, (value, part)
     if isinstance(value, contextvars.ContextVar):
         return ContextVariableCondition, (value, part)
+    if kind is decimal.Context:
+        return DecimalContextCondition, (value,)
     if isinstance(value, threading.local):
         return LocalCondition, (value,)
     if isinstance(value, BUFFERS) and kind in BUFFERS:

@@ -23,7 +23,8 @@ SCALE = 2.0
 TABLE = {"scale": 2.0, "seen": 0}
 FACTORS = [2.0]
 TENSOR = torch.full((4,), 2.0)
-VARIABLE = contextvars.ContextVar("VARIABLE", default=SimpleNamespace(scale=2.0))
+DEFAULT = SimpleNamespace(scale=2.0)
+VARIABLE = contextvars.ContextVar("VARIABLE", default=DEFAULT)
 SETTINGS = SimpleNamespace(inner=SimpleNamespace(scale=2.0))
 
 
@@ -55,7 +56,7 @@ def as_before() -> Iterator[None]:
     globals().update(SCALE=2.0, TENSOR=torch.full((4,), 2.0))
     TABLE.update(scale=2.0, seen=0)
     FACTORS[:] = [2.0]
-    Setting.scale, Setting.seen, SETTINGS.inner.scale, VARIABLE.get().scale = 2.0, 0, 2.0, 2.0
+    Setting.scale, Setting.seen, SETTINGS.inner.scale, DEFAULT.scale = 2.0, 0, 2.0, 2.0
 
 
 AROUND, CHANGE_AROUND = around()
@@ -77,7 +78,7 @@ READS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[], Any]]] = {
     "a closure": (AROUND, CHANGE_AROUND),
     "the default of a context variable": (
         lambda m, x: m.linear(x) * VARIABLE.get().scale,
-        lambda: setattr(VARIABLE.get(), "scale", 3.0),
+        lambda: setattr(DEFAULT, "scale", 3.0),
     ),
 }
 

@@ -1,9 +1,9 @@
 """What a forward does with autograd itself, which a graph does not repeat.
 
-Gradients that are read or set, `requires_grad` that is changed, leaves that are made, hooks on saved tensors and anomaly detection inside are
-a `CaptureError`, and so are hooks on tensors, `retain_grad` and `autograd.grad`, which an export drops in silence. A
-forward that turns gradients on (`torch.enable_grad`) asks for the gradient mode: its graph holds
-for the mode it was made in, and where gradients were off it is a `CaptureError` as well.
+Gradients that are read or set, `requires_grad` that is changed, leaves that are made, hooks on saved tensors and
+anomaly detection inside are a `CaptureError`, and so are hooks on tensors, `retain_grad` and `autograd.grad`, which an
+export drops in silence. A forward that turns gradients on (`torch.enable_grad`) asks for the gradient mode: its graph
+holds for the mode it was made in, and where gradients were off it is a `CaptureError` as well.
 
 Only what the user's code and torch.nn does counts; torch itself does all of it while it traces. Not here: questions
 (scope_settings.py), regions without gradients (rewrite/regions.py).
