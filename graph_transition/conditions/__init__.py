@@ -35,7 +35,7 @@ from .names import NamespaceCondition, PythonModuleCondition
 from .objects import ObjectCondition
 from .origin import is_native, is_opaque_module, without_books
 from .sequences import SequenceCondition
-from .tensors import OuterTensorCondition
+from .tensors import OuterTensorCondition, TreeAttributesCondition
 from .values import ValueCondition
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "ReferenceCondition",
     "Refusal",
     "SequenceCondition",
+    "TreeAttributesCondition",
     "UnknownCondition",
     "ValueCondition",
     "Watch",
