@@ -62,6 +62,7 @@ from ..conditions import (
     without_books,
     wrapped_parts,
 )
+from ..conditions.contexts import numpy_settings, uses_numpy
 from ..conditions.functions import WRAPPERS
 from ..conditions.mappings import entries_of, mapping_type
 from ..conditions.sequences import items_of, sequence_type
@@ -408,6 +409,8 @@ class Reads:
                 self.root(f"the logger {logger.name}", logger)
         if self._decimals:
             self.roots.append(("the context of decimal", QueryCondition(decimal_context), decimal_context))
+        if uses_numpy(self._kept):
+            self.roots.append(("the settings of numpy", QueryCondition(numpy_settings), numpy_settings))
         self.root("the class torch.Tensor", torch.Tensor)
         tensors = self.part(torch.Tensor)
         assert isinstance(tensors, ClassCondition)

@@ -16,7 +16,13 @@ from .condition import (
     shown,
     spoken,
 )
-from .contexts import ContextVariableCondition, LocalCondition, QueryCondition, decimal_context, value_in_context
+from .contexts import (
+    ContextVariableCondition,
+    LocalCondition,
+    QueryCondition,
+    decimal_context,
+    value_in_context,
+)
 from .equality import exactly_equal, is_value
 from .functions import (
     BoundBuiltinCondition,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextvars
 import decimal
 import functools
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import numpy
 
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import exactly_equal, is_value
@@ -17,6 +20,8 @@ __all__ = [
     "LocalCondition",
     "QueryCondition",
     "decimal_context",
+    "numpy_settings",
+    "uses_numpy",
     "value_in_context",
 ]
 
@@ -26,6 +31,17 @@ def decimal_context(context: decimal.Context | None = None) -> str:
     context = decimal.getcontext() if context is None else context
     traps = sorted(signal.__name__ for signal, on in context.traps.items() if on)
     return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.clamp} {traps}"
+
+
+def numpy_settings() -> tuple[Any, ...]:
+    """By what numpy raises errors, warns and writes numbers."""
+    return (*numpy.geterr().values(), *numpy.get_printoptions().values())
+
+
+def uses_numpy(values: Iterable[Any]) -> bool:
+    """Whether numpy, or something of it, is among the values."""
+    names = (v.__name__ if type(v) is types.ModuleType else getattr(type(v), "__module__", "") for v in values)
+    return any(str(name).partition(".")[0] == "numpy" for name in names)
 
 
 def value_in_context(variable: contextvars.ContextVar[Any]) -> Any:

@@ -192,6 +192,14 @@ def test_a_function_of_numpy_runs_in_the_engine(make: Callable[[Any], Any]) -> N
         array += 1
 
 
+def test_how_numpy_takes_errors_counts_at_each_call() -> None:
+    eager = Lambda(lambda m, x: m.linear(x) * len(numpy.geterr()["over"]))
+    model, x = ORTModule(Lambda(eager.function)), torch.randn(3, 4)
+    for over in ("warn", "warn", "ignore"):
+        with numpy.errstate(over=over):
+            torch.testing.assert_close(model(x), eager(x))
+
+
 class Annealed(nn.Module):
     """A network, and a temperature that a schedule sets."""
 
