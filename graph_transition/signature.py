@@ -20,6 +20,8 @@ from torch.utils import _pytree as pytree
 from ..capture import flatten_call
 from ..errors import CaptureError
 from .conditions import is_value
+from .conditions.condition import shown
+from .conditions.objects import instance_table, slots_of
 
 __all__ = [
     "Call",
@@ -170,7 +172,8 @@ def _leaf_text(leaf: tuple[Any, ...]) -> str:
         if leaf[4] is not None:
             where += " that is a tensor of the module" if leaf[4] >= 0 else " that is given twice"
         return f"{str(leaf[1]).removeprefix('torch.')}[{', '.join('?' * leaf[2])}]{where}"
-    return repr(leaf[2]) if isinstance(leaf[2], _PLAIN) else f"{leaf[1].__name__}{leaf[2][1:]}"
+    made_plain = type(leaf[2]) is tuple  # by `_frozen`; anything else is the value itself
+    return f"{leaf[1].__name__}{leaf[2][1:]}" if made_plain and leaf[1] is not tuple else shown(leaf[2])
 
 
 def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
@@ -274,8 +277,10 @@ def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
         return type(value), *(
             (_frozen(key, argument, depth - 1), _frozen(item, argument, depth - 1)) for key, item in value.items()
         )
-    attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict) and attributes and not callable(value):
+    if isinstance(value, bytearray):
+        return bytearray, bytes(value)
+    attributes = {**(instance_table(value) or {}), **dict(slots_of(value))}
+    if attributes and not is_value(value) and not callable(value):
         return type(value), *((key, _frozen(item, argument, depth - 1)) for key, item in attributes.items())
     try:
         hash(value)

@@ -24,6 +24,7 @@ from ..conditions import (
     Condition,
     HooksCondition,
     ModuleCondition,
+    TreeAttributesCondition,
     UnknownCondition,
     is_value,
     spoken,
@@ -35,10 +36,6 @@ from .reads import Reads
 from .returned import Returned
 
 __all__ = ["Audit"]
-
-
-# What torch itself sets on parameters and buffers, by which isinstance tells them.
-_OF_TORCH = frozenset({"_is_buffer", "_is_param"})
 
 
 class Audit:
@@ -175,6 +172,7 @@ class Audit:
             raise ChangedValueError(f"the forward changes Python values, which a graph cannot repeat: {names}")
         self._refuse_attributes_of_tensors()
         reads.settle()
+        reads.roots.append(("the module", TreeAttributesCondition(reads.every_name()), self._module))
         self._hooks.forget()
         for text, condition, _ in reads.reachable():
             if isinstance(condition, UnknownCondition):
@@ -199,6 +197,6 @@ class Audit:
         names = self._reads.every_name()
         given = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         for tensor in (*given, *self._module.parameters(), *self._module.buffers()):
-            read = sorted((names & vars(tensor).keys()) - _OF_TORCH)
+            read = sorted((names & vars(tensor).keys()) - TreeAttributesCondition.OF_TORCH)
             if read:
                 raise CaptureError(f"the forward reads attributes that are set on a tensor: {', '.join(read)}")

@@ -49,6 +49,8 @@ _OPAQUE_ROOTS = tuple(
 _STANDING_IN = tuple(
     f"{Path(capture.__file__).parent}/trace/{name}" for name in ("patching.py", "patches/replacements.py")
 )
+# Of numpy: what reads and writes files, as user code may do.
+_NUMPY_FILES = ("/npyio.py", "/_npyio_impl.py", "/_datasource.py", "/format.py", "/_format_impl.py", "/memmap.py")
 # Packages that torch itself calls.
 _OPAQUE_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "filelock/", "fsspec/", "_pytest/",
                     "_distutils_hack/", "setuptools/", "pkg_resources/")  # fmt: skip
@@ -77,6 +79,8 @@ def kind_of_file(path: str) -> int:
         return BY_CALLER
     if path.startswith(_TORCH):
         return FOLLOWED if path.startswith(_TORCH_FOLLOWED) and not path.startswith(_TORCH_OPAQUE) else OPAQUE
+    if path.startswith(_OPAQUE_ROOTS[0]) and path.endswith(_NUMPY_FILES):
+        return BY_CALLER
     if path.startswith(_OPAQUE_ROOTS) or path.startswith("<eval_with_key>") or "torch_namedtensor" in path:
         return OPAQUE
     if path.startswith("<frozen "):

@@ -49,6 +49,8 @@ _PLAIN_TYPES = (
 )  # fmt: skip
 # Types whose methods are impure all the same.
 _IMPURE_METHODS = frozenset({"now", "today", "utcnow", "fromtimestamp"})
+# Functions and methods of numpy that read or write files.
+_NUMPY_FILES = frozenset({"fromfile", "tofile", "dump"})
 _TRUSTED = ("torch", "numpy", "sympy", "onnx", "ortmodule", "pybind11_builtins")
 # Generators of random numbers, wherever they are held: a draw is another at each call.
 _RANDOM = ("numpy.random", "_random", "random", "secrets")
@@ -80,6 +82,8 @@ def _is_pure(module: str, name: str) -> bool:
         return True
     if module == "_thread" or module == "threading":
         return name in ("acquire", "release", "locked", "__enter__", "__exit__", "_is_owned")
+    if module.startswith("numpy") and name in _NUMPY_FILES:
+        return False
     if module.partition(".")[0] in _TRUSTED:
         return True
     file = getattr(sys.modules.get(module), "__file__", None) or ""

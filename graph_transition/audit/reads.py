@@ -59,9 +59,11 @@ from ..conditions import (
     is_value,
     joined,
     spoken,
+    value_in_context,
     without_books,
     wrapped_parts,
 )
+from ..conditions.contexts import numpy_settings, uses_numpy
 from .code_names import Names, imported_names, names_of
 from .contents import code_inside, content_of
 from .frames import BOOKKEEPERS, FOLLOWED, is_followed, keywords_of, kind_of
@@ -385,7 +387,8 @@ class Reads:
         if isinstance(condition, BoundBuiltinCondition):
             return [value.__self__]
         if isinstance(condition, ContextVariableCondition):
-            return [value.get(None)]
+            held = value_in_context(value)
+            return [] if held is MISSING else [held]
         if isinstance(condition, ReferenceCondition):
             return [value()]
         if isinstance(condition, UnknownCondition):
@@ -399,6 +402,8 @@ class Reads:
         self._follow_found_modules()
         self.settle_classes()
         for condition in list(self._conditions.values()):
+            if isinstance(condition, (NamespaceCondition, ObjectCondition)):
+                condition.settle(self.values[id(condition)], self.part)
             condition.forget()
             if isinstance(condition, CacheCondition):
                 if not condition.settle(self.values[id(condition)], self.part):
@@ -414,6 +419,8 @@ class Reads:
                 self.root(f"the logger {logger.name}", logger)
         if self._decimals:
             self.roots.append(("the context of decimal", QueryCondition(decimal_context), decimal_context))
+        if uses_numpy(self._kept):
+            self.roots.append(("the settings of numpy", QueryCondition(numpy_settings), numpy_settings))
         self.root("the class torch.Tensor", torch.Tensor)
         tensors = self.part(torch.Tensor)
         assert isinstance(tensors, ClassCondition)

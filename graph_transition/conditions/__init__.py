@@ -16,7 +16,13 @@ from .condition import (
     shown,
     spoken,
 )
-from .contexts import ContextVariableCondition, LocalCondition, QueryCondition, decimal_context
+from .contexts import (
+    ContextVariableCondition,
+    LocalCondition,
+    QueryCondition,
+    decimal_context,
+    value_in_context,
+)
 from .equality import exactly_equal, is_value
 from .functions import (
     BoundBuiltinCondition,
@@ -35,7 +41,7 @@ from .names import NamespaceCondition, PythonModuleCondition
 from .objects import ObjectCondition
 from .origin import is_native, is_opaque_module, without_books
 from .sequences import SequenceCondition
-from .tensors import OuterTensorCondition
+from .tensors import OuterTensorCondition, TreeAttributesCondition
 from .values import ValueCondition
 
 __all__ = [
@@ -67,6 +73,7 @@ __all__ = [
     "ReferenceCondition",
     "Refusal",
     "SequenceCondition",
+    "TreeAttributesCondition",
     "UnknownCondition",
     "ValueCondition",
     "Watch",
@@ -84,6 +91,7 @@ __all__ = [
     "joined",
     "shown",
     "spoken",
+    "value_in_context",
     "without_books",
     "wrapped_parts",
 ]

@@ -5,31 +5,82 @@ from __future__ import annotations
 import contextvars
 import decimal
 import functools
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import numpy
 
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import exactly_equal, is_value
 
-__all__ = ["ContextVariableCondition", "LocalCondition", "QueryCondition", "decimal_context"]
+__all__ = [
+    "ContextVariableCondition",
+    "DecimalContextCondition",
+    "LocalCondition",
+    "QueryCondition",
+    "decimal_context",
+    "numpy_settings",
+    "uses_numpy",
+    "value_in_context",
+]
 
 
-def decimal_context() -> str:
+def decimal_context(context: decimal.Context | None = None) -> str:
     """By what arithmetic on Decimals goes; what it has met (its flags) does not count."""
-    context = decimal.getcontext()
+    context = decimal.getcontext() if context is None else context
     traps = sorted(signal.__name__ for signal, on in context.traps.items() if on)
     return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.clamp} {traps}"
 
 
+def numpy_settings() -> tuple[Any, ...]:
+    """By what numpy raises errors, warns and writes numbers."""
+    return (*numpy.geterr().values(), *numpy.get_printoptions().values())
+
+
+def uses_numpy(values: Iterable[Any]) -> bool:
+    """Whether numpy, or something of it, is among the values."""
+    names = (v.__name__ if type(v) is types.ModuleType else getattr(type(v), "__module__", "") for v in values)
+    return any(str(name).partition(".")[0] == "numpy" for name in names)
+
+
+def value_in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    """What the variable holds here: its own default where it is not set, MISSING where it has none."""
+    try:
+        return variable.get()
+    except LookupError:
+        return MISSING
+
+
+class DecimalContextCondition(Condition):
+    """The same context of decimal, with the same settings."""
+
+    kind = "context of decimal"
+    __slots__ = ("_context", "_text")
+
+    def __init__(self, context: decimal.Context) -> None:
+        self._context = context
+        self._text = decimal_context(context)
+
+    def refusal(self, now: Any) -> str | None:
+        text = decimal_context(now) if now is self._context else shown(now)
+        return None if text == self._text else f"changed from {self._text} to {text}"
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        yield "call", functools.partial(decimal_context, now), self._text
+
+
 class ContextVariableCondition(Condition):
-    """The same context variable, with the same value in the caller's context."""
+    """The same context variable, with the same value in the caller's context, or its own default."""
 
     kind = "context variable"
-    __slots__ = ("_variable", "_part", "_first")
+    __slots__ = ("_variable", "_part", "_first", "_unset")
 
     def __init__(self, variable: contextvars.ContextVar[Any], part: Callable[[Any], Condition]) -> None:
         self._variable = variable
-        value = self._first = variable.get(MISSING)
+        self._first = variable.get(MISSING)
+        self._unset = self._first is MISSING
+        value = value_in_context(variable)
         self._part = None if value is MISSING else part(value)
 
     def is_set_inside(self) -> bool:
@@ -42,14 +93,14 @@ class ContextVariableCondition(Condition):
     def refusal(self, now: Any) -> str | None:
         if now is not self._variable:
             return f"changed to {shown(now)}"
-        return "was set, or is no longer" if (now.get(MISSING) is MISSING) != (self._part is None) else None
+        return "was set, or is no longer" if (now.get(MISSING) is MISSING) != self._unset else None
 
     def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
         if self._part is not None:
             yield ".get()", self._part, now.get()
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
-        if self._part is not None:
+        if self._part is not None and value_in_context(value) is not original(self._part):
             value.set(original(self._part))
 
     def watches(self, now: Any) -> Iterator[Watch]:

@@ -220,7 +220,7 @@ class BoundBuiltinCondition(Condition):
         self._part = part(value.__self__)
 
     def refusal(self, now: Any) -> str | None:
-        good = type(now) is types.BuiltinFunctionType and now.__name__ == self._name
+        good = type(now) in (types.BuiltinFunctionType, types.MethodWrapperType) and now.__name__ == self._name
         return None if good else f"changed to {shown(now)}"
 
     def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import datetime
+import decimal
 import functools
 import io
 import logging
@@ -26,7 +27,7 @@ from .buffers import BUFFERS, LONGEST_BUFFER, BufferCondition
 from .caches import CacheCondition
 from .classes import ClassCondition
 from .condition import Condition, Maker
-from .contexts import ContextVariableCondition, LocalCondition
+from .contexts import ContextVariableCondition, DecimalContextCondition, LocalCondition
 from .equality import is_value
 from .functions import WRAPPERS, BoundBuiltinCondition, FunctionCondition, ReferenceCondition, WrapperCondition
 from .generators import GeneratorCondition, RandomCondition
@@ -50,7 +51,7 @@ _THEMSELVES = (
     types.ClassMethodDescriptorType, types.CodeType, numpy.ufunc,
     type(datetime.datetime_CAPI), type(vars(collections.namedtuple("_Pair", "a"))["a"]), logging.LoggerAdapter,
     operator.attrgetter, operator.itemgetter, operator.methodcaller,
-    types.FrameType, types.TracebackType, io.IOBase, struct.Struct, re.Match, unicodedata.UCD,
+    types.FrameType, types.TracebackType, io.IOBase, struct.Struct, re.Match, unicodedata.UCD, type(numpy.dot),
 )  # fmt: skip
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
@@ -107,6 +108,8 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
         return ReferenceCondition, (value, part)
     if isinstance(value, contextvars.ContextVar):
         return ContextVariableCondition, (value, part)
+    if kind is decimal.Context:
+        return DecimalContextCondition, (value,)
     if isinstance(value, threading.local):
         return LocalCondition, (value,)
     if isinstance(value, BUFFERS) and kind in BUFFERS:

@@ -28,9 +28,11 @@ class NamedEntries:
         order: all names of the table, where it was taken whole.
         before: name -> what was there, of names that the forward only sets; until the trace is over.
         whole: names of the table when it was taken whole, by a forward that may set any; until the trace is over.
+        same: names that the forward may have set to what was there; until the trace is over.
+        results: names that the forward has set before it looked at them.
     """
 
-    __slots__ = ("parts", "asked", "order", "before", "whole")
+    __slots__ = ("parts", "asked", "order", "before", "whole", "same", "results")
 
     def __init__(self) -> None:
         self.parts: dict[str, Condition] = {}
@@ -38,10 +40,17 @@ class NamedEntries:
         self.order: tuple[str, ...] | None = None
         self.before: dict[str, Any] = {}
         self.whole: frozenset[str] | None = None
+        self.same: frozenset[str] = frozenset()
+        self.results: frozenset[str] = frozenset()
+
+    def settle(self, table: Mapping[str, Any], part: Callable[[Any], Condition]) -> None:
+        """Makes what the forward may have set to what was there a condition: where it is another, a call sets it."""
+        self.ask(table, self.same - self.results, part)
 
     def forget(self) -> None:
         """Called when the trace is over."""
         self.before.clear()
+        self.same = frozenset()
         self.whole = None
 
     def keep(self, table: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -64,10 +73,16 @@ class NamedEntries:
             if now is not was and not exactly_equal(now, was):
                 found.append((name, now))
         found += [(name, table[name]) for name in table.keys() & self.asked if name not in self.parts]
+        same = []
         for name, was in self.before.items():
             now, was = before.own(table.get(name, MISSING)), before.own(was)
-            if name not in self.asked and now is not was and not exactly_equal(now, was):
+            if name in self.asked:
+                continue
+            if now is not was and not exactly_equal(now, was):
                 found.append((name, now))
+            elif is_value(now):
+                same.append(name)
+        self.same = frozenset(same)
         found += [(name, table[name]) for name in self._added(table)]
         return found
 
@@ -81,6 +96,7 @@ class NamedEntries:
     def forget_results(self, names: frozenset[str]) -> None:
         """Notes that the forward has set these itself before it looked at them."""
         self.asked -= names
+        self.results |= names
         for name in names:
             self.parts.pop(name, None)
 
@@ -204,6 +220,9 @@ class NamespaceCondition(Condition):
 
     def set(self, now: Any, name: str, value: Any) -> None:
         set_entry(now, name, value)
+
+    def settle(self, now: Any, part: Callable[[Any], Condition]) -> None:
+        self.entries.settle(now, part)
 
     def forget(self) -> None:
         self.entries.forget()

@@ -77,6 +77,12 @@ class ObjectCondition(Condition):
         else:
             set_entry(table, name, value)
 
+    def settle(self, value: Any, part: Callable[[Any], Condition]) -> None:
+        """Called at the end of the trace: see `NamedEntries.settle`."""
+        table = self._table(value)
+        if table is not None:
+            self.entries.settle(table, part)
+
     def forget(self) -> None:
         self.entries.forget()
 

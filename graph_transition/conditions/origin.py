@@ -16,19 +16,28 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _POINTER = 8
 _OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _TORCH_STATE = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "torch.ao")
-# What the interpreter writes in `sys` on its own: at imports, at errors, where output is led elsewhere for a while.
-_BOOKS_OF_SYS = frozenset(
-    {
-        "modules", "path_importer_cache", "path", "path_hooks", "meta_path", "warnoptions", "last_type", "last_value",
-        "last_traceback", "last_exc", "stdin", "stdout", "stderr", "ps1", "ps2", "displayhook", "excepthook",
-        "unraisablehook",
-    }
-)  # fmt: skip
+# What the interpreter writes on its own, by Python module: at imports, at errors, where output is led elsewhere for a
+# while, when threads begin and end.
+_BOOKS = {
+    "sys": frozenset(
+        {
+            "modules", "path_importer_cache", "path", "path_hooks", "meta_path", "warnoptions", "last_type",
+            "last_value", "last_traceback", "last_exc", "stdin", "stdout", "stderr", "ps1", "ps2", "displayhook",
+            "excepthook", "unraisablehook",
+        }
+    ),
+    "threading": frozenset(
+        {
+            "_counter", "_active", "_limbo", "_dangling", "_shutdown_locks", "_shutdown_locks_lock",
+            "_active_limbo_lock", "_main_thread", "_threading_atexits",
+        }
+    ),
+}  # fmt: skip
 
 
 def without_books(name: str, names: frozenset[str]) -> frozenset[str]:
     """What a look by a computed name at the Python module `name`, which has these names, can be about."""
-    return names - _BOOKS_OF_SYS if name == "sys" else names
+    return names - _BOOKS.get(name, frozenset())
 
 
 def is_opaque_module(name: str) -> bool:

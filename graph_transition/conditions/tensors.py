@@ -8,7 +8,7 @@ has made a Python number of its value, the value has to stay too.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from ...capture.torch_private import outside_the_trace
 from .condition import Before, Change, Condition, Maker, Watch, shown
 
-__all__ = ["LARGEST_READ", "OuterTensorCondition", "TreeTensorCondition", "form_of"]
+__all__ = ["LARGEST_READ", "OuterTensorCondition", "TreeAttributesCondition", "TreeTensorCondition", "form_of"]
 
 LARGEST_KEPT = 1 << 20  # bytes of a tensor that is kept while a forward is traced
 LARGEST_READ = 4096  # bytes of a tensor's values that are compared at each call
@@ -38,6 +38,48 @@ class TreeTensorCondition(Condition):
 
     def refusal(self, now: Any) -> str | None:
         return None if isinstance(now, torch.Tensor) else f"is no tensor any more but {shown(now)}"
+
+
+class TreeAttributesCondition(Condition):
+    """None of the module's parameters and buffers has an attribute that the forward can ask for.
+
+    The tensors of a trace have none: a forward that reads one that is there is refused.
+    """
+
+    kind = "attributes of the module's tensors"
+    __slots__ = ("_names",)
+    # What torch itself sets on parameters and buffers, by which isinstance tells them.
+    OF_TORCH = frozenset({"_is_buffer", "_is_param"})
+
+    def __init__(self, names: frozenset[str] = frozenset()) -> None:
+        self._names = names - self.OF_TORCH
+
+    def refusal(self, now: Any) -> str | None:
+        for table in _own_attributes(now):
+            if table and not self._names.isdisjoint(table):
+                return f"has got a tensor with attributes: {', '.join(sorted(self._names & table.keys()))}"
+        return None
+
+    def changed(self, now: Any, before: Before) -> list[Change]:
+        return []  # a forward that sets one is refused at once
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return self._names, None
+
+    def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
+        self._names = names
+
+    def watches(self, now: Any) -> Iterator[Watch]:
+        for table in _own_attributes(now):
+            yield "names", table, frozenset(), 0, len(table)
+
+
+def _own_attributes(module: torch.nn.Module) -> Iterator[Mapping[str, Any]]:
+    for part in module.modules():
+        for table in (part._parameters, part._buffers):
+            for tensor in table.values():
+                if tensor is not None:
+                    yield vars(tensor)
 
 
 class OuterTensorCondition(Condition):

@@ -20,7 +20,16 @@ from typing import Any
 import torch
 
 from ..audit import Effect, Reads
-from ..conditions import Argument, Condition, HooksCondition, NotStorable, QueryCondition, ValueCondition, shown
+from ..conditions import (
+    Argument,
+    Condition,
+    HooksCondition,
+    NotStorable,
+    QueryCondition,
+    TreeAttributesCondition,
+    ValueCondition,
+    shown,
+)
 from .stored import Unfit
 
 __all__ = ["looked_up_again", "stored_conditions"]
@@ -81,6 +90,8 @@ def looked_up_again(
             reads.loaded_modules()
         elif place[0] == "hooks":
             reads.roots.append(("", HooksCondition(module, reads.part), module))
+        elif place[0] == "tensors":
+            reads.roots.append(("the module", TreeAttributesCondition(), module))
         else:
             reads.root(_text_of(place), found)
         pending.append((node, reads.roots[-1][1], found))
@@ -136,7 +147,8 @@ def _stands_for_its_version(now: Any, module: torch.nn.Module) -> bool:
 def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[str]:
     """Where a root is found again."""
     if now is module:
-        return ["hooks"] if isinstance(condition, HooksCondition) else ["module"]
+        kinds = {HooksCondition: "hooks", TreeAttributesCondition: "tensors"}
+        return [kinds.get(type(condition), "module")]
     if isinstance(now, types.ModuleType):
         return ["python module", now.__name__]
     if isinstance(now, logging.Logger):
@@ -157,7 +169,7 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
 
 
 def _found(place: Sequence[str], module: torch.nn.Module) -> Any:
-    if place[0] in ("module", "hooks"):
+    if place[0] in ("module", "hooks", "tensors"):
         return module
     if place[0] == "loaded modules":
         return sys.modules

@@ -5,10 +5,13 @@ Not here: attributes of the module itself (test_kept_state.py).
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -20,6 +23,8 @@ SCALE = 2.0
 TABLE = {"scale": 2.0, "seen": 0}
 FACTORS = [2.0]
 TENSOR = torch.full((4,), 2.0)
+DEFAULT = SimpleNamespace(scale=2.0)
+VARIABLE = contextvars.ContextVar("VARIABLE", default=DEFAULT)
 SETTINGS = SimpleNamespace(inner=SimpleNamespace(scale=2.0))
 
 
@@ -51,7 +56,7 @@ def as_before() -> Iterator[None]:
     globals().update(SCALE=2.0, TENSOR=torch.full((4,), 2.0))
     TABLE.update(scale=2.0, seen=0)
     FACTORS[:] = [2.0]
-    Setting.scale, Setting.seen, SETTINGS.inner.scale = 2.0, 0, 2.0
+    Setting.scale, Setting.seen, SETTINGS.inner.scale, DEFAULT.scale = 2.0, 0, 2.0, 2.0
 
 
 AROUND, CHANGE_AROUND = around()
@@ -71,6 +76,10 @@ READS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[], Any]]] = {
     ),
     "a global tensor, in place": (lambda m, x: m.linear(x) * TENSOR, lambda: TENSOR.mul_(2)),
     "a closure": (AROUND, CHANGE_AROUND),
+    "the default of a context variable": (
+        lambda m, x: m.linear(x) * VARIABLE.get().scale,
+        lambda: setattr(DEFAULT, "scale", 3.0),
+    ),
 }
 
 
@@ -115,6 +124,80 @@ def test_a_forward_that_changes_something_outside_does_so_at_each_call(forward: 
         torch.testing.assert_close(results[2], results[0] * 3)
     with pytest.raises(CaptureError, match=r"the forward changes Python values.*(TABLE|Setting\.seen|FACTORS)"):
         ORTModule(Lambda(forward), options=Options(fallback="error"))(x)
+
+
+def starts_again(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    global SCALE
+    SCALE = 2.0
+    return m.linear(x)
+
+
+def sets_of_an_object(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    SETTINGS.inner.scale = 2.0
+    return m.linear(x)
+
+
+@pytest.mark.parametrize("forward", [starts_again, sets_of_an_object])
+def test_what_a_forward_sets_to_what_it_was_is_set_at_each_call(forward: Callable[..., Any]) -> None:
+    model, x = ORTModule(Lambda(forward), options=Options(fallback="error")), torch.randn(3, 4)
+    for value in (2.0, 3.0, 3.0, -2.0):
+        globals().update(SCALE=value)
+        SETTINGS.inner.scale = value
+        model(x)
+        assert (SCALE if forward is starts_again else SETTINGS.inner.scale) == 2.0
+    assert exports(model) == 2, model.report()
+
+
+@pytest.mark.filterwarnings("ignore:Lambda runs")
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: numpy.load(path)[0],
+        lambda path: numpy.load(path, mmap_mode="r")[0],
+        lambda path: numpy.loadtxt(f"{path}.txt")[0],
+        lambda path: numpy.fromfile(path, dtype=numpy.uint8)[-1],
+        lambda path: numpy.memmap(path, dtype=numpy.uint8)[-1],
+    ],
+)
+def test_a_file_that_numpy_reads_counts_at_each_call(read: Callable[[str], Any], tmp_path: Path) -> None:
+    path = str(tmp_path / "numbers.npy")
+
+    def write(value: float) -> None:
+        numpy.save(path, numpy.array([value, value]))
+        numpy.savetxt(f"{path}.txt", numpy.array([value, value]))
+
+    def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) * float(read(path))
+
+    eager, model, x = Lambda(forward), ORTModule(Lambda(forward)), torch.randn(3, 4)
+    for value in (2.0, 2.0, -3.0):
+        write(value)
+        torch.testing.assert_close(model(x), eager(x))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda a: numpy.dot(a, a), lambda a: numpy.mean(a), lambda a: numpy.where(a > 2, a, 1)[0]]
+)
+def test_a_function_of_numpy_runs_in_the_engine(make: Callable[[Any], Any]) -> None:
+    array = numpy.array([2.0, 3.0])
+
+    def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) * float(make(array))
+
+    eager, model = Lambda(forward), ORTModule(Lambda(forward), options=Options(fallback="error"))
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(model(x), eager(x))
+        torch.testing.assert_close(model(x), eager(x))
+        array += 1
+
+
+def test_how_numpy_takes_errors_counts_at_each_call() -> None:
+    eager = Lambda(lambda m, x: m.linear(x) * len(numpy.geterr()["over"]))
+    model, x = ORTModule(Lambda(eager.function)), torch.randn(3, 4)
+    for over in ("warn", "warn", "ignore"):
+        with numpy.errstate(over=over):
+            torch.testing.assert_close(model(x), eager(x))
 
 
 class Annealed(nn.Module):

@@ -246,6 +246,8 @@ def test_two_checkpoint_regions_are_told_apart() -> None:
         lambda h: h.register_hook(lambda g: g * 5),
         lambda h: h.retain_grad(),
         lambda h: torch.autograd.grad(h.sum(), h),
+        lambda h: torch.full((4,), 2.0, requires_grad=True),
+        lambda h: h.new_zeros(4, requires_grad=True),
     ],
 )
 def test_hooks_and_inner_gradients_are_refused_with_the_line(call: Callable[[torch.Tensor], Any]) -> None:

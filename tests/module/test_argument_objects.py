@@ -31,6 +31,15 @@ class EqualToAll(Slots):
         return 1
 
 
+class NoHash(Slots):
+    __slots__ = ("__dict__",)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoHash) and self.k == other.k
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Caller:
     def __init__(self, k: Any) -> None:
         self.k = k
@@ -65,6 +74,9 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[
     "slots": (lambda: Slots(2.0), lambda g: g.k, put(5.0)),
     "equal to all": (lambda: EqualToAll(2.0), lambda g: g.k, put(5.0)),
     "in an object": (lambda: Caller(Slots(2.0)), lambda g: g.k.k, lambda g: put(5.0)(g.k)),
+    "slots, no hash": (lambda: NoHash(2.0), lambda g: g.k, put(5.0)),
+    "slots in an object, no hash": (lambda: Caller(NoHash(2.0)), lambda g: g.k.k, lambda g: put(5.0)(g.k)),
+    "bytes that change": (lambda: Caller([bytearray(b"a")]), lambda g: float(len(g.k[0])), lambda g: g.k[0].append(1)),
     "callable": (lambda: Caller(2.0), lambda g: g(), put(5.0)),
     "method": (lambda: Caller(2.0).__call__, lambda g: g(), lambda g: put(5.0)(g.__self__)),
     "partial": (lambda: functools.partial(Caller.__call__, Caller(2.0)), lambda g: g(), lambda g: put(5.0)(g.args[0])),
@@ -95,6 +107,16 @@ def test_equal_objects_share_a_graph() -> None:
     for _ in range(3):
         wrapped(x, EqualToAll(2.0))
     assert len(wrapped.report().exports) == 1
+
+
+@pytest.mark.parametrize("make", [Slots, lambda k: functools.partial(Caller.__call__, Caller(k)), Caller, NoHash])
+def test_another_object_counts_as_it_is(make: Callable[[float], Any]) -> None:
+    module = Scaled(lambda given: given() if callable(given) else given.k)
+    wrapped, x = ORTModule(module), torch.ones(2, 4)
+    for value in (2.0, 5.0, 5.0):
+        given = make(value)
+        torch.testing.assert_close(wrapped(x, given), module(x, given))
+    assert sum(report.runs for report in wrapped.report().sessions) == 3
 
 
 class Kept:

@@ -62,3 +62,14 @@ def test_value_that_is_found_counts_at_each_call(name: str, monkeypatch: pytest.
         monkeypatch.setattr(Rate.LOW, "_value_", value)
         torch.testing.assert_close(wrapped(x), module.linear(x) * value)
     assert sum(report.runs for report in wrapped.report().sessions) == 4
+
+
+def test_global_of_an_expression_counts_beside_modules_that_keep_books() -> None:
+    scope: dict[str, Any] = {"__name__": "settings_of_an_expression"}
+    exec("import decimal, threading\nSETTING = 2.0\ndef read(m): return eval('SETTING')", scope)
+    module, x = Scaled(scope["read"]), torch.ones(2, 4)
+    wrapped = ORTModule(module)
+    for value in (2.0, 2.0, 5.0, 5.0):
+        scope["SETTING"] = value
+        torch.testing.assert_close(wrapped(x), module.linear(x) * value)
+    assert sum(report.runs for report in wrapped.report().sessions) == 4

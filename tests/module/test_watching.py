@@ -272,3 +272,29 @@ def test_an_objects_own_dict_stays_what_it_is() -> None:
     assert table["rate"] == 0.5
     table["rate"] = 0.75
     assert module.settings.rate == 0.75
+
+
+class AsksTensors(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * getattr(self.linear.weight, "factor", 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:AsksTensors runs")
+@pytest.mark.parametrize("steady_calls", [1, 6])
+def test_an_attribute_that_is_set_on_a_parameter_is_seen(steady_calls: int) -> None:
+    module, x = AsksTensors(), torch.randn(2, 4)
+    model = ORTModule(module)
+    for _ in range(steady_calls):
+        torch.testing.assert_close(model(x), module(x))
+    module.linear.weight.beside = 1
+    torch.testing.assert_close(model(x), module(x))
+    assert sum(report.runs for report in model.report().sessions) == steady_calls + 1
+    module.linear.weight.factor = 3.0
+    for _ in range(2):
+        torch.testing.assert_close(model(x), module(x))
+    del module.linear.weight.factor
+    torch.testing.assert_close(model(x), module(x))

@@ -29,6 +29,7 @@ _MODULE_NAMES = frozenset(nn.Module().__dict__) - {"training", "_parameters", "_
 _OF_WRAPPERS = ("_is_torch_compile", "__")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None), range, type(Ellipsis), torch.dtype, torch.device)
+_GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState)
 _OPAQUE = (
     types.ModuleType,
     types.BuiltinFunctionType,
@@ -129,11 +130,13 @@ class _Walk:
             yield ".len", len(value)
             yield from ((f"[{i}]", v) for i, v in enumerate(of.__iter__(value) if of else value))  # type: ignore[arg-type]
         elif isinstance(value, set | frozenset):
-            yield ".elements", sorted(self.name(re.sub(" at 0x[0-9a-f]+", "", repr(v))) for v in value)
+            yield ".elements", sorted(self.name(_element(v)) for v in value)
         elif isinstance(value, np.ndarray):
             yield ".array", f"{value.dtype} {value.shape} {value.tolist()!r}" if value.dtype != object else list(value)
-        elif isinstance(value, np.generic | bytearray | slice | np.random.RandomState):
-            yield ".repr", repr(value) if not isinstance(value, np.random.RandomState) else ""
+        elif isinstance(value, np.generic | bytearray | slice):
+            yield ".repr", repr(value)
+        elif isinstance(value, _GENERATORS):
+            yield ".state", _state(value)
         elif isinstance(value, functools.partial):
             yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
         elif isinstance(value, types.MethodType):
@@ -184,6 +187,17 @@ class _Walk:
             for name in (slots,) if isinstance(slots, str) else slots:
                 if name != "__dict__" and hasattr(value, name):
                     yield f".{name}", getattr(value, name)
+
+
+def _element(value: Any) -> str:
+    """An element of a set; a generator by its state, since its text tells an address."""
+    text = f"{type(value).__name__} {_state(value)}" if isinstance(value, _GENERATORS) else repr(value)
+    return re.sub(" at 0x[0-9a-f]+", "", text)
+
+
+def _state(generator: Any) -> str:
+    bits = generator.bit_generator if isinstance(generator, np.random.Generator) else generator
+    return repr(bits.state if isinstance(bits, np.random.BitGenerator) else bits.get_state())
 
 
 def _position(value: Any) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from .containers import CONTAINERS, Container
 from .places import NUMBERS, PLACES, Place, Step
-from .readings import DIRECT, STEPS, WHOLE, Reading
+from .readings import DIRECT, MATCHED_BY_NAME, STEPS, WHOLE, Reading
 from .templates import fill
 from .values import Value
 
@@ -152,7 +152,10 @@ class _Reader:
         kind, k = step
         if self.rng.random() < chance:
             forms = STEPS["first" if kind == "index" and k == "0" else kind]
-            return self.form(self.rng.choice(forms), h=h, k=k, d=default)
+            form = self.rng.choice(forms)
+            if form.name == MATCHED_BY_NAME.name and not re.fullmatch(r"'\w*'|\d+|\w+\.\w+", k):
+                form = MATCHED_BY_NAME
+            return self.form(form, h=h, k=k, d=default)
         return fill(DIRECT[kind], h=h, k=k)
 
     def whole(self, e: str) -> str:

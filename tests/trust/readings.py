@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["DIRECT", "STEPS", "WHOLE", "Reading"]
+__all__ = ["DIRECT", "MATCHED_BY_NAME", "STEPS", "WHOLE", "Reading"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +88,12 @@ _KEY = [
     Reading("walrus", "(found if (found := $h.get($k)) is not None else $d)"),
     Reading("by position", "[*$h.items()][[*$h].index($k)][1]"),
 ]
+# Instead of "match on a key" where the key is a name, which a pattern would bind, or a tuple.
+MATCHED_BY_NAME = Reading(
+    "match on a key",
+    "$t",
+    "match $h:\n    case {**kept} if $k in kept:\n        $t = kept[$k]\n    case _:\n        $t = $d",
+)
 _INDEX = [
     Reading("unpacked", "$t", "$t = [*$h][$k]"),
     Reading("list()", "list($h)[$k]"),

@@ -61,6 +61,7 @@ class _Run:
         self.wrapped = wrapper.make(self.module)
         self.optimizer: Any = None
         self.calls = 0
+        self.rounded = False  # whether a call was made under autocast
         self.last: Any = None
         self.clock, self.texts = 0.0, set[str]()
 
@@ -128,6 +129,7 @@ class _Run:
             stack.enter_context(around())
             for context in self.main.AROUND.values():
                 stack.enter_context(context())
+            self.rounded = self.rounded or torch.is_autocast_enabled("cpu")
             return self.wrapped(x, **given)
 
     def news(self, value: Any) -> Any:
@@ -167,7 +169,7 @@ class _Run:
         table["printed"] = printed.getvalue()
         table["warned"] = repr([str(w.message) for w in warned if str(w.message).startswith("trust ")])
         table["environment"] = repr(sorted((k, v) for k, v in os.environ.items() if k.startswith("TRUST_")))
-        return Observation(what, table, error, message)
+        return Observation(what, table, error, message, rounded=self.rounded)
 
 
 def _loss(result: torch.Tensor) -> torch.Tensor:

@@ -11,14 +11,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from . import containers, places, rows, values, values_of_torch
+from . import containers, places, readings, rows, values, values_of_torch
 from .comparing import Observation, compare, difference
 from .observing import rendered
 from .programs import Program, program
 from .running import run
 from .table import engine_share, failures, table
+from .templates import fill
 from .workers import results
 
 # docs/conditions.md has the kinds of programs that still fail.
@@ -184,6 +187,30 @@ def test_one_list_in_two_places_is_told_from_two() -> None:
     assert difference(rendered((), state=[shared, shared]), rendered((), state=[[1], [1]]))
 
 
+def test_a_generator_counts_by_what_it_gives_next() -> None:
+    one, same = np.random.default_rng(3), np.random.default_rng(3)
+    assert not difference(rendered((), state={one}), rendered((), state={same}))
+    same.random()
+    assert difference(rendered((), state={one}), rendered((), state={same}))
+    assert difference(rendered((), state=[one]), rendered((), state=[same]))
+
+
+def test_sums_under_autocast_are_compared_as_rounded() -> None:
+    one, other = rendered((), state=torch.tensor([1.0])), rendered((), state=torch.tensor([1.004]))
+    assert difference(one, other)
+    assert not difference(one, other, rounded=True)
+    assert difference(one, rendered((), state=torch.tensor([1.1])), rounded=True)
+
+
+def test_a_pattern_of_a_program_matches_its_key() -> None:
+    form = readings.MATCHED_BY_NAME
+    for key in ("Plain", "('k', 1)"):
+        code = fill(form.prelude, h="held", k=key, t="found", d="None")
+        scope: dict[str, Any] = {"Plain": int, "held": {int: 3, ("k", 1): 3}}
+        exec(code, scope)
+        assert scope["found"] == 3
+
+
 def test_the_first_step_that_differs_gives_the_verdict() -> None:
     right, wrong = Observation("a call", {"x": "1"}), Observation("a call", {"x": "2"})
     assert compare([right, right], [right, right]).verdict == "right"
@@ -198,10 +225,7 @@ def test_the_first_step_that_differs_gives_the_verdict() -> None:
 
 
 def test_nothing_of_a_program_stays_in_the_process(tmp_path: Path) -> None:
-    import os
     import sys
-
-    import torch
 
     before = dict(os.environ), set(sys.modules), torch.get_default_dtype(), vars(torch)["tanh"]
     for number in range(60):

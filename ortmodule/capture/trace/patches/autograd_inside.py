@@ -1,9 +1,9 @@
 """What a forward does with autograd itself, which a graph does not repeat.
 
-Gradients that are read or set, `requires_grad` that is changed, hooks on saved tensors and anomaly detection inside are
-a `CaptureError`, and so are hooks on tensors, `retain_grad` and `autograd.grad`, which an export drops in silence. A
-forward that turns gradients on (`torch.enable_grad`) asks for the gradient mode: its graph holds
-for the mode it was made in, and where gradients were off it is a `CaptureError` as well.
+Gradients that are read or set, `requires_grad` that is changed, leaves that are made, hooks on saved tensors and
+anomaly detection inside are a `CaptureError`, and so are hooks on tensors, `retain_grad` and `autograd.grad`, which an
+export drops in silence. A forward that turns gradients on (`torch.enable_grad`) asks for the gradient mode: its graph
+holds for the mode it was made in, and where gradients were off it is a `CaptureError` as well.
 
 Only what the user's code and torch.nn does counts; torch itself does all of it while it traces. Not here: questions
 (scope_settings.py), regions without gradients (rewrite/regions.py).
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch.autograd import anomaly_mode, graph
 
 from ....errors import CaptureError
@@ -28,6 +29,7 @@ __all__ = ["PATCHES", "refuse_changed_requires_grad", "refuse_left_mode"]
 
 _READ = "the forward reads or sets a gradient (`.grad`), which a captured graph does not know"
 _CHANGED = "the forward changes `requires_grad` of a tensor, which a captured graph does not repeat"
+_MADE = "the forward makes a tensor that requires a gradient, which a captured graph does not repeat"
 _SAVED = "the forward sets hooks on saved tensors, of which a captured graph has none"
 _ANOMALY = "the forward turns anomaly detection on, which looks behind every operator"
 _ENABLED = "the forward turns gradients on where its caller has turned them off"
@@ -111,6 +113,17 @@ def _refusing_attributes(original: Any, state: TraceState) -> Any:
     return setattribute
 
 
+def _refusing_leaves(original: Any, state: TraceState) -> Any:
+    """At export's own handler, which every function of torch passes: a leaf that is made with `requires_grad=True`."""
+
+    def override(self: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs and kwargs.get("requires_grad") is True:
+            raise CaptureError(_MADE, current_source_line())
+        return original(self, function, args, kwargs)
+
+    return override
+
+
 def _noting_mode(enabling: Callable[..., bool]) -> Callable[[Any, TraceState], Any]:
     def make(original: Any, state: TraceState) -> Any:
         enabled = torch.is_grad_enabled()
@@ -148,6 +161,7 @@ PATCHES = (
     Patch(torch.Tensor, "_is_view", _before(lambda *_: _refuse(_VIEW))),
     Patch(torch.Tensor, "__setattr__", _refusing_attributes, during=FORWARD),
     Patch(torch.Tensor, "requires_grad_", _before(refuse_changed_requires_grad)),
+    Patch(_NonStrictTorchFunctionHandler, "_override", _refusing_leaves, during=FORWARD),
     Patch(torch.enable_grad, "__enter__", _noting_mode(lambda _: True)),
     Patch(torch.set_grad_enabled, "__init__", _noting_mode(lambda _, mode: mode)),
     Patch(graph.saved_tensors_hooks, "__enter__", _before(lambda *_: _refuse(_SAVED))),
