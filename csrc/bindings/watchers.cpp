@@ -23,8 +23,14 @@ void tell(PyObject* object, bool keys) {
   for (const auto& [watcher, what] : found->second) watcher->changed(what, keys);
 }
 
-int on_dict(PyDict_WatchEvent event, PyObject* dict, PyObject*, PyObject*) {
-  tell(dict, event != PyDict_EVENT_MODIFIED);
+// An instance's dict may share its keys with others of the class. CPython 3.12 tells of a name that such a dict gets, and
+// that another one has had, as of an entry that changes.
+bool is_new(PyObject* dict, PyObject* key) {
+  return reinterpret_cast<PyDictObject*>(dict)->ma_values && !PyDict_GetItemWithError(dict, key);
+}
+
+int on_dict(PyDict_WatchEvent event, PyObject* dict, PyObject* key, PyObject*) {
+  tell(dict, event != PyDict_EVENT_MODIFIED || is_new(dict, key));
   return 0;
 }
 

@@ -241,6 +241,23 @@ def test_calls_and_changes_on_many_threads() -> None:
     assert not wrong
 
 
+def test_a_name_that_other_objects_of_the_class_have_is_seen() -> None:
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.settings = OtherSettings()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * getattr(self.settings, "late", self.settings.rate)
+
+    OtherSettings().late = 4.0  # type: ignore[attr-defined]
+    x = torch.randn(2, 4)
+    model, fast = steady(Asks(), x)
+    model.module.settings.late = 2.0
+    assert not fast.matches((x,), {})
+    torch.testing.assert_close(model(x), x * 2.0)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_sees_its_own_changes() -> None:
     program = """
