@@ -23,8 +23,8 @@ void tell(PyObject* object, bool keys) {
   for (const auto& [watcher, what] : found->second) watcher->changed(what, keys);
 }
 
-// An instance's dict may share its keys with others of the class. CPython 3.12 tells of a name that such a dict gets, and
-// that another one has had, as of an entry that changes.
+// An instance's dict may share its keys with others of the class. CPython 3.12 tells of a name that such a dict gets,
+// and that another one has had, as of an entry that changes.
 bool is_new(PyObject* dict, PyObject* key) {
   return reinterpret_cast<PyDictObject*>(dict)->ma_values && !PyDict_GetItemWithError(dict, key);
 }
