@@ -206,7 +206,7 @@ class Wrapper(torch.nn.Module):
 
     def _recorded(self, leaves: list[Any]) -> list[str | int] | None:
         """What the call has of tensors that want a gradient, if the forward writes any: autograd may refuse that."""
-        if not any(is_write(node) for node in torch_private.running_tracer().graph.nodes):
+        if not any(is_write(node) and _may_be_refused(node) for node in torch_private.running_tracer().graph.nodes):
             return None
         return [name for name, t in self._named(leaves) if torch.is_grad_enabled() and t.requires_grad]
 
@@ -252,6 +252,15 @@ class Wrapper(torch.nn.Module):
             raise CaptureError(f"the module returns an object of class {name} that holds tensors; {advice}")
         maker = None if self._audit is None else self._audit.returned(leaf)
         return ("constant", leaf) if maker is None else ("object", maker)
+
+
+def _may_be_refused(write: torch.fx.Node) -> bool:
+    """Whether autograd may refuse a write: not of whole numbers that nothing else reads, such as a count of calls."""
+    written = write.args[0] if write.args else None
+    value = written.meta.get("val") if isinstance(written, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex():
+        return True
+    return bool(write.users) or len(written.users) > 1  # type: ignore[union-attr]
 
 
 def _refuse_changed_containers(
