@@ -35,6 +35,9 @@ _WHOLE = frozenset(
     }
 )  # fmt: skip
 _FORMATS = frozenset({"format", "format_map"})
+# What shows an object, or compares it with others.
+_SHOWING = frozenset({"repr", "str", "format", "ascii", "print", "index", "count", "remove"})
+_SHOWN_BY = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE", "CONTAINS_OP"})
 _IMPORTERS = frozenset({"import_module", "__import__"})
 _SCOPE = frozenset({"globals", "locals", "eval", "exec"})  # what can look up any global
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -54,6 +57,7 @@ class Names:
         any_name: whether attributes' names are computed, or objects taken whole.
         any_global: the same of globals.
         of_torch: whether the code is torch's own.
+        shows: whether it may show or compare an object, which reads it whole where its class does that in C.
     """
 
     attributes: frozenset[str]
@@ -65,6 +69,7 @@ class Names:
     any_name: bool
     any_global: bool
     of_torch: bool = False
+    shows: bool = False
 
     @property
     def finds_modules(self) -> bool:
@@ -89,7 +94,7 @@ def names_of(code: types.CodeType) -> Names:
     stored_globals: set[str] = set()
     imports: set[tuple[int, str]] = set()
     words: set[str] = set()
-    any_name = any_global = False
+    any_name = any_global = shows = False
     for part in _with_nested(code):
         found = list(_identifiers(part.co_consts))
         words.update(found)
@@ -109,13 +114,21 @@ def names_of(code: types.CodeType) -> Names:
             elif instruction.opname == "IMPORT_NAME":
                 level = instructions[i - 2].argval if i >= 2 else 0
                 imports.add((level if isinstance(level, int) else 0, instruction.argval))
+        shows = shows or not _SHOWING.isdisjoint(part.co_names) or any(map(_shows, instructions))
         any_global = any_global or not _SCOPE.isdisjoint(part.co_names)
         any_name = any_name or not _WHOLE.isdisjoint(part.co_names) or _computes_names(instructions)
         any_name = any_name or _formats_computed(instructions)
     return Names(
         frozenset(attributes), frozenset(stored - attributes), frozenset(scope), frozenset(stored_globals - scope),
-        frozenset(imports), frozenset(words), any_name, any_global, code.co_filename.startswith(_TORCH),
+        frozenset(imports), frozenset(words), any_name, any_global, code.co_filename.startswith(_TORCH), shows,
     )  # fmt: skip
+
+
+def _shows(instruction: dis.Instruction) -> bool:
+    """Whether an instruction shows a value, compares for equality, or may fill in a text by `%`."""
+    name, argument = instruction.opname, instruction.argrepr
+    compares = name == "COMPARE_OP" and ("==" in argument or "!=" in argument)
+    return name in _SHOWN_BY or compares or (name == "BINARY_OP" and argument.startswith("%"))
 
 
 def _with_nested(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -348,7 +348,8 @@ class Reads:
             condition.keep(value, names.stored)
             if hasattr(type(value), "__slots__"):
                 asked = asked | names.stored
-            whole = names.any_name or isinstance(value, types.SimpleNamespace)  # compared and shown whole, in C
+            in_c = names.shows and isinstance(value, types.SimpleNamespace)
+            whole = names.any_name or in_c
             found = [v for _, v in condition.grow(value, asked, whole, part)]
             if isinstance(value, torch.nn.Module):
                 kind = self.part(type(value))
