@@ -216,7 +216,16 @@ def conv(
     if auto_pad.startswith("SAME"):
         pads = same_pads(x, w.shape[2:], strides, auto_pad)
     run = [F.conv1d, F.conv2d, F.conv3d][rank - 1]
-    return run(F.pad(x, pads_of(pads or [0] * 2 * rank)), w, b, strides, 0, dilations or [1] * rank, group)
+    padding = even_pads(pads, rank)
+    if not padding:
+        x = F.pad(x, pads_of(pads or [0] * 2 * rank))
+    return run(x, w, b, strides, padding or 0, dilations or [1] * rank, group)
+
+
+def even_pads(pads: Sequence[int] | None, rank: int) -> list[int] | None:
+    """Pads that are the same at both ends, which PyTorch's operator takes itself: what it makes of a NaN beside them
+    differs from what it makes of one beside zeros."""
+    return list(pads[:rank]) if pads and list(pads[:rank]) == list(pads[rank:]) else None
 
 
 def conv_cases(dtype: torch.dtype) -> Sequence[Case]:
@@ -246,8 +255,9 @@ def conv_transpose(
 ) -> torch.Tensor:
     rank = x.dim() - 2
     run = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d][rank - 1]
-    y = run(x, w, b, strides or 1, 0, output_padding or 0, group, dilations or 1)
-    return F.pad(y, [-p for p in pads_of(pads or [0] * 2 * rank)])
+    padding = even_pads(pads, rank)
+    y = run(x, w, b, strides or 1, padding or 0, output_padding or 0, group, dilations or 1)
+    return y if padding else F.pad(y, [-p for p in pads_of(pads or [0] * 2 * rank)])
 
 
 def conv_transpose_cases(dtype: torch.dtype) -> Sequence[Case]:
