@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 import types
+import typing
 import unicodedata
 import weakref
 from typing import Any
@@ -37,7 +38,7 @@ from .mappings import MappingCondition, mapping_type
 from .modules import ModuleCondition
 from .names import PythonModuleCondition
 from .objects import ExceptionCondition, ObjectCondition
-from .origin import is_native, is_opaque, is_opaque_function
+from .origin import is_native, is_of_library, is_opaque, is_opaque_function
 from .sequences import SequenceCondition, sequence_type
 from .tensors import OuterTensorCondition, TreeTensorCondition
 from .values import DERIVED, DerivedValueCondition, ValueCondition
@@ -52,6 +53,8 @@ _THEMSELVES = (
     type(datetime.datetime_CAPI), type(vars(collections.namedtuple("_Pair", "a"))["a"]), logging.LoggerAdapter,
     operator.attrgetter, operator.itemgetter, operator.methodcaller,
     types.FrameType, types.TracebackType, io.IOBase, struct.Struct, re.Match, unicodedata.UCD, type(numpy.dot),
+    typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple,  # classes in C from Python 3.12 on
+    getattr(typing, "TypeAliasType", typing.TypeVar),  # of Python 3.12
 )  # fmt: skip
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
@@ -97,7 +100,7 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
     if kind in WRAPPERS:
         return WrapperCondition, (value, part)
     if kind is functools._lru_cache_wrapper:
-        return CacheCondition, (value, part)
+        return (IdentityCondition, (value,)) if is_of_library(value) else (CacheCondition, (value, part))
     if isinstance(value, _BUILTINS):
         # A binding's functions hold a record of their own there, of which they are no methods.
         bound = not isinstance(value.__self__, types.ModuleType | type | None) and hasattr(

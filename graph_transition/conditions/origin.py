@@ -5,11 +5,12 @@ that hold what users set), and classes written in C, whose objects hold what Pyt
 from __future__ import annotations
 
 import functools
+import sys
 import types
 
 import torch
 
-__all__ = ["is_native", "is_opaque", "is_opaque_function", "is_opaque_module", "without_books"]
+__all__ = ["is_native", "is_of_library", "is_opaque", "is_opaque_function", "is_opaque_module", "without_books"]
 
 _OPAQUE = frozenset({"torch", "sympy", "onnx", "ortmodule"})
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -51,6 +52,11 @@ def is_opaque_function(function: types.FunctionType) -> bool:
     if not isinstance(module, str) or module.startswith(_TORCH_STATE):
         return False
     return module.partition(".")[0] in _OPAQUE
+
+
+def is_of_library(cache: functools._lru_cache_wrapper[object]) -> bool:
+    """Whether a cached function is the standard library's: those remember what hangs on their arguments alone."""
+    return str(getattr(cache, "__module__", None)).partition(".")[0] in sys.stdlib_module_names
 
 
 @functools.lru_cache(maxsize=4096)

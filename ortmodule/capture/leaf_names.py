@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .trace.flattening import lacks_a_field
+
 __all__ = ["leaf_names"]
 
 
@@ -20,9 +22,9 @@ def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     positional = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = []
     try:
-        paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs))[0]
+        paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs), lacks_a_field)[0]
     except ValueError:  # a class that is registered without names for its parts
-        return [f"leaf{i}" for i in range(len(pytree.tree_leaves((args, kwargs))))]
+        return [f"leaf{i}" for i in range(len(pytree.tree_leaves((args, kwargs), lacks_a_field)))]
     for path, _ in paths:
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path[1:]]
         if path[0].idx == 0:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fnmatch
 import functools
+import typing
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -11,7 +14,9 @@ import pytest
 import torch
 import torch.nn as nn
 
-from ortmodule import ORTModule
+from ortmodule import Options, ORTModule
+
+KIND = typing.TypeVar("KIND")
 
 
 class Slots:
@@ -136,3 +141,36 @@ def test_object_that_a_cache_gives_counts_as_it_is() -> None:
     for value in (2.0, 2.0, 5.0, 5.0, 2.0, 7.0):
         kept.k = value
         torch.testing.assert_close(wrapped(x, None), module.linear(x) * value)
+
+
+def test_cache_of_the_standard_library_is_no_state() -> None:
+    module, x = Scaled(lambda given: 2.0 if fnmatch._compile_pattern("a*")("ab") else 3.0), torch.ones(2, 4)
+    wrapped = ORTModule(module, options=Options(fallback="error"))
+    for text in ("b*", "c*", "d*"):
+        torch.testing.assert_close(wrapped(x, None), module(x, None))
+        fnmatch.fnmatchcase("b", text)
+    assert len(wrapped.report().exports) == 1
+
+
+def test_type_variable_counts_as_what_it_is() -> None:
+    module, x = Scaled(lambda given: 2.0 if given is KIND else 3.0), torch.ones(2, 4)
+    wrapped = ORTModule(module, options=Options(fallback="error"))
+    for _ in range(2):
+        torch.testing.assert_close(wrapped(x, None), module(x, None))
+
+
+@dataclasses.dataclass
+class Fields:
+    k: float
+
+
+@pytest.mark.filterwarnings("ignore:Scaled runs in PyTorch")
+def test_dataclass_that_has_lost_a_field_counts_as_it_is() -> None:
+    module, given, x = Scaled(lambda given: getattr(given, "k", 5.0)), Fields(2.0), torch.ones(2, 4)
+    wrapped = ORTModule(module)
+    for _ in range(2):
+        torch.testing.assert_close(wrapped(x, given), module(x, given))
+    del given.k
+    torch.testing.assert_close(wrapped(x, given), module(x, given))
+    given.k = 3.0
+    torch.testing.assert_close(wrapped(x, given), module(x, given))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["PLAIN", "ResultWalk", "flatten_call", "flatten_result", "holds_tensor"]
+__all__ = ["PLAIN", "ResultWalk", "flatten_call", "flatten_result", "holds_tensor", "lacks_a_field"]
 
 # Leaves that a result may hold as they are.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.SymInt)
@@ -51,11 +51,18 @@ class ResultWalk:
             return True
         if isinstance(value, tuple) or pytree.tree_is_leaf(value):
             return False
+        if lacks_a_field(value):
+            return True
         return self._numbers.setdefault(id(value), number) != number
 
     def number(self, value: Any) -> int | None:
         """The number of a container that was taken apart before."""
         return self._numbers.get(id(value))
+
+
+def lacks_a_field(value: Any) -> bool:
+    """Whether `value` is of a dataclass and has lost a field, which taking it apart would ask for."""
+    return dataclasses.is_dataclass(value) and not all(hasattr(value, f.name) for f in dataclasses.fields(value))
 
 
 def _registering(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:
