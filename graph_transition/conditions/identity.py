@@ -43,7 +43,9 @@ class LockCondition(IdentityCondition):
         return why or (None if self._text in (None, repr(now)) else "(a lock) was taken or given back")
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        raise NotStorable("a lock")
+        if self._text is not None:
+            raise NotStorable("a lock that is asked whether it is held")
+        return super().stored()
 
     def watches(self, now: Any) -> Iterator[Watch]:
         if self._text is not None:
