@@ -23,11 +23,13 @@ size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
 
-CpuArena::CpuArena(size_t bytes) : capacity_(round_up(bytes, kAlignment)), mapped_(round_up(capacity_, 4096)) {
+void trim_heap() {
 #ifdef __GLIBC__
-  // What the steps before left free in malloc's heap is not needed beside the arena.
   malloc_trim(0);
 #endif
+}
+
+CpuArena::CpuArena(size_t bytes) : capacity_(round_up(bytes, kAlignment)), mapped_(round_up(capacity_, 4096)) {
 #ifdef __linux__
   void* memory = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ORTMODULE_CHECK(memory != MAP_FAILED, kRuntime, "the system refused ", mapped_, " bytes for a step's memory");

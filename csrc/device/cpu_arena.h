@@ -48,4 +48,7 @@ class CpuArena {
   std::set<std::pair<size_t, size_t>> by_bytes_;  // (bytes, offset)
 };
 
+// Gives the pages that are free in malloc's heap back to the system, where its malloc can.
+void trim_heap();
+
 }  // namespace ortmodule

@@ -10,6 +10,8 @@ namespace {
 // A pattern that differs from run to run is recorded again only so often.
 constexpr int kMaxRecordings = 8;
 constexpr size_t kMaxPatterns = 256;
+// What a recorded run leaves free in malloc's heap is not needed beside the arena; below this it is not worth a walk.
+constexpr size_t kTrimBytes = size_t{8} << 20;
 
 void pack(MemoryPattern& pattern) {
   std::vector<BlockLifetime> lifetimes;
@@ -100,6 +102,7 @@ void StepMemory::learn() {
   for (size_t i = 0; i < run->lasted_.size(); ++i)
     if (run->lasted_[i]) pattern->blocks[i].lasts = true;
   if (run->recording_) {
+    if (run->heap_bytes_ >= kTrimBytes) trim_heap();
     pattern->step_begin.push_back(static_cast<uint32_t>(pattern->blocks.size()));
     pattern->recordings = run->pattern_->recordings + 1;
     pattern->stale = false;
@@ -174,6 +177,7 @@ CpuAllocationServer::Answer StepMemory::Run::allocate(size_t bytes) {
     record_.blocks.push_back(block);
     alive_.push_back(1);
     owned_[kind] += data != nullptr;
+    if (!data) heap_bytes_ += bytes;
     return {data, true, tag};
   }
   if (next_ < limit_ && bytes <= pattern_->blocks[next_].bytes) {

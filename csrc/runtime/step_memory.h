@@ -131,6 +131,7 @@ class StepMemory::Run : public CpuAllocationServer {
   bool backward_begun_ = false;
   bool aside_ = false;  // this half is not the recorded one: torch serves it
   int64_t unplanned_ = 0;
+  size_t heap_bytes_ = 0;  // that torch's allocator gave while recording
 };
 
 // Gives back the arenas that no run and no tensor uses.

@@ -22,7 +22,9 @@ def resident():
         return int(file.read().split()[1]) * 4096 / 2**20
 
 def made(width):
-    return ORTModule(nn.Sequential(nn.Linear(64, width), nn.GELU(), nn.Linear(width, width), nn.Tanh()))
+    # The last layer is narrow: what is computed outside the module is malloc's, which keeps what it likes.
+    body = nn.Sequential(nn.Linear(64, width), nn.GELU(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 4))
+    return ORTModule(body)
 
 def step(model, rows):
     model(torch.ones(rows, 64)).square().mean().backward()
@@ -39,12 +41,6 @@ def _printed(code: str) -> list[float]:
 
 
 def test_six_modules_in_turns_keep_little_more_than_the_largest() -> None:
-    # Where the system's allocator lays small blocks differs from run to run, by up to a fifth of what is resident.
-    assert any(_six_in_turns() < 1.5 for _ in range(3))
-
-
-def _six_in_turns() -> float:
-    """Over what the largest keeps alone."""
     one, six = _printed("""
 before = resident()
 models = [made(256)]
@@ -58,7 +54,7 @@ for _ in range(4):
 print(resident() - before)
 """)
     assert one > 30
-    return six / one
+    assert six < 1.5 * one
 
 
 def test_many_modules_made_trained_and_dropped_keep_nothing() -> None:
