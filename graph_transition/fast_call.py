@@ -53,12 +53,11 @@ def make_fast_call(
     guard = None
     if (dynamic and captured.guards) or captured.branches:
         guard = captured.check
-    outputs = captured.outputs
     single = (
-        len(outputs) == 1
-        and outputs[0].kind == "tensor"
-        and outputs[0].view is None
+        [ref.kind for ref in captured.outputs] == ["tensor"]
+        and captured.outputs[0].view is None
         and info.module_forward_output_schema.is_leaf()
+        and info.until_backward is None
     )
     restore = None if single and not captured.left and not captured.messages else _Restore(info, bound)
     try:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ..capture import Captured, OutputRef
 from ..capture.result_views import replayed, symbols_of
 from ..errors import InternalError, InvalidArgumentError
+from .until_backward import UntilBackward
 
 __all__ = ["FLOATING", "NoLossError", "PostExportProcessedModelInfo"]
 
@@ -48,6 +49,7 @@ class PostExportProcessedModelInfo:
         data_accessor: input name -> index among the call's flat leaves.
         module_forward_output_schema: pytree spec of the module's result.
         captured: what capture said besides.
+        until_backward: looks at a step again in its backward; None: nothing there can tell.
     """
 
     onnx_graph_input_names: list[str]
@@ -60,6 +62,7 @@ class PostExportProcessedModelInfo:
     data_accessor: dict[str, int]
     module_forward_output_schema: pytree.TreeSpec
     captured: Captured
+    until_backward: UntilBackward | None = None
 
     @classmethod
     def build(
@@ -132,6 +135,8 @@ class PostExportProcessedModelInfo:
             leaves: of the call.
             bound: by a condition's identity, the object that it holds for; those of the trace if None.
         """
+        if self.until_backward is not None:
+            self.until_backward.begin(outputs, leaves, self.buffer_for_ort_runs)
         by_name: dict[str | None, Any] = dict(
             zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False)
         )

@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ from .info import PostExportProcessedModelInfo
 from .ready_session import BoundSession, ReadySession, SessionBuilder
 from .result_order import inner_views, result_order
 from .signature import Call, CallSignature, hook_tables
+from .until_backward import UntilBackward
 
 __all__ = ["GraphTransitionManager"]
 
@@ -303,13 +304,20 @@ class GraphTransitionManager:
                 session.order_hooks(hook_order(captured, wanted))
             places = order.renamed({name: i for i, name in enumerate(session.output_names)})
             session.order_results(places.pairs, places.sequence)
+            asked = self._asker(call)
             if wanted and self._options.fallback != "error":
-                self._allow_higher_order(transition, call)
+                self._allow_higher_order(transition, call, asked)
+            if wanted and UntilBackward.is_needed(captured):
+                looks = UntilBackward(
+                    self._module, captured, graph.roots, info.data_accessor, _unchanged(transition), asked
+                )
+                info.until_backward = looks
         else:
             transition.info.buffer_for_ort_runs = info.buffer_for_ort_runs
         return transition
 
-    def _allow_higher_order(self, transition: ReadySession, call: Call) -> None:
+    def _asker(self, call: Call) -> Callable[[str], None]:
+        """Sends later calls like this one to PyTorch, because their gradients are what it is called with."""
         kind = (call.signature, call.wanting)
         manager = weakref.ref(self)
 
@@ -322,6 +330,9 @@ class GraphTransitionManager:
             name = type(owner._module).__name__
             warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine: their {reason}", stacklevel=3)
 
+        return asked
+
+    def _allow_higher_order(self, transition: ReadySession, call: Call, asked: Callable[[str], None]) -> None:
         info, session = transition.info, transition.session
         counted = self._options.dropout == "fast"
         higher = HigherOrder(self._module, info, call, counted, asked, self._own_hooks)
@@ -337,6 +348,17 @@ def _no_errors(captured: Captured) -> Roots:
     if raises():
         raise CaptureError("the forward warns of what a filter of warnings makes an error")
     return [("whether a warning is an error", QueryCondition(raises), raises)]
+
+
+def _unchanged(transition: ReadySession) -> Callable[[], bool]:
+    """Whether a native pattern of the session's tells that what its graph depends on is as it was."""
+    held = weakref.ref(transition)
+
+    def unchanged() -> bool:
+        session = held()
+        return session is not None and any(fast.holds() for fast in session.fast_calls)
+
+    return unchanged
 
 
 def _gaining_a_history(captured: Captured, session: _C.Session) -> list[str]:

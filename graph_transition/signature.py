@@ -171,6 +171,7 @@ def _leaf_text(leaf: tuple[Any, ...]) -> str:
         where = "" if leaf[3] == "cpu" else f" on {leaf[3]}"
         if leaf[4] is not None:
             where += " that is a tensor of the module" if leaf[4] >= 0 else " that is given twice"
+        where += " that is a Parameter" if leaf[5] else ""
         return f"{str(leaf[1]).removeprefix('torch.')}[{', '.join('?' * leaf[2])}]{where}"
     made_plain = type(leaf[2]) is tuple  # by `_frozen`; anything else is the value itself
     return f"{leaf[1].__name__}{leaf[2][1:]}" if made_plain and leaf[1] is not tuple else shown(leaf[2])
@@ -234,9 +235,9 @@ def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Modu
             if type(leaf) not in _PLAIN_TENSORS or leaf.layout != torch.strided or leaf.is_quantized:
                 raise CaptureError(_tensor_refusal(leaf))
             known = numbers.setdefault(id(leaf), ~i)
-            facts.append(
-                ("tensor", leaf.dtype, leaf.dim(), str(leaf.device), None if known == ~i else known, bool(vars(leaf)))
-            )
+            again = None if known == ~i else known
+            is_parameter = type(leaf) is torch.nn.Parameter
+            facts.append(("tensor", leaf.dtype, leaf.dim(), str(leaf.device), again, is_parameter, bool(vars(leaf))))
         elif isinstance(leaf, _PLAIN) and not isinstance(leaf, numpy.generic):
             facts.append(("value", type(leaf), leaf, _bits(leaf)))
         else:

@@ -40,7 +40,8 @@ CallPattern::Entry CallPattern::learn(const py::handle& example,
     for (const auto& [leaf, axis] : dynamic)
       if (leaf == leaf_count_ && axis < pattern.sizes.size()) pattern.sizes[axis] = -1;
     ++leaf_count_;
-    return {Kind::kTensor, {std::move(pattern)}, {}, {}, {}};
+    auto type = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(Py_TYPE(value)));
+    return {Kind::kTensor, {std::move(pattern)}, std::move(type), {}, {}};
   }
   if (plain_value(value)) {
     // pytree counts None as a leaf as well.
@@ -67,7 +68,7 @@ CallPattern::Entry CallPattern::learn(const py::handle& example,
 bool CallPattern::match(const Entry& entry, PyObject* value, std::vector<at::Tensor>& leaves) {
   switch (entry.kind) {
     case Kind::kTensor: {
-      if (!plain_tensor(value) || has_attributes(value)) return false;
+      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != entry.value.ptr() || has_attributes(value)) return false;
       const at::Tensor& t = THPVariable_Unpack(value);
       if (!entry.tensor[0].matches(t)) return false;
       leaves.push_back(t);

@@ -63,7 +63,7 @@ class CallPattern {
   struct Entry {
     Kind kind;
     std::vector<TensorPattern> tensor;   // one for kTensor
-    pybind11::object value;              // kValue
+    pybind11::object value;              // kValue; kTensor: its class
     std::vector<pybind11::object> keys;  // kDict
     std::vector<Entry> children;
   };

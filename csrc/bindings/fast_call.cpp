@@ -122,6 +122,9 @@ class FastCall {
     return check(args, kwargs, leaves, inputs);
   }
 
+  // Whether everything that is watched is as it was, whatever the call.
+  bool holds() { return watches_.hold(); }
+
   int64_t runs() const { return runs_; }
   uint64_t compared() const { return watches_.compared(); }
 
@@ -282,6 +285,7 @@ void register_fast_call(py::module_& m) {
       .def("call", &FastCall::call, py::arg("args"), py::arg("kwargs"),
            "The module's result, or NotImplemented when the call differs in anything that matters.")
       .def("matches", &FastCall::matches, py::arg("args"), py::arg("kwargs"), "Whether `call` would run.")
+      .def("holds", &FastCall::holds, "Whether the Python objects that it watches are as they were.")
       .def_property_readonly("runs", &FastCall::runs)
       .def_property_readonly("compared", &FastCall::compared, "Watched values that were compared so far.");
 }

@@ -14,7 +14,24 @@ from ..conditions.mappings import entries_of, mapping_type
 from ..conditions.objects import held_by
 from ..conditions.sequences import items_of, sequence_type
 
-__all__ = ["code_inside", "content_of"]
+__all__ = ["Contents", "code_inside", "content_of"]
+
+
+class Contents:
+    """What containers held when they were last looked at."""
+
+    def __init__(self) -> None:
+        self._held: dict[Any, list[int]] = {}
+
+    def holds_more(self, key: Any, value: Any) -> bool:
+        """Whether `value` holds anything else than at the last look under this key, or had none: a method that gives a
+        long list may be called for each of its items.
+        """
+        held = list(map(id, content_of(value)))
+        if self._held.get(key) == held:
+            return False
+        self._held[key] = held
+        return True
 
 
 def content_of(value: Any) -> Iterable[Any]:

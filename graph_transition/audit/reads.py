@@ -65,7 +65,7 @@ from ..conditions import (
 )
 from ..conditions.contexts import numpy_settings, uses_numpy
 from .code_names import Names, imported_names, names_of
-from .contents import code_inside, content_of
+from .contents import Contents, code_inside, content_of
 from .frames import BOOKKEEPERS, FOLLOWED, is_followed, keywords_of, kind_of
 from .purity import impure_reason
 
@@ -98,6 +98,7 @@ class Reads:
         self._conditions: dict[int, Condition] = {}
         self._kept: list[Any] = []  # their identities are theirs for as long as the walk lasts
         self._visited: set[tuple[int, int, bool]] = set()
+        self._contents = Contents()
         self._outer: set[int] = set()  # identities of what was there before the forward
         self._names: dict[int, Names] = {}
         self._extended: dict[tuple[int, frozenset[str]], Names] = {}
@@ -260,7 +261,10 @@ class Reads:
         """Takes in the modules that a function has found by a name which it was given."""
         if self._finders:
             words = (names.words for names in self._names.values() if not names.of_torch)
-            given = self._strings.union(*words) & sys.modules.keys()
+            named = self._strings.union(*words)
+            given = named & sys.modules.keys()
+            absent = {word for word in named - given if all(part.isidentifier() for part in word.split("."))}
+            self.loaded_modules().grow(sys.modules, absent, self.part)
             for full in sorted(name for name in given if not is_opaque_module(name)):
                 for names in self._finders:
                     self._follow_module(full, names)
@@ -308,9 +312,9 @@ class Reads:
             elif id(value) in self._outer:
                 outer = True
             key = (id(value), id(names), outer)
-            if key in self._visited and not isinstance(value, _REFILLED):
-                continue
             again = key in self._visited
+            if again and not (isinstance(value, _REFILLED) and self._contents.holds_more(key, value)):
+                continue
             self._visited.add(key)
             condition = self.part(value)
             if outer and isinstance(condition, UnknownCondition):

@@ -119,6 +119,8 @@ class Captured:
         histories: graph inputs that have a history after the forward, as far as autograd recorded anything.
         recorded: graph inputs that wanted a gradient in the trace, where autograd would have refused a write that is
             none of a graph's matter; None: the forward writes nothing.
+        saved_writes: graph inputs that the forward writes and that autograd has saved since.
+        repeats: whether there are regions that eager's backward runs again (torch.utils.checkpoint).
         result_order: which tensors of the result are computed from which others, as autograd recorded it, by name.
     """
 
@@ -148,6 +150,8 @@ class Captured:
     hook_order: list[str] = dataclasses.field(default_factory=list)
     histories: list[str] = dataclasses.field(default_factory=list)
     recorded: list[str] | None = None
+    saved_writes: list[str] = dataclasses.field(default_factory=list)
+    repeats: bool = False
     result_order: ResultOrder = dataclasses.field(default_factory=ResultOrder)
 
     @property
@@ -319,6 +323,8 @@ class _Assembly:
             histories=self._inputs_of(self.exported.histories),
             result_order=self.exported.result_order.renamed(names),
             recorded=None if self.exported.recorded is None else self._inputs_of(self.exported.recorded),
+            saved_writes=self._written_inputs(mutations, self._inputs_of(self.exported.saved)),
+            repeats=self.exported.repeats,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -379,6 +385,12 @@ class _Assembly:
         own = {*self.named["parameter"], *self.named["buffer"]}
         names = [given.get(one) if isinstance(one, int) else self.canonical.get(one) for one in what]
         return [name for name in names if name is not None and (name in own or name in given.values())]
+
+    def _written_inputs(self, mutations: list[tuple[str, str, str | int]], names: list[str]) -> list[str]:
+        """Those of these graph inputs that the forward writes."""
+        given: dict[Any, str] = dict(self.user_inputs)
+        written = {given.get(target, target) for _, _, target in mutations}
+        return [name for name in names if name in written]
 
     def _shape_of(self, leaf: int) -> tuple[int | str, ...]:
         users = [n for n, source in self.sources.items() if source == ("input", leaf)]

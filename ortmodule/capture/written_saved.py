@@ -1,7 +1,9 @@
-"""Forwards that write a tensor which autograd has saved of it: in eager their backward ends in an error.
+"""What autograd has saved of a forward that writes.
 
-A graph's values are what they were when they were read, so that it would give a gradient. Such a forward runs in
-PyTorch, where it is as in eager: an error where the gradient is needed, and none where it is not.
+Where it writes a tensor that was saved before, eager's backward ends in an error. A graph's values are what they were
+when they were read, so that it would give a gradient. Such a forward runs in PyTorch, where it is as in eager: an error
+where the gradient is needed, and none where it is not. What was saved after the last write is told: somebody may write
+it before the backward.
 
 Known from the traced forward, which autograd recorded on stand-ins; they count writes as tensors do.
 """
@@ -14,25 +16,38 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from .torch_private import storage_of
 
-__all__ = ["refuse_written_saved"]
+__all__ = ["saved_storages"]
+
+# A normalization's own statistics: its gradient does not read them while it updates them.
+_STATISTICS = ("running_mean", "running_var")
 
 
-def refuse_written_saved(results: Iterable[Any]) -> None:
-    """Raises CaptureError where the history of a result has saved a tensor that was written afterwards."""
+def saved_storages(results: Iterable[Any]) -> set[Any]:
+    """The memory of what the history of the results has saved.
+
+    Raises:
+        CaptureError: something of that was written afterwards.
+    """
     pending = [t.grad_fn for t in results if isinstance(t, torch.Tensor) and t.grad_fn is not None]
     seen: set[Any] = set(pending)
     names: dict[type, list[str]] = {}
+    storages: set[Any] = set()
     while pending:
         node = pending.pop()
         if type(node) not in names:
             names[type(node)] = _saved_by(type(node))
         for name in names[type(node)]:
-            _refuse_written(node, name)
+            saved = _read(node, name)
+            if not name.endswith(_STATISTICS):
+                every = saved if isinstance(saved, (tuple, list)) else (saved,)
+                storages.update(storage_of(t) for t in every if isinstance(t, torch.Tensor))
         for after, _ in node.next_functions:
             if after is not None and after not in seen:
                 seen.add(after)
                 pending.append(after)
+    return storages
 
 
 def _saved_by(kind: type) -> list[str]:
@@ -42,12 +57,13 @@ def _saved_by(kind: type) -> list[str]:
     return [f"_{name}" if f"_{name}" in every else name for name in raw]  # a Function's has no underscore
 
 
-def _refuse_written(node: Any, name: str) -> None:
+def _read(node: Any, name: str) -> Any:
     try:
-        getattr(node, name)
+        return getattr(node, name)
     except RuntimeError as error:
         if "modified by an inplace operation" in str(error):
             operator = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
             raise CaptureError(
                 f"the forward writes a tensor that the gradient of {operator} needs, which ends a backward in an error"
             ) from error
+        return None

@@ -192,3 +192,17 @@ def in_turns(wanted: bool) -> Any:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_arguments_that_share_memory(run: Any, wanted: bool) -> None:
     check(in_turns(wanted), lambda: Running(run), None)
+
+
+def test_a_parameter_is_another_argument_than_a_tensor() -> None:
+    class Asks(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.first(x) * (2 if isinstance(x, torch.nn.Parameter) else 3)
+
+    def run(m: Any) -> Iterator[Any]:
+        plain = rand(3, 4)
+        given = torch.nn.Parameter(plain.clone(), requires_grad=False)
+        for x in (plain, plain, given, given, given, plain, given, plain, plain):
+            yield m(x)
+
+    check(run, Asks, None)

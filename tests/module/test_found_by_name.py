@@ -64,6 +64,25 @@ def test_value_that_is_found_counts_at_each_call(name: str, monkeypatch: pytest.
     assert sum(report.runs for report in wrapped.report().sessions) == 4
 
 
+@pytest.mark.parametrize("by", ["a constant", "an attribute"])
+def test_module_that_is_loaded_later_is_found_missing_before(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "loaded_later_by_the_program"
+    asked: dict[str, Callable[[Any], float]] = {
+        "a constant": lambda m: 2.0 if "loaded_later_by_the_program" in sys.modules else 5.0,
+        "an attribute": lambda m: 2.0 if m.where in sys.modules else 5.0,
+    }
+    module, x = Scaled(asked[by]), torch.ones(2, 4)
+    module.where = name
+    wrapped = ORTModule(module)
+    for loaded in (False, False, True, True, False, True):
+        if loaded:
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        else:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        torch.testing.assert_close(wrapped(x), module.linear(x) * (2.0 if loaded else 5.0))
+    assert sum(report.runs for report in wrapped.report().sessions) == 6
+
+
 def test_global_of_an_expression_counts_beside_modules_that_keep_books() -> None:
     scope: dict[str, Any] = {"__name__": "settings_of_an_expression"}
     exec("import decimal, threading\nSETTING = 2.0\ndef read(m): return eval('SETTING')", scope)

@@ -19,7 +19,7 @@ from ...errors import CaptureError
 from .. import torch_private
 from ..result_order import ResultOrder, result_order
 from ..rewrite.regions import is_write
-from ..written_saved import refuse_written_saved
+from ..written_saved import saved_storages
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
 from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
@@ -93,6 +93,7 @@ class _Result:
         self.histories: list[str | int] = []
         self.result_order = ResultOrder()
         self.recorded: list[str | int] | None = None
+        self.saved: list[str | int] = []
 
 
 class Wrapper(torch.nn.Module):
@@ -163,7 +164,8 @@ class Wrapper(torch.nn.Module):
         with torch_private.outside_the_trace():
             self.result.hook_order = self._hook_order(values, leaves)
             self.result.result_order = result_order(values)
-            refuse_written_saved(values)
+            saved = saved_storages(values)
+            self.result.saved = [name for name, t in self._named(leaves) if torch_private.storage_of(t) in saved]
         self.result.recorded = self._recorded(leaves)
         tensor_data.check_data_writes(values)
         return values

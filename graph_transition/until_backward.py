@@ -1,0 +1,109 @@
+"""What must be the same when a step's backward runs as it was after its forward, where eager looks again.
+
+- A region of `torch.utils.checkpoint` runs once more in eager's backward, and reads the program's values anew. The
+  engine computes it again from the graph: with another value its gradient would be another one than eager's.
+- A tensor that the forward writes and then computes with: autograd has saved it, and refuses a backward when it was
+  written again. (Of tensors that are only read, the engine itself knows: csrc/runtime/training_agent.cpp.)
+
+Only calls of such graphs pay for it. Not here: what holds for a whole graph (captured_graph.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..capture import Captured
+from ..errors import ORTModuleError
+from .conditions import Argument, Check, Condition
+
+__all__ = ["UntilBackward"]
+
+Roots = Sequence[tuple[str, Condition, Any]]
+
+
+class UntilBackward:
+    """Looks at the steps of one session.
+
+    Args:
+        module: the wrapped module.
+        captured: the graph.
+        roots: what it depends on, as `CapturedGraph` has it.
+        places: of the call's tensors among its leaves, by graph input.
+        same: whether the native patterns of steady calls tell that nothing has changed: the quick answer.
+        refused: called with the reason when eager's gradient is another one than the engine's.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        captured: Captured,
+        roots: Roots,
+        places: Mapping[str, int],
+        same: Callable[[], bool],
+        refused: Callable[[str], None],
+    ) -> None:
+        self._roots = roots if captured.repeats else ()
+        self._written = [places.get(name, name) for name in captured.saved_writes]
+        self._by_call = any(isinstance(value, Argument) for _, _, value in self._roots)
+        self._modules = list(module.modules()) if captured.repeats else []
+        self._same, self._refused = same, refused
+
+    @staticmethod
+    def is_needed(captured: Captured) -> bool:
+        """Whether there is anything to look at."""
+        return bool(captured.repeats or captured.saved_writes)
+
+    def begin(
+        self, outputs: Sequence[torch.Tensor | None], leaves: Sequence[Any], own: Mapping[str, torch.Tensor]
+    ) -> None:
+        """A forward has run, whose backward looks again.
+
+        Args:
+            outputs: the session's.
+            leaves: the call's.
+            own: the module's tensors, by graph input.
+        """
+        nodes = {t.grad_fn for t in outputs if t is not None and t.grad_fn is not None}
+        if not nodes:
+            return
+        written = [leaves[one] if isinstance(one, int) else own[one] for one in self._written]
+        versions = [(tensor, tensor._version) for tensor in written]
+        kept = list(leaves) if self._by_call else None
+        modes = [one.training for one in self._modules]
+
+        def look(_: Any) -> None:
+            self._look_at_writes(versions)
+            self._look_at_values(kept, modes)
+
+        for node in nodes:
+            node.register_prehook(look)
+
+    def _look_at_writes(self, versions: Sequence[tuple[torch.Tensor, int]]) -> None:
+        for tensor, version in versions:
+            if tensor._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version "
+                    f"{version} instead."
+                )
+
+    def _look_at_values(self, leaves: Sequence[Any] | None, modes: Sequence[bool]) -> None:
+        if not self._roots:
+            return
+        why = None
+        if modes != [one.training for one in self._modules]:
+            why = "the module's mode changed"
+        elif not self._same():
+            roots = [(text, c, leaves[v.index] if isinstance(v, Argument) else v) for text, c, v in self._roots]  # type: ignore[index]
+            refusal = Check().refusal(roots)
+            why = None if refusal is None else refusal.reason
+        if why is not None:
+            self._refused("backward computes a region of torch.utils.checkpoint again, with another value")
+            raise ORTModuleError(
+                f"between the forward and its backward, {why}; PyTorch would compute the regions of "
+                "torch.utils.checkpoint again with that, a graph cannot. Change it before the forward or after the "
+                "backward. Later calls of this kind run in PyTorch"
+            )

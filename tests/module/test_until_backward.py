@@ -1,0 +1,105 @@
+"""What a program changes between a forward and its backward, where eager's backward looks again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ortmodule import ORTModule
+
+SCALE = 2.0
+
+
+class Checkpointed(nn.Module):
+    """A region that reads a global."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda v: torch.tanh(self.linear(v) * SCALE), x, use_reentrant=False)
+
+
+class Counting(nn.Module):
+    """A buffer that is written, and then computed with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.tensor(0.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+def _inputs() -> torch.Tensor:
+    return torch.arange(12.0).reshape(3, 4) / 12
+
+
+@pytest.fixture
+def scale(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Sets SCALE, and in the end what it was."""
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("calls_before", [0, 3])
+def test_a_value_that_a_checkpoint_would_read_anew_ends_the_backward(scale, calls_before) -> None:
+    model = ORTModule(Checkpointed())
+    for _ in range(calls_before):
+        model(_inputs()).sum().backward()
+    loss = model(_inputs()).sum()
+    scale.setitem(globals(), "SCALE", 0.5)
+    with pytest.warns(UserWarning, match="run in PyTorch"), pytest.raises(RuntimeError, match="SCALE changed"):
+        loss.backward()
+    # From now on as in PyTorch, whose region runs with another value than the forward did.
+    model.zero_grad()
+    eager = Checkpointed()
+    eager.load_state_dict(model.module.state_dict())
+    for one in (model, eager):
+        scale.setitem(globals(), "SCALE", 2.0)
+        loss = one(_inputs()).sum()
+        scale.setitem(globals(), "SCALE", 0.5)
+        loss.backward()
+    assert torch.equal(model.module.linear.weight.grad, eager.linear.weight.grad)
+
+
+def test_a_mode_that_changes_before_the_backward_of_a_checkpoint_ends_it() -> None:
+    model = ORTModule(Checkpointed())
+    loss = model(_inputs()).sum()
+    model.eval()
+    with pytest.warns(UserWarning), pytest.raises(RuntimeError, match="mode changed"):
+        loss.backward()
+
+
+def test_what_is_set_back_before_the_backward_is_no_change(scale) -> None:
+    model = ORTModule(Checkpointed())
+    for _ in range(4):
+        loss = model(_inputs()).sum()
+        scale.setitem(globals(), "SCALE", 0.5)
+        scale.setitem(globals(), "SCALE", 2.0)
+        loss.backward()
+
+
+@pytest.mark.parametrize("calls_before", [0, 3])
+def test_a_written_buffer_that_is_written_again_before_the_backward(calls_before) -> None:
+    models = [Counting(), ORTModule(Counting())]
+    for model in models:
+        for _ in range(calls_before):
+            model(_inputs()).sum().backward()
+        loss = model(_inputs()).sum()
+        getattr(model, "module", model).calls.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_two_forwards_before_their_backwards_are_refused_as_in_eager() -> None:
+    for model in (Counting(), ORTModule(Counting())):
+        first, second = model(_inputs()).sum(), model(_inputs()).sum()
+        second.backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            first.backward()
