@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -134,5 +135,31 @@ def release_example_inputs(program: torch.export.ExportedProgram) -> None:
 
 
 def forget_last_trace() -> None:
-    """Empties the table by which torch's export finds the proxies of fake tensors; it would last until the next."""
+    """Empties the table by which torch's export finds the proxies of fake tensors, which would last until the next, and
+    tracers that calls of other threads have gone through, and hold until they return.
+    """
     getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {}).clear()
+    for reference in _passed_tracers:
+        if (tracer := reference()) is not None:
+            vars(tracer).clear()
+            vars(tracer).update(_autowrap_function_ids=set(), call_module=called_plainly, getattr=read_plainly)
+    _passed_tracers.clear()
+
+
+_passed_tracers: list[weakref.ref[Any]] = []
+
+
+def pass_through(tracer: Any) -> None:
+    """Notes that a call of another thread has got into what `tracer` has put in place of `nn.Module.__call__`."""
+    if all(reference() is not tracer for reference in _passed_tracers):
+        _passed_tracers.append(weakref.ref(tracer))
+
+
+def called_plainly(module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+    """A tracer's `call_module`, for a call that is not traced."""
+    return forward(*args, **kwargs)
+
+
+def read_plainly(name: str, value: Any, cache: Any) -> Any:
+    """A tracer's `getattr`, for the same."""
+    return value

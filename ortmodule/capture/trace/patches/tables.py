@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.fx.experimental import proxy_tensor
 
+from ... import torch_private
 from ..patching import Around, Patch
 from ..tracing import TraceState
 
@@ -131,11 +132,13 @@ def _unchanged(original: Any, state: TraceState) -> Any:
 
 
 def _called_plainly(tracer: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-    return forward(*args, **kwargs)
+    torch_private.pass_through(tracer)
+    return torch_private.called_plainly(module, forward, args, kwargs)
 
 
 def _read_plainly(tracer: Any, name: str, value: Any, cache: Any) -> Any:
-    return value
+    torch_private.pass_through(tracer)
+    return torch_private.read_plainly(name, value, cache)
 
 
 def _plain_look_up(original: Any, state: TraceState) -> Any:
