@@ -227,7 +227,9 @@ class GraphTransitionManager:
         captured, dynamic = self._attempts.capture(call, dynamic, self._graphs.get(call.signature, ()), audit)
         if any(kind == "constant" for _, kind, _ in captured.mutations):
             raise CaptureError("the forward writes into a tensor that lies outside of the module")
-        return captured, dynamic, [*audit.conditions(), *_no_errors(captured)], audit.effects
+        roots = [*audit.conditions(), *_no_errors(captured)]
+        captured.repeats = audit.read_in_regions()
+        return captured, dynamic, roots, audit.effects
 
     def _plan_export(self, call: Call, names: Sequence[str]) -> tuple[str, Sizes]:
         """Why an export is needed, and the sizes it should keep symbolic: those that were seen to change."""
@@ -308,10 +310,8 @@ class GraphTransitionManager:
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call, asked)
             if wanted and UntilBackward.is_needed(captured):
-                looks = UntilBackward(
-                    self._module, captured, graph.roots, info.data_accessor, _unchanged(transition), asked
-                )
-                info.until_backward = looks
+                places, same = info.data_accessor, _unchanged(transition)
+                info.until_backward = UntilBackward(captured, places, same, asked)
         else:
             transition.info.buffer_for_ort_runs = info.buffer_for_ort_runs
         return transition

@@ -15,22 +15,19 @@ from typing import Any
 
 import torch
 
+from .. import _C
 from ..capture import Captured
 from ..errors import ORTModuleError
-from .conditions import Argument, Check, Condition
+from .conditions import Check
 
 __all__ = ["UntilBackward"]
-
-Roots = Sequence[tuple[str, Condition, Any]]
 
 
 class UntilBackward:
     """Looks at the steps of one session.
 
     Args:
-        module: the wrapped module.
         captured: the graph.
-        roots: what it depends on, as `CapturedGraph` has it.
         places: of the call's tensors among its leaves, by graph input.
         same: whether the native patterns of steady calls tell that nothing has changed: the quick answer.
         refused: called with the reason when eager's gradient is another one than the engine's.
@@ -38,17 +35,16 @@ class UntilBackward:
 
     def __init__(
         self,
-        module: torch.nn.Module,
         captured: Captured,
-        roots: Roots,
         places: Mapping[str, int],
         same: Callable[[], bool],
         refused: Callable[[str], None],
     ) -> None:
-        self._roots = roots if captured.repeats else ()
+        self._roots = captured.repeats
         self._written = [places.get(name, name) for name in captured.saved_writes]
-        self._by_call = any(isinstance(value, Argument) for _, _, value in self._roots)
-        self._modules = list(module.modules()) if captured.repeats else []
+        check = Check()
+        check.refusal(self._roots)
+        self._modules = [one for _, one in check.bound if isinstance(one, torch.nn.Module)]
         self._same, self._refused = same, refused
 
     @staticmethod
@@ -66,20 +62,15 @@ class UntilBackward:
             leaves: the call's.
             own: the module's tensors, by graph input.
         """
-        nodes = {t.grad_fn for t in outputs if t is not None and t.grad_fn is not None}
-        if not nodes:
-            return
         written = [leaves[one] if isinstance(one, int) else own[one] for one in self._written]
         versions = [(tensor, tensor._version) for tensor in written]
-        kept = list(leaves) if self._by_call else None
         modes = [one.training for one in self._modules]
 
-        def look(_: Any) -> None:
+        def look() -> None:
             self._look_at_writes(versions)
-            self._look_at_values(kept, modes)
+            self._look_at_values(modes)
 
-        for node in nodes:
-            node.register_prehook(look)
+        _C.before_backward(outputs, look)
 
     def _look_at_writes(self, versions: Sequence[tuple[torch.Tensor, int]]) -> None:
         for tensor, version in versions:
@@ -90,16 +81,12 @@ class UntilBackward:
                     f"{version} instead."
                 )
 
-    def _look_at_values(self, leaves: Sequence[Any] | None, modes: Sequence[bool]) -> None:
-        if not self._roots:
-            return
+    def _look_at_values(self, modes: Sequence[bool]) -> None:
         why = None
         if modes != [one.training for one in self._modules]:
             why = "the module's mode changed"
-        elif not self._same():
-            roots = [(text, c, leaves[v.index] if isinstance(v, Argument) else v) for text, c, v in self._roots]  # type: ignore[index]
-            refusal = Check().refusal(roots)
-            why = None if refusal is None else refusal.reason
+        elif self._roots and not self._same() and (refusal := Check().refusal(self._roots)) is not None:
+            why = refusal.reason
         if why is not None:
             self._refused("backward computes a region of torch.utils.checkpoint again, with another value")
             raise ORTModuleError(

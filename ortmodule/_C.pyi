@@ -53,6 +53,9 @@ class CallMonitor:
     def resume(self) -> None: ...
     def stop(self) -> BaseException | None: ...
 
+def before_backward(results: Sequence[torch.Tensor | None], callable: Callable[[], None]) -> bool:
+    """Calls `callable()` before the backward of the step that has given `results`; whether there is one."""
+
 class FastCall:
     """A session bound to a call pattern: checks a call and runs it."""
 

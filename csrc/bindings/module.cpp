@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "bindings/before_backward.h"
 #include "bindings/call_monitor.h"
 #include "bindings/errors.h"
 #include "bindings/fast_call.h"
@@ -40,6 +41,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ engine of ORTModule.";
   ortmodule::register_errors(m);
   ortmodule::register_session(m);
+  ortmodule::register_before_backward(m);
   ortmodule::register_fast_call(m);
   ortmodule::register_module_call(m);
   ortmodule::register_call_monitor(m);

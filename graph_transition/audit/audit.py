@@ -33,6 +33,7 @@ from .changes import Effect, undo_changes
 from .code_names import NO_NAMES
 from .frames import followed_frames, is_heard
 from .reads import Reads
+from .regions import Regions
 from .returned import Returned
 
 __all__ = ["Audit"]
@@ -57,6 +58,7 @@ class Audit:
     ) -> None:
         self._module, self._leaves, self._vouched, self.own_hooks = module, leaves, vouched, own_hooks
         self._reads = Reads(ORIGINALS)
+        self._regions = Regions(self._reads)
         self._earlier: list[Any] = []  # caches that earlier runs of the trace have reached
         self._arguments: dict[int, int] = {}  # by place among the roots, the index of a leaf
         # Torch puts functions of its own there while it traces.
@@ -79,6 +81,7 @@ class Audit:
         self._earlier += self._reads.caches()
         self._reads = Reads(ChainMap(ORIGINALS, replaced), self._vouched, tree)
         self._reads.root("", self._module)
+        self._regions = Regions(self._reads)
         self._returned = []
         self._arguments = {}
         for i, leaf in enumerate(self._leaves):  # what may change, while the call's signature stays what it was
@@ -91,7 +94,7 @@ class Audit:
         for hook in self._hooks.hooks(self._module):
             self._reads.follow(hook, NO_NAMES, True)
         try:
-            with followed_frames(self._reads) as self._monitor:
+            with followed_frames(self._regions) as self._monitor:
                 yield
         except BaseException:
             undo_changes(self._reads)
@@ -108,6 +111,10 @@ class Audit:
         """Hears that it does no longer."""
         if self._monitor is not None:
             self._monitor.resume()
+
+    def region(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, what runs is what eager's backward will run again."""
+        return self._regions.running()
 
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """Hears that a number was made of a tensor's value; of one that was computed, where `tensor` is None."""
@@ -185,6 +192,10 @@ class Audit:
             (text, condition, Argument(self._arguments[i]) if i in self._arguments else value)
             for i, (text, condition, value) in enumerate(reads.roots)
         ]
+
+    def read_in_regions(self) -> list[tuple[str, Condition, Any]]:
+        """The same of what backward runs again, for the objects of the trace; called after `conditions`."""
+        return self._regions.roots()
 
     def _refuse_lost_objects(self) -> None:
         """What is returned has to be found again at each call."""

@@ -11,6 +11,11 @@ tensors, which are the graph's.
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
+import fractions
+import pathlib
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +33,10 @@ from ..conditions import (
 from .reads import Reads
 
 __all__ = ["Effect", "undo_changes"]
+
+# Values that the program has made, and may hold elsewhere: what a forward sets is that very one.
+_OBJECTS = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID,
+            pathlib.PurePath, tuple, frozenset)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +64,16 @@ def undo_changes(reads: Reads) -> tuple[list[Effect], list[str]]:
     for text, condition, changes in _taken_back(reads):
         for change in changes:
             name = spoken(joined(text, change.name))
-            repeated = change.value is MISSING or isinstance(change.value, AddedHooks) or is_value(change.value)
-            if change.key is not None and repeated:
+            if change.key is not None and _is_repeated(change.value):
                 effects.append(Effect(name, condition, change.key, change.value))
             else:
                 names.append(name)
     return effects, list(dict.fromkeys(names))
+
+
+def _is_repeated(value: Any) -> bool:
+    """Whether a graph can leave it behind at each call: another one of the same value, where it is a plain value."""
+    return value is MISSING or isinstance(value, AddedHooks) or (is_value(value) and not isinstance(value, _OBJECTS))
 
 
 def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, list[Change]]]:

@@ -277,6 +277,11 @@ class Reads:
             self.roots.append(("", loaded, table))
         return loaded
 
+    def look_into_globals(self, function: types.FunctionType, asked: frozenset[str]) -> list[Any]:
+        """Notes that a function finds globals of another by their names, `function.__globals__["SCALE"]`; what."""
+        self.root("", table := self.own(function.__globals__))
+        return self.namespace("the global ", table).grow(table, asked, self.part)
+
     def namespace(self, text: str, table: dict[str, Any]) -> NamespaceCondition:
         known = self._conditions.get(id(table))
         if isinstance(known, NamespaceCondition):
@@ -378,7 +383,10 @@ class Reads:
             return found
         if isinstance(condition, FunctionCondition):
             condition.entries.keep(vars(value), names.stored)
-            return [v for _, v in condition.grow(value, asked, part)]
+            found = [v for _, v in condition.grow(value, asked, part)]
+            if "__globals__" in asked and not names.of_torch:
+                found += self.look_into_globals(value, asked | names.words)
+            return found
         if isinstance(condition, (SequenceCondition, MappingCondition)):
             return content_of(value)
         if isinstance(condition, LockCondition) and not asked.isdisjoint(LockCondition.ASKING):
@@ -459,6 +467,18 @@ class Reads:
         if id(value) not in self._outer or isinstance(value, torch.Tensor | tuple) or is_value(value):
             return None
         return self._conditions.get(id(value))
+
+    def was_there(self, value: Any) -> bool:
+        """Whether an object that may change was there before the forward."""
+        return self.outer_condition(value) is not None
+
+    def met(self) -> Iterator[tuple[Condition, Any]]:
+        """(condition, object) of all that was met."""
+        yield from ((self._conditions[id(v)], v) for v in list(self._kept) if id(v) in self._conditions)
+
+    def lasting_functions(self) -> frozenset[int]:
+        """Identities of the functions that ran and that the forward has not made."""
+        return frozenset(id(function) for _, function in self._not_made_inside())
 
     def outer_objects(self) -> Iterator[tuple[str, Condition, Any]]:
         """What was met of what there was before the forward, whether a root leads to it or not."""

@@ -108,6 +108,7 @@ class Condition:
     """What was read of one object."""
 
     kind: ClassVar[str]  # names the class in the cache on disk
+    of_object: ClassVar[bool] = True  # two of its kind are of two objects, which a forward may compare by `is`
     __slots__ = ("__weakref__",)
 
     def refusal(self, now: Any) -> str | None:
@@ -175,7 +176,7 @@ def spoken(text: str) -> str:
 
 
 class Check:
-    """Compares objects with conditions; each condition once, and always with the same object.
+    """Compares objects with conditions; each condition once, and always with the same object, two with two.
 
     Attributes:
         bound: (condition, the object that it holds for), of all that was met.
@@ -184,6 +185,7 @@ class Check:
     def __init__(self) -> None:
         self.bound: list[tuple[Condition, Any]] = []
         self._met: dict[int, Any] = {}
+        self._conditions: dict[tuple[int, type], Condition] = {}  # by identities of objects that `bound` keeps alive
 
     def refusal(self, roots: Iterable[tuple[str, Condition, Any]]) -> Refusal | None:
         """Why the first condition that does not hold does not; None where all hold."""
@@ -197,6 +199,9 @@ class Check:
                 continue
             self._met[id(condition)] = now
             self.bound.append((condition, now))
+            key = (id(now), type(condition))
+            if condition.of_object and self._conditions.setdefault(key, condition) is not condition:
+                return Refusal(f"{spoken(text)} is the same object as another now", spoken(text))
             why = condition.refusal(now)
             if why is not None:
                 return Refusal(f"{spoken(text)} {why}", spoken(text))

@@ -35,7 +35,8 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func", "attrname"),
 }
-_TOLD = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__defaults__", "__kwdefaults__")
+_TOLD = frozenset({"__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__defaults__",
+                   "__kwdefaults__", "__closure__"})  # fmt: skip
 
 
 def cell_content(cell: types.CellType) -> Any:
@@ -81,9 +82,11 @@ class FunctionCondition(Condition):
         table = vars(function)
         self.entries.ask(table, names, part)
         found = [(name, value) for name, value in table.items() if name in names]
-        for name in _TOLD:
-            if name in names and name not in self._told:
-                self._told[name] = part(getattr(function, name))
+        for name in names & _TOLD:
+            held = getattr(function, name)
+            if name not in self._told:
+                self._told[name] = part(held)
+            found.append((name, held))
         return found
 
     def changed(self, now: Any, before: Before) -> list[Change]:
@@ -196,6 +199,11 @@ class WrapperCondition(Condition):
         held = dict(wrapped_parts(now))
         for name, part in self._parts.items():
             yield "" if name.startswith("__") or name == "func" else f".{name}", part, held[name]
+
+    def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
+        held, were = dict(wrapped_parts(value)), {name: original(part) for name, part in self._parts.items()}
+        if self._type is functools.partial and any(held[name] is not was for name, was in were.items()):
+            value.__setstate__((were["func"], were["args"], were["keywords"], vars(value)))
 
     def watches(self, now: Any) -> Iterator[Watch]:
         if self._type is functools.partial:  # its state can be set anew

@@ -14,6 +14,7 @@ class ValueCondition(Condition):
     """A value that cannot change."""
 
     kind = "value"
+    of_object = False
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:

@@ -40,7 +40,7 @@ from .stored_conditions import looked_up_again, stored_conditions
 __all__ = ["DiskCache", "usage"]
 
 _LOGGER = logging.getLogger("ortmodule")
-_MAGIC = b"ORTModule graph 2\n"
+_MAGIC = b"ORTModule graph 3\n"
 _SUFFIXES = (".static", ".dynamic")
 _TEMPORARY = ".writing"
 Roots = Sequence[tuple[str, Condition, Any]]
@@ -87,6 +87,7 @@ class DiskCache:
                     continue
                 vouched = vouched_ids(self._options.vouched)
                 roots, effects = looked_up_again(header["conditions"], self._module, vouched)
+                captured.repeats, _ = looked_up_again(header["regions"], self._module, vouched)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, _Damaged, Unfit, KeyError, TypeError, ValueError) as error:
@@ -111,6 +112,7 @@ class DiskCache:
         try:
             facts, sections = store(captured, self._module)
             conditions = stored_conditions(roots, effects, self._module)
+            regions = stored_conditions(captured.repeats, (), self._module)
         except NotStorable as reason:
             _LOGGER.debug("the graph of %s is not cached: %s", type(self._module).__name__, reason)
             return
@@ -121,6 +123,7 @@ class DiskCache:
             "shapes": key.shapes,
             "facts": facts,
             "conditions": conditions,
+            "regions": regions,
             "sections": [[name, len(data)] for name, data in sections.items()],
         }
         try:

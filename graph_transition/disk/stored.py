@@ -86,7 +86,6 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
         "histories": captured.histories,
         "recorded": captured.recorded,
         "saved_writes": captured.saved_writes,
-        "repeats": captured.repeats,
         "result_order": [captured.result_order.pairs, captured.result_order.sequence],
     }
     if _spec_from_data(facts["out_spec"]) != captured.out_spec:
@@ -161,7 +160,6 @@ def _restore(
         histories=[str(name) for name in facts["histories"]],
         recorded=None if facts["recorded"] is None else [str(name) for name in facts["recorded"]],
         saved_writes=[str(name) for name in facts["saved_writes"]],
-        repeats=bool(facts["repeats"]),
         result_order=_result_order(*facts["result_order"]),
     )
 

@@ -88,6 +88,8 @@ def looked_up_again(
             reads.roots.append((f"what {found.__name__}() says", QueryCondition(found), found))
         elif place[0] == "loaded modules":
             reads.loaded_modules()
+        elif place[0] == "globals":
+            reads.roots.append(("", reads.namespace("the global ", found), found))
         elif place[0] == "hooks":
             reads.roots.append(("", HooksCondition(module, reads.part), module))
         elif place[0] == "tensors":
@@ -149,8 +151,12 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
     if now is module:
         kinds = {HooksCondition: "hooks", TreeAttributesCondition: "tensors"}
         return [kinds.get(type(condition), "module")]
+    if isinstance(now, torch.nn.Module):
+        return ["sub-module", *(name for name, one in module.named_modules() if one is now)][:2]
     if isinstance(now, types.ModuleType):
         return ["python module", now.__name__]
+    if type(now) is dict and vars(sys.modules.get(str(now.get("__name__")), None) or object) is now:
+        return ["globals", now["__name__"]]
     if isinstance(now, logging.Logger):
         return ["logger", now.name]
     if now is sys.modules:
@@ -171,8 +177,12 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
 def _found(place: Sequence[str], module: torch.nn.Module) -> Any:
     if place[0] in ("module", "hooks", "tensors"):
         return module
+    if place[0] == "sub-module":
+        return module.get_submodule(place[1])
     if place[0] == "loaded modules":
         return sys.modules
+    if place[0] == "globals":
+        return vars(_found(["python module", place[1]], module))
     if place[0] == "logger":
         return logging.getLogger(place[1])  # of "root" the root
     found: Any = sys.modules.get(place[1])
@@ -190,6 +200,8 @@ def _found(place: Sequence[str], module: torch.nn.Module) -> Any:
 def _text_of(place: Sequence[str]) -> str:
     if place[0] == "module":
         return ""
+    if place[0] == "sub-module":
+        return f".{place[1]}"
     if place[0] == "logger":
         return f"the logger {place[1]}"
     return f"the module {place[1]}" if place[0] == "python module" else f"the function {place[2]}"

@@ -120,7 +120,7 @@ class Captured:
         recorded: graph inputs that wanted a gradient in the trace, where autograd would have refused a write that is
             none of a graph's matter; None: the forward writes nothing.
         saved_writes: graph inputs that the forward writes and that autograd has saved since.
-        repeats: whether there are regions that eager's backward runs again (torch.utils.checkpoint).
+        repeats: (text, condition, object) of what eager's backward reads again (torch.utils.checkpoint); the audit's.
         result_order: which tensors of the result are computed from which others, as autograd recorded it, by name.
     """
 
@@ -151,7 +151,7 @@ class Captured:
     histories: list[str] = dataclasses.field(default_factory=list)
     recorded: list[str] | None = None
     saved_writes: list[str] = dataclasses.field(default_factory=list)
-    repeats: bool = False
+    repeats: Sequence[tuple[str, Any, Any]] = ()
     result_order: ResultOrder = dataclasses.field(default_factory=ResultOrder)
 
     @property
@@ -324,7 +324,6 @@ class _Assembly:
             result_order=self.exported.result_order.renamed(names),
             recorded=None if self.exported.recorded is None else self._inputs_of(self.exported.recorded),
             saved_writes=self._written_inputs(mutations, self._inputs_of(self.exported.saved)),
-            repeats=self.exported.repeats,
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------

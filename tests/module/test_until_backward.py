@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ortmodule import ORTModule
+from ortmodule import Options, ORTModule
 
 SCALE = 2.0
+OTHER = 2.0
 
 
 class Checkpointed(nn.Module):
@@ -21,6 +22,14 @@ class Checkpointed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return checkpoint(lambda v: torch.tanh(self.linear(v) * SCALE), x, use_reentrant=False)
+
+
+class Partly(Checkpointed):
+    """What is read beside a region, too: a global, and an attribute that the forward itself sets."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, self.first = getattr(self, "first", True), False
+        return super().forward(x) * (3 if first else 2) * OTHER
 
 
 class Counting(nn.Module):
@@ -83,6 +92,32 @@ def test_what_is_set_back_before_the_backward_is_no_change(scale) -> None:
         scale.setitem(globals(), "SCALE", 0.5)
         scale.setitem(globals(), "SCALE", 2.0)
         loss.backward()
+
+
+def test_what_no_region_reads_may_change_before_the_backward(monkeypatch) -> None:
+    eager, module = Partly(), Partly()
+    module.load_state_dict(eager.state_dict())
+    model = ORTModule(module)
+    for i in range(6):
+        for one in (eager, model):
+            monkeypatch.setitem(globals(), "OTHER", 2.0)
+            loss = one(_inputs()).sum()
+            monkeypatch.setitem(globals(), "OTHER", 0.5 + i)
+            loss.backward()
+        torch.testing.assert_close(module.linear.weight.grad, eager.linear.weight.grad)
+    assert sum(session.runs for session in model.report().sessions) == 6
+
+
+def test_a_region_is_looked_at_in_the_backward_of_a_graph_from_the_disk_cache(scale, tmp_path) -> None:
+    for _ in range(2):
+        model = ORTModule(Checkpointed(), options=Options(cache_dir=tmp_path))
+        model(_inputs()).sum().backward()
+        loss = model(_inputs()).sum()
+        scale.setitem(globals(), "SCALE", 0.5)
+        with pytest.warns(UserWarning), pytest.raises(RuntimeError, match="SCALE changed"):
+            loss.backward()
+        scale.setitem(globals(), "SCALE", 2.0)
+    assert [export.cached for export in model.report().exports] == [True]
 
 
 @pytest.mark.parametrize("calls_before", [0, 3])

@@ -66,7 +66,6 @@ class Exported:
         result_order: of the program's outputs, by their positions.
         recorded: what wanted a gradient in the trace, as in `hook_order`; None: the forward writes nothing.
         saved: what autograd has saved of it in the end, as in `hook_order`.
-        repeats: whether it has regions that backward computes again.
     """
 
     program: torch.export.ExportedProgram
@@ -86,7 +85,6 @@ class Exported:
     result_order: ResultOrder
     recorded: list[str | int] | None
     saved: list[str | int]
-    repeats: bool
 
 
 def export_module(
@@ -141,7 +139,7 @@ def export_module(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
         result.hook_order, result.histories, result.result_order, result.recorded,
-        result.saved, next(state.region_numbers) > 0,
+        result.saved,
     )  # fmt: skip
 
 

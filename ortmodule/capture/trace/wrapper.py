@@ -68,6 +68,9 @@ class TraceAudit(Protocol):
 
     def resume(self) -> None: ...
 
+    def region(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, what runs is what eager's backward will run again."""
+
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """A number was made of a tensor's value; of one that was computed, where `tensor` is None."""
 

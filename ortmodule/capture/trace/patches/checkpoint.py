@@ -34,6 +34,16 @@ _NORMALIZATIONS = ("aten::batch_norm", "aten::instance_norm")
 
 
 @contextlib.contextmanager
+def _region(state: TraceState) -> Iterator[None]:
+    """Within it, one more region runs."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(fx_traceback.annotate({"recompute": next(state.region_numbers)}))
+        if state.audit is not None:
+            stack.enter_context(state.audit.region())
+        yield
+
+
+@contextlib.contextmanager
 def _writing_nothing() -> Iterator[None]:
     """Raises CaptureError at its end where the region within it writes what is older than it, and may run again."""
     nodes = torch_private.running_tracer().graph.nodes
@@ -65,9 +75,8 @@ def _marked_generator(original: Any, state: TraceState) -> Any:
     """In place of `_checkpoint_without_reentrant_generator`."""
 
     def generator(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-        with fx_traceback.annotate({"recompute": next(state.region_numbers)}):
-            with _writing_nothing():
-                yield
+        with _region(state), _writing_nothing():
+            yield
 
     return generator
 
@@ -79,7 +88,7 @@ def _marked_call(original: Any, state: TraceState) -> Any:
         torch_checkpoint.check_backward_validity(args)
         # The question is the user's code's (scope_settings.py): the graph holds for calls that answer it alike.
         recorded = any(arg.requires_grad for arg in args if isinstance(arg, torch.Tensor))
-        with fx_traceback.annotate({"recompute": next(state.region_numbers)}):
+        with _region(state):
             if recorded:
                 with _writing_nothing():
                     return function(*args)

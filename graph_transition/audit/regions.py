@@ -1,0 +1,87 @@
+"""What the regions of `torch.utils.checkpoint` read: eager's backward runs them once more, with the values of then.
+
+It is a walk of its own (reads.py) beside that of the whole forward, and hears of the same frames while a region runs.
+Not here: what marks a region (capture), what is looked at in the backward (../until_backward.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..conditions import Condition
+from .reads import Reads
+
+__all__ = ["Regions"]
+
+
+class Regions:
+    """Hears of frames in place of `reads`, and tells it of all.
+
+    Args:
+        reads: the walk of the whole forward.
+    """
+
+    def __init__(self, reads: Reads) -> None:
+        self._forward = reads
+        self._reads = Reads(reads.originals, reads.vouched, reads.tree)
+        self._depth = 0
+        self._any = False
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Within it, a region runs."""
+        self._depth, self._any = self._depth + 1, True
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    # -- what is heard of frames (frames.Listener) ------------------------------------------------------------------
+
+    def entered(self, frame: types.FrameType, function: types.FunctionType | None, values: list[Any]) -> None:
+        self._forward.entered(frame, function, values)
+        if self._depth:
+            self._reads.entered(frame, function, values)
+
+    def returned(self, frame: types.FrameType, value: Any) -> None:
+        self._forward.returned(frame, value)
+        if self._depth:
+            self._reads.returned(frame, value)
+
+    def called(self, frame: types.FrameType, function: Any) -> None:
+        self._forward.called(frame, function)
+        if self._depth:
+            self._reads.called(frame, function)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def roots(self) -> list[tuple[str, Condition, Any]]:
+        """(text, condition, object) of what everything that regions read is reached from; of what there was before the
+        forward, for what it has made is gone. Called when the forward's own walk is settled.
+        """
+        if not self._any:
+            return []
+        reads, forward = self._reads, self._forward
+        reads.settle()
+        lasting = forward.lasting_functions()
+        made = [
+            (text, c, v) for text, c, v in reads.roots if isinstance(v, types.FunctionType) and id(v) not in lasting
+        ]
+        reads.roots[:] = [root for root in reads.roots if all(root[1] is not condition for _, condition, _ in made)]
+        for _, _, function in made:
+            table = reads.own(function.__globals__)
+            reads.roots.append(("", reads.namespace("the global ", table), table))
+        met = [(condition, value) for condition, value in reads.met() if forward.was_there(value)]
+        for condition, value in met:
+            if isinstance(value, torch.nn.Module):
+                reads.roots.append((f"the module {type(value).__name__}", condition, value))
+        reached = {id(condition) for _, condition, _ in reads.reachable()}
+        for condition, value in met:
+            if id(condition) not in reached:
+                reads.roots.append((f"an object of class {type(value).__qualname__}", condition, value))
+        return reads.roots
