@@ -310,8 +310,8 @@ class GraphTransitionManager:
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call, asked)
             if wanted and UntilBackward.is_needed(captured):
-                places, same = info.data_accessor, _unchanged(transition)
-                info.until_backward = UntilBackward(captured, places, same, asked)
+                same = _unchanged(transition)
+                info.until_backward = UntilBackward(captured, info.data_accessor, same, asked)
         else:
             transition.info.buffer_for_ort_runs = info.buffer_for_ort_runs
         return transition

@@ -36,7 +36,7 @@ __all__ = ["Effect", "undo_changes"]
 
 # Values that the program has made, and may hold elsewhere: what a forward sets is that very one.
 _OBJECTS = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID,
-            pathlib.PurePath, tuple, frozenset)  # fmt: skip
+            pathlib.PurePath)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
