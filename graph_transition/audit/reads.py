@@ -277,11 +277,6 @@ class Reads:
             self.roots.append(("", loaded, table))
         return loaded
 
-    def look_into_globals(self, function: types.FunctionType, asked: frozenset[str]) -> list[Any]:
-        """Notes that a function finds globals of another by their names, `function.__globals__["SCALE"]`; what."""
-        self.root("", table := self.own(function.__globals__))
-        return self.namespace("the global ", table).grow(table, asked, self.part)
-
     def namespace(self, text: str, table: dict[str, Any]) -> NamespaceCondition:
         known = self._conditions.get(id(table))
         if isinstance(known, NamespaceCondition):
@@ -383,10 +378,7 @@ class Reads:
             return found
         if isinstance(condition, FunctionCondition):
             condition.entries.keep(vars(value), names.stored)
-            found = [v for _, v in condition.grow(value, asked, part)]
-            if "__globals__" in asked and not names.of_torch:
-                found += self.look_into_globals(value, asked | names.words)
-            return found
+            return [v for _, v in condition.grow(value, asked, part)]
         if isinstance(condition, (SequenceCondition, MappingCondition)):
             return content_of(value)
         if isinstance(condition, LockCondition) and not asked.isdisjoint(LockCondition.ASKING):

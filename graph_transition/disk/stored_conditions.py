@@ -89,7 +89,7 @@ def looked_up_again(
         elif place[0] == "loaded modules":
             reads.loaded_modules()
         elif place[0] == "globals":
-            reads.roots.append(("", reads.namespace("the global ", found), found))
+            reads.roots.append(("", reads.namespace(stored["nodes"][node][2], found), found))
         elif place[0] == "hooks":
             reads.roots.append(("", HooksCondition(module, reads.part), module))
         elif place[0] == "tensors":
