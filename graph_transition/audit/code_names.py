@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import dis
+import functools
 import re
 import types
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["NO_NAMES", "Names", "imported_names", "names_of"]
+__all__ = ["NO_NAMES", "Names", "imported_names", "names_of", "with_forward"]
 
 _TORCH = str(Path(str(torch.__file__)).parent) + "/"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -197,3 +198,9 @@ def imported_names(level: int, name: str, scope: dict[str, Any]) -> Iterator[str
     package = str(scope.get("__package__") or "").split(".")
     base = package[: len(package) - level + 1]
     yield ".".join([*base, name] if name else base)
+
+
+@functools.lru_cache(maxsize=4096)
+def with_forward(names: frozenset[str]) -> frozenset[str]:
+    """The attributes that a look at an nn.Module asks for: `nn.Module.__call__` looks its forward up."""
+    return names | {"forward"}

@@ -64,7 +64,7 @@ from ..conditions import (
     wrapped_parts,
 )
 from ..conditions.contexts import numpy_settings, uses_numpy
-from .code_names import Names, imported_names, names_of
+from .code_names import Names, imported_names, names_of, with_forward
 from .contents import Contents, code_inside, content_of
 from .frames import BOOKKEEPERS, FOLLOWED, is_followed, keywords_of, kind_of
 from .purity import impure_reason
@@ -347,7 +347,7 @@ class Reads:
         """What a function with these names gets hold of through `value`."""
         asked, part = names.attributes, self.part
         if isinstance(value, torch.nn.Module):
-            asked = _with_forward(asked)  # nn.Module.__call__ looks it up
+            asked = with_forward(asked)  # nn.Module.__call__ looks it up
         if isinstance(condition, ObjectCondition):
             condition.keep(value, names.stored)
             if hasattr(type(value), "__slots__"):
@@ -434,7 +434,7 @@ class Reads:
             if id(function) not in self.originals and QueryCondition.answers(function):
                 self.roots.append((f"what {function.__name__}() says", QueryCondition(function), function))
         reached = {id(condition) for _, condition, _ in self.reachable()}
-        for condition, function in self._not_made_inside():
+        for condition, function in self.not_made_inside():
             if id(condition) not in reached:
                 self.root(f"the function {function.__qualname__}", function)
 
@@ -451,7 +451,7 @@ class Reads:
     def all_roots(self) -> Iterator[tuple[str, Condition, Any]]:
         """The roots, and before the end of the trace every function that ran."""
         yield from self.roots
-        yield from ((f"the function {f.__qualname__}", condition, f) for condition, f in self._not_made_inside())
+        yield from ((f"the function {f.__qualname__}", condition, f) for condition, f in self.not_made_inside())
 
     def outer_condition(self, value: Any) -> Condition | None:
         """The condition of an object that was there before the forward and may change; None for anything else."""
@@ -460,24 +460,16 @@ class Reads:
             return None
         return self._conditions.get(id(value))
 
-    def was_there(self, value: Any) -> bool:
-        """Whether an object that may change was there before the forward."""
-        return self.outer_condition(value) is not None
-
     def met(self) -> Iterator[tuple[Condition, Any]]:
         """(condition, object) of all that was met."""
         yield from ((self._conditions[id(v)], v) for v in list(self._kept) if id(v) in self._conditions)
-
-    def lasting_functions(self) -> frozenset[int]:
-        """Identities of the functions that ran and that the forward has not made."""
-        return frozenset(id(function) for _, function in self._not_made_inside())
 
     def outer_objects(self) -> Iterator[tuple[str, Condition, Any]]:
         """What was met of what there was before the forward, whether a root leads to it or not."""
         for value in [value for value in self._kept if id(value) in self._outer and id(value) in self._conditions]:
             yield f"an object of class {type(value).__qualname__}", self._conditions[id(value)], value
 
-    def _not_made_inside(self) -> Iterator[tuple[Condition, types.FunctionType]]:
+    def not_made_inside(self) -> Iterator[tuple[Condition, types.FunctionType]]:
         """The functions that ran, but those that others of them have made, and the standard library's: what calls
         one of these knows it by name, unless the collector does.
         """
@@ -502,8 +494,3 @@ class Reads:
                     (joined(text, name), inner, self.values.get(id(inner), held))
                     for name, inner, held in condition.parts(value)
                 )
-
-
-@functools.lru_cache(maxsize=4096)
-def _with_forward(names: frozenset[str]) -> frozenset[str]:
-    return names | {"forward"}

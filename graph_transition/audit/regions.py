@@ -68,7 +68,7 @@ class Regions:
             return []
         reads, forward = self._reads, self._forward
         reads.settle()
-        lasting = forward.lasting_functions()
+        lasting = {id(function) for _, function in forward.not_made_inside()}
         made = [
             (text, c, v) for text, c, v in reads.roots if isinstance(v, types.FunctionType) and id(v) not in lasting
         ]
@@ -76,7 +76,7 @@ class Regions:
         for _, _, function in made:
             table = reads.own(function.__globals__)
             reads.roots.append(("", reads.namespace("the global ", table), table))
-        met = [(condition, value) for condition, value in reads.met() if forward.was_there(value)]
+        met = [(condition, value) for condition, value in reads.met() if forward.outer_condition(value) is not None]
         for condition, value in met:
             if isinstance(value, torch.nn.Module):
                 reads.roots.append((f"the module {type(value).__name__}", condition, value))

@@ -1,4 +1,4 @@
-"""What the flat leaves of a call are called in sentences and as inputs of its graph."""
+"""What a module's tensors and the flat leaves of a call are called in sentences and as inputs of its graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from .trace.flattening import lacks_a_field
 
-__all__ = ["leaf_names"]
+__all__ = ["first_names", "leaf_names"]
 
 
 def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
@@ -32,3 +32,10 @@ def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
             parts[0] = positional[index] if index < len(positional) else f"arg{index}"
         names.append(".".join(parts))
     return names
+
+
+def first_names(module: torch.nn.Module) -> dict[str, str]:
+    """Each FQN of a parameter or buffer and the first FQN of the same tensor."""
+    first: dict[int, str] = {}
+    every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in every}

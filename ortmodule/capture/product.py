@@ -22,7 +22,7 @@ from . import guards, torch_private
 from .attempts import Attempt, Failures, Sizes, first_capture, from_one_then_two
 from .convert.converter import Converter
 from .convert.onnx_graph import GraphBuilder, Value
-from .leaf_names import leaf_names
+from .leaf_names import first_names, leaf_names
 from .leftovers import leaves_nothing
 from .result_order import ResultOrder
 from .result_views import ViewStep, symbols_of, view_steps
@@ -262,7 +262,7 @@ class _Assembly:
         self.builder = GraphBuilder(type(module).__name__)
         self.printer = SizePrinter()
         self.converter = Converter(self.builder, self.printer)
-        self.canonical = _first_names(module)
+        self.canonical = first_names(module)
         self.placeholders = [n for n in self.program.graph.nodes if n.op == "placeholder"]
         self.sources: dict[Node, tuple[str, str | int]] = {}
         self.user_inputs: list[tuple[int, str]] = []
@@ -497,10 +497,3 @@ def _object_ref(kind: str, what: Any) -> OutputRef:
     if kind in ("given", "again"):
         return OutputRef("input" if kind == "given" else kind, flat_index=what)
     return OutputRef(kind, value=what)
-
-
-def _first_names(module: torch.nn.Module) -> dict[str, str]:
-    """Each FQN of a parameter or buffer and the first FQN of the same tensor."""
-    first: dict[int, str] = {}
-    every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return {name: first.setdefault(id(tensor), name) for name, tensor in every}
