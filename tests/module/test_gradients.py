@@ -447,44 +447,6 @@ def test_a_deep_copy_of_the_results_of_no_grad_carries_no_history() -> None:
     torch.testing.assert_close(copy.deepcopy(out), eager(torch.ones(2, 4)).detach())
 
 
-def test_a_complex_tensor_written_in_part_has_eagers_gradients() -> None:
-    def spectral(module: Lambda, x: torch.Tensor) -> torch.Tensor:  # a layer of a Fourier neural operator
-        spectrum = torch.fft.rfft(module.linear(x))
-        kept = torch.zeros(*spectrum.shape, dtype=spectrum.dtype)
-        kept[..., :2] = spectrum[..., :2] * torch.complex(module.linear.bias[:2], module.linear.bias[2:])
-        kept[..., 2] = x.mean()  # real into complex, broadcast
-        return torch.fft.irfft(kept, n=x.shape[-1])
-
-    model, eager = pair(Lambda(spectral))
-    for batch in (3, 5):
-        x = torch.randn(batch, 4)
-        for module in (model, eager):
-            module.zero_grad()
-            loss_of(module, x).backward()
-        assert_same_gradients(model, eager)
-
-
-@pytest.mark.parametrize("kept", [2, 4])
-@pytest.mark.parametrize("hidden", [False, True])
-def test_a_write_into_a_slice_of_all_keeps_the_gradients(kept: int, hidden: bool) -> None:
-    def ghost(module: Lambda, x: torch.Tensor) -> torch.Tensor:  # the sum of a residual block, made in place
-        part = module.linear(x)[:, :kept]
-        if hidden:
-            with torch.no_grad():
-                part.mul_(0.5)
-        part += x[:, :kept]
-        return part.tanh()
-
-    model, eager = pair(Lambda(ghost))
-    for batch in (3, 5):
-        x = torch.randn(batch, 4)
-        for module in (model, eager):
-            module.zero_grad()
-            loss_of(module, x).backward()
-        torch.testing.assert_close(model(x), eager(x))
-        assert_same_gradients(model, eager)
-
-
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_a_reentrant_checkpoint_without_an_input_that_needs_a_gradient_gives_its_parameters_none() -> None:
     class Checkpointed(nn.Module):

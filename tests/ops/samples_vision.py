@@ -1,4 +1,4 @@
-"""Rows of image operators: resizing, sampling at places, regions, windows, columns, local response."""
+"""Rows of image operators: resizing, sampling at places, regions."""
 
 from __future__ import annotations
 
@@ -378,109 +378,6 @@ def non_max_suppression_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
-# -- windows -----------------------------------------------------------------------------------------------------------
-
-
-def lp_pool(
-    x: torch.Tensor,
-    kernel_shape: Sequence[int],
-    p: int = 2,
-    strides: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
-) -> torch.Tensor:
-    n = len(kernel_shape)
-    pads = pads or [0] * (2 * n)
-    y = x.double().abs().pow(p)
-    for i in range(n):
-        extra = [0, 0] * (y.dim() - 1 - (2 + i)) + [pads[i], pads[i + n]]
-        y = F.pad(y, extra)
-        dilation, stride = (dilations or [1] * n)[i], (strides or [1] * n)[i]
-        extent = dilation * (kernel_shape[i] - 1) + 1
-        y = y.unfold(2 + i, extent, stride)[..., ::dilation].sum(-1)
-    return y.pow(1 / p).to(x.dtype)
-
-
-def lp_pool_cases(dtype: torch.dtype) -> Sequence[Case]:
-    x = rand(2, 3, 7, 6, dtype=dtype)
-    return [
-        Case((x,), {"kernel_shape": [2, 3]}),
-        Case((x,), {"kernel_shape": [3, 2], "p": 3, "strides": [2, 2], "pads": [1, 0, 1, 1]}),
-        Case((x,), {"kernel_shape": [2, 2], "p": 1, "dilations": [2, 3]}),
-        Case((rand(2, 3, 9, dtype=dtype),), {"kernel_shape": [3], "strides": [3]}),
-    ]
-
-
-def global_lp_pool(x: torch.Tensor, p: int = 2) -> torch.Tensor:
-    return x.flatten(2).norm(p, -1).view(*x.shape[:2], *[1] * (x.dim() - 2))
-
-
-def global_lp_pool_cases(dtype: torch.dtype) -> Sequence[Case]:
-    return [Case((rand(2, 3, 4, 5, dtype=dtype),)), Case((rand(2, 3, 7, dtype=dtype),), {"p": 3})]
-
-
-def max_unpool(
-    x: torch.Tensor,
-    positions: torch.Tensor,
-    shape: torch.Tensor | None = None,
-    kernel_shape: Sequence[int] = (),
-    strides: Sequence[int] | None = None,
-) -> torch.Tensor:
-    sizes = [(d - 1) * s + k for d, s, k in zip(x.shape[2:], strides or [1] * len(kernel_shape), kernel_shape)]
-    full = [*x.shape[:2], *sizes]
-    y = x.new_zeros(torch.Size(full).numel()).scatter(0, positions.reshape(-1), x.reshape(-1)).view(full)
-    if shape is None:
-        return y
-    pads: list[int] = []
-    for size, wanted in zip(reversed(full), reversed(shape.tolist())):
-        pads += [0, wanted - size]
-    return F.pad(y, pads)
-
-
-def max_unpool_cases(dtype: torch.dtype) -> Sequence[Case]:
-    x = rand(2, 3, 2, 2, dtype=dtype)
-    positions = torch.randperm(2 * 3 * 4 * 4)[: x.numel()].view(x.shape)
-    how = {"kernel_shape": [2, 2], "strides": [2, 2]}
-    return [Case((x, positions), how), Case((x, positions, ints(2, 3, 5, 6)), how, constants=(2,))]
-
-
-def col2im(
-    x: torch.Tensor,
-    image: torch.Tensor,
-    block: torch.Tensor,
-    dilations: Sequence[int] = (1, 1),
-    pads: Sequence[int] = (0, 0, 0, 0),
-    strides: Sequence[int] = (1, 1),
-) -> torch.Tensor:
-    sizes = (image.tolist(), block.tolist(), list(dilations), list(pads[:2]), list(strides))
-    return torch.ops.aten.col2im(x, *sizes)
-
-
-def col2im_cases(dtype: torch.dtype) -> Sequence[Case]:
-    return [
-        Case((rand(2, 12, 12, dtype=dtype), ints(4, 5), ints(2, 2)), constants=(1, 2)),
-        Case((rand(2, 18, 4, dtype=dtype), ints(4, 4), ints(3, 3)), {"pads": [1, 1, 1, 1], "strides": [2, 2]}, (1, 2)),
-        Case((rand(2, 8, 9, dtype=dtype), ints(5, 5), ints(2, 2)), {"dilations": [2, 2]}),
-    ]
-
-
-def lrn(x: torch.Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> torch.Tensor:
-    y = x.double()
-    before = (size - 1) // 2
-    pads = [0, 0] * (x.dim() - 2) + [before, size - 1 - before]
-    total = F.pad(y.square(), pads).unfold(1, size, 1).sum(-1)
-    return (y / (bias + alpha / size * total) ** beta).to(x.dtype)
-
-
-def lrn_cases(dtype: torch.dtype) -> Sequence[Case]:
-    x = rand(2, 6, 3, 4, dtype=dtype)
-    return [
-        Case((x,), {"size": 3}),
-        Case((x,), {"size": 4, "alpha": 0.5, "beta": 0.6, "bias": 2.0}),
-        Case((rand(2, 5, dtype=dtype),), {"size": 5, "alpha": 0.25}),
-    ]
-
-
 ROWS = [
     Row("Resize", resize, resize_cases, grads=(0,)),
     Row("CenterCropPad", center_crop_pad, center_crop_pad_cases, refuses=True),
@@ -493,9 +390,4 @@ ROWS = [
     Row("MaxRoiPool", max_roi_pool, max_roi_pool_cases, grads=(0,)),
     Row("DeformConv", deform_conv, deform_conv_cases, tolerance=1e-4, wide=True, refuses=True),
     Row("NonMaxSuppression", non_max_suppression, non_max_suppression_cases, differentiable=False, refuses=True),
-    Row("LpPool", lp_pool, lp_pool_cases),
-    Row("GlobalLpPool", global_lp_pool, global_lp_pool_cases),
-    Row("MaxUnpool", max_unpool, max_unpool_cases, grads=(0,), refuses=True),
-    Row("Col2Im", col2im, col2im_cases),
-    Row("LRN", lrn, lrn_cases),
 ]

@@ -13,10 +13,12 @@ from onnx import TensorProto, helper
 
 from .samples_gradients import gradients, row
 from .samples_index import gather_nd, gather_nd_cases
-from .samples_nn import (
+from .samples_nn import batch_norm_inputs
+from .samples_scaling import fake_quant, fake_quant_cases
+from .samples_vision import resize, resize_cases
+from .samples_windows import (
     average_pool,
     average_pool_cases,
-    batch_norm_inputs,
     conv,
     conv_cases,
     conv_transpose,
@@ -24,8 +26,6 @@ from .samples_nn import (
     max_pool,
     max_pool_cases,
 )
-from .samples_scaling import fake_quant, fake_quant_cases
-from .samples_vision import resize, resize_cases
 from .table import Case, Row, ints, rand
 
 Tensor = torch.Tensor
