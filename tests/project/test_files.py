@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".cmake", ".toml", ".md", ".txt", ".sh", ".yaml", ".yml"}
 NAMES = {"Makefile", "run", "CMakeLists.txt", "LICENSE", ".gitignore", ".clang-format"}
-LIMIT = 800
+LIMIT = 500
 
 
 def tracked() -> list[Path]:
