@@ -10,11 +10,12 @@ import torch
 from .. import _C
 from ..capture.trace.scope_settings import LEAVES, STRIDES
 from .conditions import MISSING, Watch
-from .info import Bound
+from .info import Bound, PostExportProcessedModelInfo
 from .signature import MODULE_TABLES, global_hook_tables
 
 if TYPE_CHECKING:
     from ..capture import Captured, OutputRef
+    from ..capture.product import SideOutput
     from .captured_graph import CapturedGraph
     from .ready_session import ReadySession
     from .signature import Call
@@ -69,7 +70,7 @@ def make_fast_call(
             sources,
             [
                 *_tree_watches(module),
-                *_absent_and_unread(module, set(info.onnx_graph_input_names)),
+                *_absent_and_unread(module, set(info.onnx_graph_input_names), captured.left),
                 *graph.watches(call.leaves),
                 *_returned(module, captured.result_refs),
                 *_written(module, captured),
@@ -86,11 +87,11 @@ def make_fast_call(
 class _Restore:
     """Builds the module's result from graph outputs and the call's leaves."""
 
-    def __init__(self, info: Any, bound: Bound | None) -> None:
-        self._info, self._bound = info, bound
+    def __init__(self, info: PostExportProcessedModelInfo, bound: Bound | None) -> None:
+        self._info, self._bound, self._own = info, bound, info.returned_as_they_are()
 
     def __call__(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
-        return self._info.restore_outputs(outputs, leaves, self._bound)
+        return self._info.restore_outputs(outputs, leaves, self._bound, self._own)
 
 
 def _tensor_entry(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str]:
@@ -114,16 +115,17 @@ def _written(module: torch.nn.Module, captured: Captured) -> list[Watch]:
     return [("entry", holder, key, holder[key]) for holder, key in entries]
 
 
-def _absent_and_unread(module: torch.nn.Module, read: set[str]) -> list[Watch]:
+def _absent_and_unread(module: torch.nn.Module, read: set[str], left: Iterable[SideOutput]) -> list[Watch]:
     """Entries for parameters and buffers that are no inputs of the graph: the forward may have asked whether they are
-    None, or they are a further name of one that is.
+    None, or they are a further name of one that is. Not of buffers that each call binds anew.
     """
+    anew = {(id(one.table), one.name) for one in left}
     return [
         ("entry", table, key, value)
         for name, m in module.named_modules()
         for table in (m._parameters, m._buffers)
         for key, value in table.items()
-        if f"{name}.{key}".lstrip(".") not in read
+        if f"{name}.{key}".lstrip(".") not in read and (id(table), key) not in anew
     ]
 
 

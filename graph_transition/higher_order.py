@@ -99,7 +99,7 @@ class HigherOrder:
             for one in (torch.enable_grad(), _autocast(self._signature.autocast), _stand_ins(self._module)):
                 stack.enter_context(one)
             for side in left:
-                stack.enter_context(_same_attribute(side.holder, side.name))
+                stack.enter_context(_same_entry(side.table, side.name))
             for place, tensor in zip(self._places, given, strict=True):
                 leaves[place] = None if tensor is None else _unhooked(tensor)
             wanted = [leaves[x] if isinstance(x, int) else _parameter(self._module, x) for x in self._wanted]
@@ -112,7 +112,7 @@ class HigherOrder:
             results = dict(zip(self._outputs, pytree.tree_leaves(call(*args, **kwargs)), strict=True))
             for side in left:
                 names = (ref.name if ref.kind == "tensor" else None for ref in side.leaves)
-                results.update(zip(names, pytree.tree_leaves(vars(side.holder)[side.name]), strict=True))
+                results.update(zip(names, pytree.tree_leaves(side.table[side.name]), strict=True))
             return results, wanted
 
 
@@ -185,9 +185,9 @@ def _looked_refused(why: str) -> UnsupportedError:
 
 
 @contextlib.contextmanager
-def _same_attribute(holder: torch.nn.Module, name: str) -> Iterator[None]:
-    """In the end the attribute is what it was."""
-    table, missing = vars(holder), object()
+def _same_entry(table: dict[str, Any], name: str) -> Iterator[None]:
+    """In the end the table has there what it had."""
+    missing = object()
     before = table.get(name, missing)
     try:
         yield

@@ -123,8 +123,20 @@ class PostExportProcessedModelInfo:
             values.update({symbol: tensor.shape[axis] for axis, symbol in axes.items() if symbol.isidentifier()})
         return values
 
+    def returned_as_they_are(self) -> dict[str, torch.Tensor]:
+        """The module's tensors, as they are at this moment, that `restore_outputs` looks at, by graph input name."""
+        refs = [ref.view[0] if ref.view is not None else ref for ref in self.captured.result_refs]
+        names = {ref.name for ref in refs if ref.kind == "input" and ref.name is not None}
+        return {
+            name: t for name, t in self.buffer_for_ort_runs.items() if name in names.union(self.captured.saved_writes)
+        }
+
     def restore_outputs(
-        self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any], bound: Bound | None = None
+        self,
+        outputs: Sequence[torch.Tensor],
+        leaves: Sequence[Any],
+        bound: Bound | None = None,
+        own: Mapping[str, torch.Tensor] | None = None,
     ) -> Any:
         """The module's result in its own structure, from the graph's outputs (mutations removed) in graph order.
 
@@ -134,9 +146,11 @@ class PostExportProcessedModelInfo:
             outputs: of the graph.
             leaves: of the call.
             bound: by a condition's identity, the object that it holds for; those of the trace if None.
+            own: what `returned_as_they_are` gave for calls of this kind; the tensors of the last other one if None.
         """
+        own = self.buffer_for_ort_runs if own is None else own
         if self.until_backward is not None:
-            self.until_backward.begin(outputs, leaves, self.buffer_for_ort_runs)
+            self.until_backward.begin(outputs, leaves, own)
         by_name: dict[str | None, Any] = dict(
             zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False)
         )
@@ -147,9 +161,9 @@ class PostExportProcessedModelInfo:
             if ref.kind == "object":
                 return ref.value.at_a_call(bound or {}, copies)
             if ref.view is None:
-                return self._plain(ref, by_name, leaves)
+                return self._plain(ref, by_name, leaves, own)
             if ref.name not in views:
-                base, steps = self._plain(ref.view[0], by_name, leaves), ref.view[1]
+                base, steps = self._plain(ref.view[0], by_name, leaves, own), ref.view[1]
                 symbols = self.symbol_values(leaves) if symbols_of(steps) else {}
                 views[ref.name] = None if base is None else replayed(steps, base, symbols)
             return views[ref.name]
@@ -160,13 +174,15 @@ class PostExportProcessedModelInfo:
             made: list[Any] = []
             result = _unflattened(self.module_forward_output_schema, map(leaf, self.captured.outputs), made)
             for left in self.captured.left:
-                vars(left.holder)[left.name] = _unflattened(left.spec, map(leaf, left.leaves), made)
+                left.table[left.name] = _unflattened(left.spec, map(leaf, left.leaves), made)
             return result
         for left in self.captured.left:
-            vars(left.holder)[left.name] = pytree.tree_unflatten(map(leaf, left.leaves), left.spec)
+            left.table[left.name] = pytree.tree_unflatten(map(leaf, left.leaves), left.spec)
         return pytree.tree_unflatten(map(leaf, self.captured.outputs), self.module_forward_output_schema)
 
-    def _plain(self, ref: OutputRef, by_name: dict[str | None, Any], leaves: Sequence[Any]) -> Any:
+    def _plain(
+        self, ref: OutputRef, by_name: Mapping[str | None, Any], leaves: Sequence[Any], own: Mapping[str, torch.Tensor]
+    ) -> Any:
         """What `ref` is, but for a view; None for a tensor that is not wanted."""
         if ref.kind == "tensor":
             return by_name.get(ref.name)
@@ -179,7 +195,7 @@ class PostExportProcessedModelInfo:
         if ref.kind == "input" and ref.flat_index is not None:
             return leaves[ref.flat_index]
         if ref.kind == "input" and ref.name is not None:
-            return self.buffer_for_ort_runs[ref.name]
+            return own[ref.name]
         raise InternalError(f"unknown output kind {ref.kind!r}")
 
 

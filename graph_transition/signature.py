@@ -206,18 +206,18 @@ def _module_state(module: torch.nn.Module, seen: dict[int, int]) -> tuple[Module
 
 
 def _tensor_facts(module: torch.nn.Module, seen: dict[int, int]) -> tuple[TensorFacts, ...]:
-    """Tied tensors have the same number."""
-    tables = (module._parameters, module._buffers)
+    """Tied tensors have the same number. A parameter's class is its own, also where a buffer of that name was before."""
+    tables = ((torch.nn.Parameter, module._parameters), (torch.Tensor, module._buffers))
     return tuple(
-        (name, _class_of(t), t.dtype, tuple(t.shape), seen.setdefault(id(t), len(seen)))
-        for table in tables
+        (name, _class_of(t, plain), t.dtype, tuple(t.shape), seen.setdefault(id(t), len(seen)))
+        for plain, table in tables
         for name, t in table.items()
         if t is not None
     )
 
 
-def _class_of(tensor: torch.Tensor) -> type:
-    return torch.Tensor if type(tensor) in _PLAIN_TENSORS else type(tensor)
+def _class_of(tensor: torch.Tensor, plain: type) -> type:
+    return plain if type(tensor) in _PLAIN_TENSORS else type(tensor)
 
 
 def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Module) -> CallSignature:

@@ -26,6 +26,18 @@ const c10::StorageImpl* memory_of(const at::Tensor& t) {
   return t.defined() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
+// Which of its storage's elements a tensor shows, and in which order: `.data = t.data.t()` changes that alone.
+uint64_t layout_of(const at::Tensor& t) {
+  uint64_t mixed = static_cast<uint64_t>(t.storage_offset());
+  const auto mix = [&mixed](int64_t number) {
+    mixed = (mixed ^ static_cast<uint64_t>(number)) * 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+    mixed ^= mixed >> 32;
+  };
+  for (int64_t size : t.sizes()) mix(size);
+  for (int64_t stride : t.strides()) mix(stride);
+  return mixed;
+}
+
 // t._version() without its way through autograd's hooks.
 uint32_t version_of(const at::Tensor& t) { return t.unsafeGetTensorImpl()->version_counter().current_version(); }
 
@@ -130,7 +142,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   if (!overwritten.empty()) set_apart(frame.slots, overwritten);
   for (int slot : program_.watched_slots) {
     const at::Tensor& t = frame.slots[slot];
-    if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t)});
+    if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t), layout_of(t)});
   }
   if (program_.y_outputs.size() > 1)
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
@@ -230,7 +242,7 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
   ORTMODULE_CHECK(!any || state.spent.empty() || is_kept(*run->program, state), kUnsupported,
                   "the backward through some outputs of the call needs values that the backward through others has "
                   "freed; pass retain_graph=True to the first");
-  for (const auto& [slot, version, memory] : state.versions) {
+  for (const auto& [slot, version, memory, layout] : state.versions) {
     if (any && !run->program->reads.empty() && !run->program->reads[slot]) continue;
     const at::Tensor& tensor = state.frame.slots[slot];
     ORTMODULE_CHECK(version_of(tensor) == version, kRuntime,
@@ -239,7 +251,7 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
                     tensor.toString(), " ", tensor.sizes(), "] is at version ", version_of(tensor),
                     "; expected version ", version, " instead.");
     // Eager goes on with the memory of the forward or with that of now, as each operator has it.
-    ORTMODULE_CHECK(memory_of(tensor) == memory, kRuntime,
+    ORTMODULE_CHECK(memory_of(tensor) == memory && layout_of(tensor) == layout, kRuntime,
                     "one of the variables needed for gradient computation was given other memory (`.data = `) between "
                     "forward and backward: [",
                     tensor.toString(), " ", tensor.sizes(),

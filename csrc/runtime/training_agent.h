@@ -65,11 +65,13 @@ struct TrainingProgram {
 
 class TrainingAgent {
  public:
-  // What a watched slot's tensor was after forward: a write counts its version up, `.data = ` gives it other memory.
+  // What a watched slot's tensor was after forward: a write counts its version up, `.data = ` gives it other memory or
+  // other strides.
   struct Seen {
     int slot;
     uint32_t version;
     const void* memory;
+    uint64_t layout;
   };
   using Versions = std::vector<Seen>;
   struct RunState {

@@ -72,6 +72,11 @@ class SideOutput:
     spec: pytree.TreeSpec
     leaves: list[OutputRef]
 
+    @property
+    def table(self) -> dict[str, Any]:
+        """Where the holder has it: among its buffers or its plain attributes."""
+        return self.holder._buffers if self.name in self.holder._buffers else vars(self.holder)
+
 
 @dataclasses.dataclass(frozen=True)
 class Trace:

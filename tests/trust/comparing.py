@@ -23,6 +23,8 @@ class Observation:
     """One step of a schedule: what it showed, the error that it raised, whether the engine ran in it.
 
     Attributes:
+        error: the name of its class.
+        caught_as: the names of the classes as which a program catches it.
         rounded: whether autocast was on, now or before: where a weight is used twice, eager adds its gradients up in
             the short type, the engine in floats.
     """
@@ -30,6 +32,7 @@ class Observation:
     what: str
     table: Table
     error: str | None = None
+    caught_as: frozenset[str] = frozenset()
     message: str = ""
     engine: bool | None = None
     rounded: bool = False
@@ -47,9 +50,9 @@ class Outcome:
 
 
 def compare(wanted: list[Observation], got: list[Observation]) -> Outcome:
-    """The verdict of the first step that differs. An error of the same class is the same."""
+    """The verdict of the first step that differs. An error is the same where what catches eager's catches it."""
     for i, (a, b) in enumerate(zip(wanted, got)):
-        if a.error != b.error:
+        if a.error != b.error and a.error not in b.caught_as:
             if a.error is None:
                 return Outcome(ERROR, i, f"{b.error}: {b.message}")
             if b.error is None:
@@ -83,7 +86,13 @@ def _same(a: Any, b: Any, rounded: bool) -> bool:
 
 
 def _close(a: torch.Tensor, b: torch.Tensor, rounded: bool) -> bool:
-    """Whether values are as close as another order of sums leaves them, by the size of the whole tensor."""
+    """Whether values are as close as another order of sums leaves them, by the size of the whole tensor.
+
+    One rounding of a tanh near 1 is the whole of its derivative there: 6e-8, behind the largest factors of the programs
+    (a few hundred) 3e-5. Gradients that are added up in bfloat16 are off by several of its steps of 1/256.
+    """
+    if a.is_meta or b.is_meta:
+        return a.is_meta == b.is_meta
     if not (a.is_floating_point() or a.is_complex()):
         return torch.equal(a, b)
     short = rounded or a.dtype in (torch.float16, torch.bfloat16)
@@ -93,7 +102,7 @@ def _close(a: torch.Tensor, b: torch.Tensor, rounded: bool) -> bool:
         a.to(torch.complex128),
         b.to(torch.complex128),
         1e-2 if short else 1e-4,
-        (4e-3 if rounded else 2e-3 if short else 1e-5) * scale,
+        (2e-2 if rounded else 2e-3 if short else 5e-5) * scale,
         equal_nan=True,
     ) and torch.equal(_signs(a), _signs(b))
 
@@ -106,6 +115,7 @@ def _signs(a: torch.Tensor) -> torch.Tensor:
 def _short(value: Any) -> str:
     if isinstance(value, tuple):
         _, tensor, grad, _ = value
-        numbers = ", ".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in tensor.reshape(-1)[:4].tolist())
+        held = [] if tensor.is_meta else tensor.reshape(-1)[:4].tolist()
+        numbers = ", ".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in held)
         return f"{str(tensor.dtype)[6:]}{list(tensor.shape)}{'*' if grad else ''}({numbers})"
     return str(value)[:80]

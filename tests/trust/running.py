@@ -136,7 +136,7 @@ class _Run:
         """The value; instead of a clock's reading or a random text whether it is a new one."""
         if isinstance(value, tuple):
             return tuple(map(self.news, value))
-        if isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.ndim == 0:
+        if isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.ndim == 0 and not value.is_meta:
             value = value.item()
         if isinstance(value, int | float) and value > 1e9:
             last, self.clock = self.clock, value
@@ -148,13 +148,14 @@ class _Run:
         return value
 
     def observe(self, what: str, step: Callable[[], None], shown: dict[str, Any]) -> Observation:
-        error, message, printed = None, "", io.StringIO()
+        error, message, printed, classes = None, "", io.StringIO(), frozenset[str]()
         with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(printed):
             warnings.simplefilter("always")
             try:
                 step()
             except Exception as raised:
                 error, message = type(raised).__name__, " ".join(str(raised).split())[:200]
+                classes = frozenset(cls.__name__ for cls in type(raised).__mro__[:-3])  # not Exception and its bases
         names = {self.name, f"{self.name}_lib"}
         if hasattr(self.main, "CLOCKS") and "result" in shown:
             shown["result"] = self.news(shown["result"])
@@ -169,7 +170,7 @@ class _Run:
         table["printed"] = printed.getvalue()
         table["warned"] = repr([str(w.message) for w in warned if str(w.message).startswith("trust ")])
         table["environment"] = repr(sorted((k, v) for k, v in os.environ.items() if k.startswith("TRUST_")))
-        return Observation(what, table, error, message, rounded=self.rounded)
+        return Observation(what, table, error, classes, message, rounded=self.rounded)
 
 
 def _loss(result: torch.Tensor) -> torch.Tensor:

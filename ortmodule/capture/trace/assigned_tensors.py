@@ -1,11 +1,11 @@
 """Buffers that a traced forward assigns anew: `self.mean = 0.9 * self.mean + 0.1 * x.mean(0)`.
 
-A trace knows a buffer by the tensor that it began with, so it would forget the new one. Here the new values are written
-into that tensor at the end of the forward, which makes them a change of the buffer like any other. What no write can
-say (another shape or dtype, a buffer that was not there, a parameter, whether one is trained) is named, and the forward
-runs in PyTorch.
+A trace knows a buffer by the tensor that it began with, so it would forget the new one. Here the new tensors are what
+the forward leaves on its modules, set again by every call: the old ones stay as they are, for whoever holds them, and a
+new one has the history that it has in eager. What would need a graph for each call (another shape or dtype), a buffer
+that was not there, a parameter, and whether one is trained are named, and the forward runs in PyTorch.
 
-Not here: plain attributes (module_reads.py), writes into a tensor (writes.py).
+Not here: plain attributes (side_outputs.py), writes into a tensor (writes.py).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class AssignedTensors:
             if tensor is not None
         ]
 
-    def finish(self) -> list[str]:
-        """Called after it: writes what was assigned, gives the modules back what they held, and returns the names of
-        what cannot be written.
+    def finish(self) -> tuple[list[tuple[torch.nn.Module, str, torch.Tensor]], list[str]]:
+        """Called after it: gives the modules back what they held, and returns (module, name, value) of the buffers that
+        were assigned and the names of what no graph can repeat.
         """
         refused = [f"requires_grad of {name}" for name, tensor, was in self._trained if tensor.requires_grad != was]
-        writes: list[tuple[torch.Tensor, torch.Tensor]] = []
+        left: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
         for module, owner in self._names.items():
             for held, now in (
                 (self._buffers[module], module._buffers),
@@ -61,15 +61,12 @@ class AssignedTensors:
                     if value is was and name in held:
                         continue
                     if now is module._buffers and was is not None and value is not None and _fits(was, value):
-                        writes.append((was, value))
+                        left.append((module, name, value))
                     else:
                         refused.append(f"{owner}.{name}".lstrip("."))
                 now.clear()
                 now.update(held)
-        values = [value.detach().clone() for _, value in writes]  # two buffers may have changed places
-        for (was, _), value in zip(writes, values, strict=True):
-            (was.detach() if was.requires_grad else was).copy_(value)
-        return refused
+        return left, refused
 
 
 def _fits(was: torch.Tensor, value: torch.Tensor) -> bool:

@@ -194,11 +194,11 @@ class Wrapper(torch.nn.Module):
             _refuse_changed_containers(leaves, self._spec, args, kwargs)
             with torch_private.outside_the_trace():  # the history of a view that was written is made when asked for
                 self.result.histories = [name for name, t in self._named(leaves) if t.grad_fn is not None]
-            self.result.changed = self._assigned.finish()
+            buffers, self.result.changed = self._assigned.finish()
             left = self._state.side_outputs.finish()
             if self._audit is not None:
                 context.run(self._audit.finished, [(module, name) for module, name, _ in left])
-        return result, left
+        return result, left + buffers
 
     @staticmethod
     def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
