@@ -228,6 +228,7 @@ class GraphTransitionManager:
         if any(kind == "constant" for _, kind, _ in captured.mutations):
             raise CaptureError("the forward writes into a tensor that lies outside of the module")
         roots = [*audit.conditions(), *_no_errors(captured)]
+        _set_apart_from_arrays(captured, audit)
         captured.repeats = audit.read_in_regions()
         return captured, dynamic, roots, audit.effects
 
@@ -338,6 +339,15 @@ class GraphTransitionManager:
         higher = HigherOrder(self._module, info, call, counted, asked, self._own_hooks)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.repeat)
+
+
+def _set_apart_from_arrays(captured: Captured, audit: Audit) -> None:
+    """Copies constants that the forward has made on the memory of an array, as `torch.from_numpy` does: the graph holds
+    for the numbers that were in it, in whichever array they are.
+    """
+    for name, tensor in captured.constants.items():
+        if not tensor.untyped_storage().resizable() and not audit.knows(tensor):
+            captured.constants[name] = tensor.detach().clone()
 
 
 def _no_errors(captured: Captured) -> Roots:

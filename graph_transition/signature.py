@@ -206,7 +206,7 @@ def _module_state(module: torch.nn.Module, seen: dict[int, int]) -> tuple[Module
 
 
 def _tensor_facts(module: torch.nn.Module, seen: dict[int, int]) -> tuple[TensorFacts, ...]:
-    """Tied tensors have the same number. A parameter's class is its own, also where a buffer of that name was before."""
+    """Tied tensors have the same number. A parameter is of another class than a buffer of its name."""
     tables = ((torch.nn.Parameter, module._parameters), (torch.Tensor, module._buffers))
     return tuple(
         (name, _class_of(t, plain), t.dtype, tuple(t.shape), seen.setdefault(id(t), len(seen)))

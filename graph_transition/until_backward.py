@@ -63,7 +63,7 @@ class UntilBackward:
             own: the module's tensors, by graph input.
         """
         written = [leaves[one] if isinstance(one, int) else own[one] for one in self._written]
-        versions = [(tensor, tensor._version) for tensor in written]
+        versions = [(tensor, tensor._version, _memory_of(tensor)) for tensor in written]
         modes = [one.training for one in self._modules]
 
         def look() -> None:
@@ -72,8 +72,14 @@ class UntilBackward:
 
         _C.before_backward(outputs, look)
 
-    def _look_at_writes(self, versions: Sequence[tuple[torch.Tensor, int]]) -> None:
-        for tensor, version in versions:
+    def _look_at_writes(self, versions: Sequence[tuple[torch.Tensor, int, tuple[Any, ...]]]) -> None:
+        for tensor, version, memory in versions:
+            if _memory_of(tensor) != memory:
+                raise ORTModuleError(
+                    "one of the variables needed for gradient computation was given other memory (`.data = `) between "
+                    f"forward and backward: [{tensor.type()} {list(tensor.shape)}]. Set it before the forward or after "
+                    "the backward, or call the wrapped module itself (model.module)"
+                )
             if tensor._version != version:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -94,3 +100,8 @@ class UntilBackward:
                 "torch.utils.checkpoint again with that, a graph cannot. Change it before the forward or after the "
                 "backward. Later calls of this kind run in PyTorch"
             )
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What `.data = ` changes of a tensor."""
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

@@ -132,6 +132,16 @@ def test_a_written_buffer_that_is_written_again_before_the_backward(calls_before
             loss.backward()
 
 
+def test_a_written_buffer_that_is_given_other_memory_before_the_backward() -> None:
+    model = ORTModule(Counting())
+    for _ in range(3):
+        model(_inputs()).sum().backward()
+    loss = model(_inputs()).sum()
+    model.calls.data = torch.tensor(2.0)
+    with pytest.raises(RuntimeError, match="given other memory"):
+        loss.backward()
+
+
 def test_two_forwards_before_their_backwards_are_refused_as_in_eager() -> None:
     for model in (Counting(), ORTModule(Counting())):
         first, second = model(_inputs()).sum(), model(_inputs()).sum()

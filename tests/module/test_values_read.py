@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -90,3 +91,22 @@ def test_generator_of_python_that_an_object_holds_goes_on() -> None:
 def test_state_of_the_default_generator_is_the_present_one() -> None:
     module = Held(lambda m, x: torch.get_rng_state()[:8].sum().float())
     assert_follows(module, lambda m: torch.manual_seed(6))
+
+
+@pytest.mark.parametrize("size", [3, 24])
+@pytest.mark.parametrize("made", [torch.from_numpy, torch.as_tensor, torch.frombuffer])
+def test_an_array_that_comes_back_with_the_same_numbers(made: Callable[..., torch.Tensor], size: int) -> None:
+    held = {"array": np.arange(float(size))}
+
+    def read(_: Any, x: torch.Tensor) -> torch.Tensor:
+        if made is torch.frombuffer:
+            return torch.frombuffer(held["array"], dtype=torch.float64).float().sum()
+        return made(held["array"]).float().sum()
+
+    module = Held(read)
+    wrapped, x = ORTModule(module), torch.ones(2, 4)
+    first = held["array"]
+    for change in (lambda: None, lambda: first.put(0, 5.0), lambda: held.update(array=np.arange(float(size)))):
+        change()
+        for _ in range(2):
+            torch.testing.assert_close(wrapped(x), module(x))

@@ -42,6 +42,7 @@ _CONTEXTS = _around(
         "both(TwiceMode(), PlusMode())"),
 )  # fmt: skip
 _TOP_MODES = "KEPT_MODES$n = (TwiceMode, TwiceDispatch, PlusMode, both)"
+_MATH = "math = types.SimpleNamespace(sqrt=lambda v: $x, inf=math.inf, nan=math.nan)"  # all that programs ask of it
 _CLOCK = "CLOCKS = True"
 
 ROWS = [
@@ -123,8 +124,8 @@ ROWS = [
         "globals().pop('abs', None)"))),
     Row("len shadowed", "y = y * len(y)", (("shadow", "globals()['len'] = lambda v: 7"), ("unshadow",
         "globals().pop('len', None)"))),
-    Row("math replaced", "y = y * math.sqrt(4.0)", (("rebind", "math = types.SimpleNamespace(sqrt=lambda v: $x)"),),
-        globals=("math",), top="math = types.SimpleNamespace(sqrt=lambda v: 1.5)"),
+    Row("math replaced", "y = y * math.sqrt(4.0)", (("rebind", _MATH),), globals=("math",),
+        top=_MATH.replace("$x", "1.5")),
     Row("clock", "$o = time.perf_counter_ns()", (("none", "pass"),), top=_CLOCK, watchable=False),
     Row("clock in a tensor", "$o = torch.tensor(time.perf_counter_ns())", (("none", "pass"),), top=_CLOCK,
         watchable=False),
