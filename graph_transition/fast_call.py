@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _C
-from ..capture.trace.scope_settings import LEAVES, STRIDES
+from ..capture.trace.scope_settings import LEAVES, OFFSETS, STRIDES
 from .conditions import MISSING, Watch
 from .info import Bound, PostExportProcessedModelInfo
 from .signature import MODULE_TABLES, global_hook_tables
 
 if TYPE_CHECKING:
     from ..capture import Captured, OutputRef
-    from ..capture.product import SideOutput
     from .captured_graph import CapturedGraph
     from .ready_session import ReadySession
     from .signature import Call
@@ -38,7 +37,9 @@ def make_fast_call(
     if graph.effects:  # the next call will find them
         return None
     info, captured, dynamic = transition.info, transition.info.captured, graph.dynamic
-    if not {STRIDES, LEAVES}.isdisjoint(captured.settings) or captured.flags:  # a native pattern does not look at them
+    if (
+        not {LEAVES, OFFSETS, STRIDES}.isdisjoint(captured.settings) or captured.flags
+    ):  # a native pattern does not look at them
         return None
     tables = [table for m in module.modules() for table in (m._modules, m._parameters, m._buffers)]
     if not all(isinstance(table, dict) for table in tables):  # a module of torch.jit.script has views of its own
@@ -70,7 +71,7 @@ def make_fast_call(
             sources,
             [
                 *_tree_watches(module),
-                *_absent_and_unread(module, set(info.onnx_graph_input_names), captured.left),
+                *_absent_and_unread(module, set(info.onnx_graph_input_names), captured),
                 *graph.watches(call.leaves),
                 *_returned(module, captured.result_refs),
                 *_written(module, captured),
@@ -115,18 +116,21 @@ def _written(module: torch.nn.Module, captured: Captured) -> list[Watch]:
     return [("entry", holder, key, holder[key]) for holder, key in entries]
 
 
-def _absent_and_unread(module: torch.nn.Module, read: set[str], left: Iterable[SideOutput]) -> list[Watch]:
-    """Entries for parameters and buffers that are no inputs of the graph: the forward may have asked whether they are
-    None, or they are a further name of one that is. Not of buffers that each call binds anew.
+def _absent_and_unread(module: torch.nn.Module, read: set[str], captured: Captured) -> list[Watch]:
+    """Parameters and buffers that are no inputs of the graph: the forward may have asked whether they are None, what
+    sizes they have or whether they want a gradient, or they are a further name of one that is. Not buffers that each
+    call binds anew.
     """
-    anew = {(id(one.table), one.name) for one in left}
-    return [
-        ("entry", table, key, value)
+    anew = {(id(one.table), one.name) for one in captured.left}
+    entries = [
+        (table, key, value)
         for name, m in module.named_modules()
         for table in (m._parameters, m._buffers)
         for key, value in table.items()
         if f"{name}.{key}".lstrip(".") not in read and (id(table), key) not in anew
     ]
+    watches: list[Watch] = [("entry", *entry) for entry in entries]
+    return watches + [("tensor", value) for _, _, value in entries if value is not None]
 
 
 def _unread(module: torch.nn.Module, read: set[int]) -> list[torch.Tensor]:

@@ -70,15 +70,17 @@ struct Watches::Tensor {
   py::object object;
   TensorPattern pattern;
   c10::DimVector strides;
+  int64_t offset;
 
   explicit Tensor(const py::object& held)
       : object(held),
         pattern(TensorPattern::of(THPVariable_Unpack(held.ptr()))),
-        strides(THPVariable_Unpack(held.ptr()).strides()) {}
+        strides(THPVariable_Unpack(held.ptr()).strides()),
+        offset(THPVariable_Unpack(held.ptr()).storage_offset()) {}
 
   bool holds() const {
     const at::Tensor& now = THPVariable_Unpack(object.ptr());
-    return pattern.matches(now) && now.strides() == c10::IntArrayRef(strides);
+    return pattern.matches(now) && now.strides() == c10::IntArrayRef(strides) && now.storage_offset() == offset;
   }
 };
 

@@ -46,7 +46,7 @@ class Watches final : private Watcher {
   //   ("cell", cell, value)
   //   ("attribute", object, name, value)  getattr(object, name, missing)
   //   ("call", callable, result)          what callable() gives
-  //   ("tensor", tensor)                  type, sizes, device and requires_grad, as they are at this moment
+  //   ("tensor", tensor)                  type, sizes, strides, offset, device and requires_grad, as they are now
   // Throws py::type_error for what cannot be watched.
   void add(const pybind11::tuple& watch);
   void set_missing(pybind11::object missing) { missing_ = std::move(missing); }

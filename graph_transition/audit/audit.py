@@ -17,6 +17,7 @@ import torch
 
 from ... import _C
 from ...capture.trace.patching import ORIGINALS
+from ...capture.trace.wrapper import GivenNames
 from ...errors import CaptureError, ChangedValueError
 from ..conditions import (
     Argument,
@@ -24,6 +25,7 @@ from ..conditions import (
     Condition,
     HooksCondition,
     ModuleCondition,
+    OuterTensorCondition,
     TreeAttributesCondition,
     UnknownCondition,
     is_value,
@@ -57,6 +59,7 @@ class Audit:
         own_hooks: bool = True,
     ) -> None:
         self._module, self._leaves, self._vouched, self.own_hooks = module, leaves, vouched, own_hooks
+        self.given: GivenNames | None = None
         self._reads = Reads(ORIGINALS)
         self._regions = Regions(self._reads)
         self._earlier: list[Any] = []  # caches that earlier runs of the trace have reached
@@ -80,6 +83,7 @@ class Audit:
         tree = frozenset(map(id, self._module.modules()))
         self._earlier += self._reads.caches()
         self._reads = Reads(ChainMap(ORIGINALS, replaced), self._vouched, tree)
+        self._reads.given = self.given
         self._reads.root("", self._module)
         self._regions = Regions(self._reads)
         self._returned = []
@@ -97,6 +101,7 @@ class Audit:
             with followed_frames(self._regions) as self._monitor:
                 yield
         except BaseException:
+            self._take_back()
             undo_changes(self._reads)
             raise
         finally:
@@ -144,11 +149,16 @@ class Audit:
             results: attributes that it has set before it looked at them.
         """
         self.pause()
+        self._take_back()
         for module, name in results:
             condition = self._reads.part(module)
             if isinstance(condition, ModuleCondition):
                 condition.forget_results(frozenset({name}))
         self.effects, self.changed = undo_changes(self._reads)
+
+    def _take_back(self) -> None:
+        if self.given is not None:
+            self.given.taken_back()
 
     def is_kept(self, value: Any) -> bool:
         """Whether a value that the forward returns is an object that was there before it."""
@@ -204,10 +214,13 @@ class Audit:
             raise CaptureError("the forward returns an object that it is given, or that another call may not find")
 
     def _refuse_attributes_of_tensors(self) -> None:
-        """What somebody has set on an argument, a parameter or a buffer is not on the tensors of the trace."""
+        """What somebody has set on an argument, a parameter or a buffer is not on the tensors of the trace; on a tensor
+        elsewhere it is, but nothing watches it.
+        """
         names = self._reads.every_name()
         given = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
-        for tensor in (*given, *self._module.parameters(), *self._module.buffers()):
+        outer = [value for condition, value in self._reads.met() if isinstance(condition, OuterTensorCondition)]
+        for tensor in (*given, *self._module.parameters(), *self._module.buffers(), *outer):
             read = sorted((names & vars(tensor).keys()) - TreeAttributesCondition.OF_TORCH)
             if read:
                 raise CaptureError(f"the forward reads attributes that are set on a tensor: {', '.join(read)}")

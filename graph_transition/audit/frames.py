@@ -47,7 +47,8 @@ _OPAQUE_ROOTS = tuple(
 )  # fmt: skip
 # What stands in place of a builtin while a forward is traced: it calls what the builtin would.
 _STANDING_IN = tuple(
-    f"{Path(capture.__file__).parent}/trace/{name}" for name in ("patching.py", "patches/replacements.py")
+    f"{Path(capture.__file__).parent}/trace/{name}"
+    for name in ("patching.py", "patches/replacements.py", "patches/tensor_classes.py")
 )
 # Of numpy: what reads and writes files, as user code may do.
 _NUMPY_FILES = ("/npyio.py", "/_npyio_impl.py", "/_datasource.py", "/format.py", "/_format_impl.py", "/memmap.py")

@@ -26,6 +26,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import _AttrProxy
 
 from ...capture.trace.patching import ADDED
+from ...capture.trace.wrapper import GivenNames
 from ...errors import CaptureError, ChangedValueError
 from ..conditions import (
     ASKING,
@@ -112,6 +113,7 @@ class Reads:
         self._tensors: dict[int, torch.Tensor] = {}  # whose values were read
         self._decimals = False  # whether the forward reaches any
         self._scalar_read = False  # whether a value computed of such was
+        self.given: GivenNames | None = None
 
     # -- what is heard of frames (frames.Listener) ------------------------------------------------------------------
 
@@ -124,6 +126,8 @@ class Reads:
                 self._run(condition, function, names)
         begins = not self._begun
         self._begun = True
+        if function is not None and self.given is not None and not names.any_global:
+            self.given.entered(function, names.globals)
         made = keywords_of(frame) if begins else None  # Python makes that dict for each call
         for value in values:
             self.follow(value, names, begins and value is not made)
@@ -231,8 +235,9 @@ class Reads:
             looked_up = frozenset(table) | names.words
             scope.entries.keep_whole(table)
         scope.entries.keep(table, names.stored_globals)
-        found = scope.grow(table, looked_up, self.part)
-        found += builtins.grow(offered, looked_up - table.keys(), self.part)
+        added = frozenset(name for name in looked_up if id(table.get(name)) in ADDED) if ADDED else frozenset()
+        found = scope.grow(table, looked_up - added, self.part)
+        found += builtins.grow(offered, looked_up - (table.keys() - added), self.part)
         for value in found:
             self.follow(value, names, True)
         own = [cell_content(cell) for cell in function.__closure__ or ()]

@@ -42,6 +42,8 @@ class BufferCondition(Condition):
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
         if isinstance(value, numpy.ndarray):
+            if value.shape != self._content[2] and value.flags.owndata:
+                value.resize(self._content[2], refcheck=False)  # as the forward has: it is known under its name
             if value.shape == self._content[2] and value.flags.writeable:
                 value[...] = numpy.frombuffer(self._content[-1], value.dtype).reshape(value.shape)
         elif isinstance(value, array.array):

@@ -26,7 +26,8 @@ def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What of a tensor a trace decides by."""
     return (
         type(tensor), tensor.dtype, tensor.device, tensor.layout, tuple(tensor.shape), tensor.stride(),
-        tensor.requires_grad, tensor.is_leaf, tensor.is_conj(), tensor.is_neg(),
+        tensor.storage_offset(), tensor.requires_grad, tensor.is_leaf, tensor.is_conj(), tensor.is_neg(),
+        tuple(vars(tensor)),
     )  # fmt: skip
 
 
@@ -133,6 +134,7 @@ class OuterTensorCondition(Condition):
 
     def watches(self, now: Any) -> Iterator[Watch]:
         yield "tensor", now
+        yield "order", vars(now), tuple(vars(now))
         if self._values is not None:
             yield "call", functools.partial(_values_of, now), self._values
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from .. import _C
 from ..capture.trace.tracing import LOCK, captured_elsewhere
-from ..errors import ORTModuleError, UnfitCallError
+from ..errors import IndexOutOfRangeError, ORTModuleError, UnfitCallError
 from ..graph_transition import GraphTransitionManager, NoLossError
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
@@ -28,9 +28,12 @@ __all__ = ["EngineCall"]
 _Within = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-def _is_unexpected(error: Exception) -> bool:
-    """Whether a run ended because the data are not what its graph was captured for: PyTorch runs such a call."""
-    return isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
+def _is_of_data(error: Exception) -> bool:
+    """Whether a run ended because of its data: they are not what its graph was captured for, or a position is outside
+    of what it points into. PyTorch runs such a call.
+    """
+    expected = isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
+    return expected or isinstance(error, IndexOutOfRangeError)
 
 
 class EngineCall:
@@ -78,13 +81,14 @@ class EngineCall:
 
     def after_error(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives that ended in `error` in the engine."""
-        if not _is_unexpected(error):
+        if not _is_of_data(error):
             try:
                 raise error
             finally:
                 del error  # which holds this frame
         self.manager.release_edges()
-        return self.eager(*args, **kwargs)  # which raises, with the module's own words
+        # Which raises, in PyTorch's words, or in the module's own; and leaves behind what it leaves up to there.
+        return self.eager(*args, **kwargs)
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same for a call that no native pattern fits."""

@@ -36,6 +36,7 @@ __all__ = [
     "TRACE",
     "Around",
     "Patch",
+    "added",
     "caller",
     "deferred_interrupt",
     "entries",
@@ -148,6 +149,20 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, raw)
+
+
+@contextlib.contextmanager
+def added(table: dict[str, Any], name: str, value: Any, hidden: Any) -> Iterator[None]:
+    """Within it, globals that have no such name have it, in front of the builtin `hidden`."""
+    ORIGINALS[id(value)] = hidden
+    ADDED.add(id(value))
+    table[name] = value
+    try:
+        yield
+    finally:
+        table.pop(name, None)
+        ADDED.discard(id(value))
+        ORIGINALS.pop(id(value), None)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Settings of a call that a forward can ask about: gradient mode, inference mode, requires_grad, strides.
+"""Settings of a call that a forward can ask about: gradient mode, inference mode, requires_grad, strides, offsets.
 
 A forward that asks (`if torch.is_grad_enabled()`, `if not x.is_contiguous()`) takes a branch that is baked into the
 graph, and so the answer becomes a condition of that graph. Where nothing asks, one graph serves every answer.
@@ -14,18 +14,20 @@ from typing import Any
 
 import torch
 
-__all__ = ["GRADIENT_MODE", "INFERENCE_MODE", "LEAVES", "REQUIRES_GRAD", "STRIDES", "answers"]
+__all__ = ["GRADIENT_MODE", "INFERENCE_MODE", "LEAVES", "OFFSETS", "REQUIRES_GRAD", "STRIDES", "answers"]
 
 GRADIENT_MODE = "gradient mode"
 INFERENCE_MODE = "inference mode"
 REQUIRES_GRAD = "requires_grad"
 STRIDES = "strides"
 LEAVES = "is_leaf"
+OFFSETS = "storage_offset"
 
 
 def answers(names: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module) -> dict[str, Any]:
     """What the call with these flat leaves answers to each question of `names`."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    every = (*tensors, *module.parameters(), *module.buffers())
     found: dict[str, Any] = {}
     for name in names:
         if name == GRADIENT_MODE:
@@ -33,11 +35,13 @@ def answers(names: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module
         elif name == INFERENCE_MODE:
             found[name] = torch.is_inference_mode_enabled(), tuple(t.is_inference() for t in tensors)
         elif name == REQUIRES_GRAD:
-            found[name] = tuple(t.requires_grad for t in (*tensors, *module.parameters()))
+            found[name] = tuple(t.requires_grad for t in every)
         elif name == LEAVES:
-            found[name] = tuple(t.is_leaf for t in tensors)
+            found[name] = tuple(t.is_leaf for t in every)
         elif name == STRIDES:
-            found[name] = tuple(map(_layout, tensors))
+            found[name] = tuple(map(_layout, every))
+        elif name == OFFSETS:
+            found[name] = tuple(t.storage_offset() for t in every)
     return found
 
 

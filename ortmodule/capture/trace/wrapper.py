@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -32,14 +33,25 @@ from .tracing import TraceState
 __all__ = ["TraceAudit", "Wrapper"]
 
 
+class GivenNames(Protocol):
+    """Gives the user's functions globals that they do not have."""
+
+    def entered(self, function: types.FunctionType, names: frozenset[str]) -> None: ...
+    def taken_back(self) -> None: ...
+
+
 class TraceAudit(Protocol):
     """Listens to the traced forward.
 
     Attributes:
         own_hooks: whether the module's own forward hooks belong to the call.
+        given: hears of each function of the user's that begins, and of the names among globals and builtins that it
+            reads; not of one that reads names made at run time. What it puts there it takes back before the audit looks
+            at what the forward has changed.
     """
 
     own_hooks: bool
+    given: GivenNames | None
 
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Around the module's own forward, until after `finished`."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..patching import Patch, caller
-from ..scope_settings import GRADIENT_MODE, INFERENCE_MODE, LEAVES, REQUIRES_GRAD, STRIDES
+from ..scope_settings import GRADIENT_MODE, INFERENCE_MODE, LEAVES, OFFSETS, REQUIRES_GRAD, STRIDES
 from ..tracing import TraceState
 from .autograd_inside import refuse_changed_requires_grad
 
@@ -26,6 +26,7 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (torch.Tensor, "is_inference", (INFERENCE_MODE,)),
     (torch.Tensor, "is_contiguous", (STRIDES,)),
     (torch.Tensor, "stride", (STRIDES,)),
+    (torch.Tensor, "storage_offset", (OFFSETS,)),
 )
 # Whether an intermediate tensor requires a gradient depends on the mode as well.
 _PROPERTIES = (

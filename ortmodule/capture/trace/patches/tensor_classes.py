@@ -1,0 +1,156 @@
+"""What class a tensor, a size or a module is of: the user's code hears of what it would have outside of a trace.
+
+`type(x)` asks no attribute that could be replaced, and torch's own code asks it all the time while it traces. So a
+`type` of ours is given to the user's functions alone: as a global of theirs, when they are entered, for as long as the
+forward runs. `isinstance(n, int)` asks `n.__class__` in the end, and that tells who asks.
+Not here: classes of tensors with a behavior of their own, which are refused (refusals.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.proxy_tensor import _AttrProxy
+
+from ..patching import FORWARD, Around, Patch, added, caller
+from ..tracing import TraceState
+
+__all__ = ["PATCHES"]
+
+_TRACED = (FakeTensor, FunctionalTensor)
+_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+def _class_of(value: Any) -> type:
+    """The class that `type(value)` would give outside of the trace."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return _NUMBERS[kind]
+    if isinstance(value, _AttrProxy):
+        return type(value.get_base())  # type: ignore[attr-defined]
+    if kind not in _TRACED:
+        return kind
+    return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else torch.Tensor
+
+
+class _Type:
+    """Stands for `type`: as a base class, as a class to be asked for, and where an object's class is asked."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs:
+            return type(*args, **kwargs)
+        found = type if args[0] is self else _class_of(args[0])
+        return self if found is type else found
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, type)
+
+    def __subclasscheck__(self, kind: Any) -> bool:
+        return issubclass(kind, type)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (type,)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(type, name)
+
+    def __eq__(self, other: Any) -> bool:
+        return other is self or other is type
+
+    def __hash__(self) -> int:
+        return hash(type)
+
+
+class _GivenNames:
+    """`type` as a global of the user's functions."""
+
+    def __init__(self) -> None:
+        self._type = _Type()
+        self._places = contextlib.ExitStack()
+        self._tables: set[int] = set()
+
+    def entered(self, function: types.FunctionType, names: frozenset[str]) -> None:
+        table = function.__globals__
+        if "type" in names and "type" not in table and id(table) not in self._tables and _counts(_module_of(table)):
+            self._tables.add(id(table))
+            self._places.enter_context(added(table, "type", self._type, type))
+
+    def taken_back(self) -> None:
+        self._places.close()
+        self._tables.clear()
+
+
+@contextlib.contextmanager
+def _given_to_functions(state: TraceState) -> Iterator[None]:
+    if state.audit is None:
+        yield
+        return
+    state.audit.given = given = _GivenNames()
+    try:
+        yield
+    finally:
+        state.audit.given = None
+        given.taken_back()
+
+
+def _module_of(table: dict[str, Any]) -> str:
+    return str(table.get("__name__"))
+
+
+def _counts(module: str) -> bool:
+    return module.partition(".")[0] not in ("torch", "ortmodule", "sympy", "copy", "copyreg", "functools")
+
+
+def _is_users(frame: types.FrameType | None) -> bool:
+    """Whether a frame is of the user's code, or of an abstract class's check in it."""
+    while frame is not None and _module_of(frame.f_globals) == "abc":
+        frame = frame.f_back
+    return frame is not None and _counts(_module_of(frame.f_globals))
+
+
+@contextlib.contextmanager
+def _told_by_attribute(state: TraceState) -> Iterator[None]:
+    """`x.__class__`, which `isinstance` asks too. To set such an attribute of a class would set the class's own class; so
+    it goes into the class's dict.
+    """
+
+    def ask(self: Any) -> type:
+        return _class_of(self) if state.is_here() and _is_users(sys._getframe(1)) else type(self)
+
+    kinds = (*_TRACED, *_NUMBERS)
+    tables = [next(one for one in gc.get_referents(vars(kind)) if type(one) is dict) for kind in kinds]
+    try:
+        for kind, table in zip(kinds, tables, strict=True):
+            table["__class__"] = property(ask)
+            kind.__module__ = kind.__module__  # which empties CPython's cache of its attributes
+        yield
+    finally:
+        for kind, table in zip(kinds, tables, strict=True):
+            table.pop("__class__", None)
+            kind.__module__ = kind.__module__
+
+
+def _text(original: Any, state: TraceState) -> Any:
+    """Of a symbolic size: the number's, which fixes the size."""
+
+    def text(self: Any, *args: Any) -> Any:
+        if not _is_users(caller()):
+            return original(self, *args)
+        return getattr(_NUMBERS[type(self)], original.__name__)(_NUMBERS[type(self)](self), *args)
+
+    return text
+
+
+PATCHES = (
+    Around(_given_to_functions, during=FORWARD),
+    Around(_told_by_attribute, during=FORWARD),
+    *(Patch(kind, name, _text, during=FORWARD) for kind in _NUMBERS for name in ("__repr__", "__str__", "__format__")),
+)
