@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["make_fast_call"]
 
+_NOT_LOOKED_AT = frozenset({LEAVES, OFFSETS, STRIDES})  # by native patterns
+
 
 def make_fast_call(
     module: torch.nn.Module,
@@ -34,12 +36,10 @@ def make_fast_call(
     Args:
         bound: by a condition's identity, the object that it holds for; the pattern fits calls that find the same.
     """
+    info, captured, dynamic = transition.info, transition.info.captured, graph.dynamic
     if graph.effects:  # the next call will find them
         return None
-    info, captured, dynamic = transition.info, transition.info.captured, graph.dynamic
-    if (
-        not {LEAVES, OFFSETS, STRIDES}.isdisjoint(captured.settings) or captured.flags
-    ):  # a native pattern does not look at them
+    if captured.flags or not _NOT_LOOKED_AT.isdisjoint(captured.settings):
         return None
     tables = [table for m in module.modules() for table in (m._modules, m._parameters, m._buffers)]
     if not all(isinstance(table, dict) for table in tables):  # a module of torch.jit.script has views of its own

@@ -48,7 +48,7 @@ _OPAQUE_ROOTS = tuple(
 # What stands in place of a builtin while a forward is traced: it calls what the builtin would.
 _STANDING_IN = tuple(
     f"{Path(capture.__file__).parent}/trace/{name}"
-    for name in ("patching.py", "patches/replacements.py", "patches/tensor_classes.py")
+    for name in ("patching.py", "patches/replacements.py", "patches/questions/classes.py")
 )
 # Of numpy: what reads and writes files, as user code may do.
 _NUMPY_FILES = ("/npyio.py", "/_npyio_impl.py", "/_datasource.py", "/format.py", "/_format_impl.py", "/memmap.py")

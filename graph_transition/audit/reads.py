@@ -7,8 +7,7 @@ what the functions that it calls return. It may take in more than was read, neve
 compared ends the trace as soon as the module, an argument, a global or a variable leads to it, and so does a call of a
 C function that no graph can repeat: before anything was used up, written or printed.
 
-Not here: the conditions themselves (../conditions), what the forward has changed (changes.py), which frames are heard
-of (frames.py).
+Not here: the conditions (../conditions), what the forward has changed (changes.py), whose frames are heard (frames.py).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture.trace.tracing import LOCK, captured_elsewhere
@@ -28,12 +29,14 @@ __all__ = ["EngineCall"]
 _Within = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-def _is_of_data(error: Exception) -> bool:
+def _is_of_data(error: Exception, given: Any) -> bool:
     """Whether a run ended because of its data: they are not what its graph was captured for, or a position is outside
-    of what it points into. PyTorch runs such a call.
+    of what it points into. PyTorch runs such a call; not the latter on a GPU, which would be lost to the process.
     """
-    expected = isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
-    return expected or isinstance(error, IndexOutOfRangeError)
+    if isinstance(error, IndexOutOfRangeError):
+        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        return all(tensor.device.type == "cpu" for tensor in tensors)
+    return isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
 
 
 class EngineCall:
@@ -81,7 +84,7 @@ class EngineCall:
 
     def after_error(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives that ended in `error` in the engine."""
-        if not _is_of_data(error):
+        if not _is_of_data(error, (args, kwargs)):
             try:
                 raise error
             finally:

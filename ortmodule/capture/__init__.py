@@ -11,7 +11,8 @@ Not here: when to capture again (graph_transition) and running the graph (the C+
 from __future__ import annotations
 
 from .leaf_names import leaf_names
-from .product import Captured, OutputRef, Trace, capture, capture_for_call, capture_once
+from .output_refs import OutputRef
+from .product import Captured, Trace, capture, capture_for_call, capture_once
 from .result_order import ResultOrder
 from .trace.aliases import alias_names
 from .trace.flattening import flatten_call

@@ -24,8 +24,9 @@ from .convert.converter import Converter
 from .convert.onnx_graph import GraphBuilder, Value
 from .leaf_names import first_names, leaf_names
 from .leftovers import leaves_nothing
+from .output_refs import OutputRef, SideOutput
 from .result_order import ResultOrder
-from .result_views import ViewStep, symbols_of, view_steps
+from .result_views import symbols_of, view_steps
 from .sizes import SizePrinter
 from .trace.branches import Branch
 from .trace.export import Exported, TraceAudit, export_module
@@ -35,47 +36,10 @@ from .trace.messages import SaidLine, SaidWarning
 from .trace.patches import sizes_of_one
 from .trace.tracing import LOCK
 
-__all__ = ["Captured", "SideOutput", "OutputRef", "Trace", "capture", "capture_for_call", "capture_once"]
+__all__ = ["Captured", "Trace", "capture", "capture_for_call", "capture_once"]
 
 _PREFIX = "module."
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
-
-
-@dataclasses.dataclass(frozen=True)
-class OutputRef:
-    """Where one leaf of the module's result comes from.
-
-    Attributes:
-        kind: "tensor": the graph output `name`; "size": the same, a 0-d int64 tensor that stands for a Python int;
-            "input": the caller's own tensor (`flat_index` among the call's leaves, or the parameter or buffer `name`),
-            to be returned as the very same object; "constant": `value`; "object": what `value` gives at each call
-            (TraceAudit.returned); "again": the container of number `flat_index` (ResultWalk), another time.
-        name: graph output, or the FQN of a parameter or buffer.
-        flat_index: index among the flat leaves of (args, kwargs).
-        value: a Python value.
-        view: of a "tensor" that is a view of the caller's tensors or of another result: of which one, and the steps.
-    """
-
-    kind: str
-    name: str | None = None
-    flat_index: int | None = None
-    value: Any = None
-    view: tuple[OutputRef, Sequence[ViewStep]] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class SideOutput:
-    """What the forward leaves on a module at each call: `holder.name`, with this structure and these leaves."""
-
-    holder: torch.nn.Module
-    name: str
-    spec: pytree.TreeSpec
-    leaves: list[OutputRef]
-
-    @property
-    def table(self) -> dict[str, Any]:
-        """Where the holder has it: among its buffers or its plain attributes."""
-        return self.holder._buffers if self.name in self.holder._buffers else vars(self.holder)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -127,7 +127,9 @@ def test_a_stage_of_capture_knows_no_later_one(low: str, high: str) -> None:
 
 
 def test_every_file_of_patches_is_found_by_the_installer() -> None:
-    files = [path.stem for path in (CAPTURE / "trace" / "patches").glob("*.py") if path.stem != "__init__"]
+    patches = CAPTURE / "trace" / "patches"
+    paths = [path.relative_to(patches).with_suffix("") for path in patches.rglob("*.py") if path.stem != "__init__"]
+    files = [".".join(path.parts) for path in paths]
     assert len(files) > 10
     found = Counter(getattr(e, "enter", None) or e.make for e in patching.entries())
     for name in files:

@@ -10,8 +10,8 @@ the model. But where one answer only leads to a `raise` (`if (var < 0).any(): ra
 distribution), the trace goes on with the other, and the graph expects it: a run in which the answer is not the expected
 one ends, and the forward runs in PyTorch, where it raises what it raises.
 
-Not here: what calls `answer` and `number` while a forward is traced, and where a branch leads (patches/questions.py);
-who asks at each call (guards.py, the manager).
+Not here: what calls `answer` and `number` while a forward is traced, and where a branch leads
+(patches/questions/inputs.py); who asks at each call (guards.py, the manager).
 """
 
 from __future__ import annotations

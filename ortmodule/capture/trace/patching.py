@@ -1,6 +1,6 @@
 """The only place that replaces anything in torch and in Python, and that keeps other threads from seeing it.
 
-What is replaced, and why, is in patches/, a subject a file. Such a file has `PATCHES`, a tuple of
+What is replaced, and why, is in patches/ and its folders, a subject a file. Such a file has `PATCHES`, a tuple of
 
 - `Patch`: an attribute of a module or a class, and what makes what stands there during a capture from what was there;
 - `Around`: a context manager, for what is no single attribute.
@@ -94,7 +94,8 @@ def entries() -> tuple[Patch | Around, ...]:
     """Every entry of every file of patches/, in the order in which they are put in place."""
     folder = f"{__package__}.patches"
     paths = importlib.import_module(folder).__path__
-    files = [importlib.import_module(f"{folder}.{file.name}") for file in pkgutil.iter_modules(paths)]
+    names = [found.name for found in pkgutil.walk_packages(paths, f"{folder}.") if not found.ispkg]
+    files = [importlib.import_module(name) for name in names]
     files.sort(key=lambda file: (getattr(file, "ORDER", 0), file.__name__))
     return tuple(entry for file in files for entry in file.PATCHES)
 
@@ -134,7 +135,8 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Within it, `owner` has `value` as its attribute `name`."""
     raw = vars(owner).get(name, _MISSING)
     inner = value.__func__ if isinstance(value, classmethod) else value
-    ORIGINALS[id(value)] = getattr(owner, name, None) if raw is _MISSING else raw
+    there = getattr(owner, name, None) if raw is _MISSING else raw
+    ORIGINALS[id(value)] = ORIGINALS.get(id(there), there)  # which may itself stand in another's place
     ORIGINALS[id(inner)] = raw.__func__ if isinstance(raw, classmethod) else ORIGINALS[id(value)]
     if raw is _MISSING:
         ADDED.add(id(value))

@@ -3,7 +3,7 @@
 A forward that asks (`if torch.is_grad_enabled()`, `if not x.is_contiguous()`) takes a branch that is baked into the
 graph, and so the answer becomes a condition of that graph. Where nothing asks, one graph serves every answer.
 
-Not here: who notes that a forward asks (patches/scope_settings.py), attributes of modules (graph_transition/audit),
+Not here: who notes that a forward asks (patches/questions/settings.py), attributes of modules (graph_transition/audit),
 sizes (guards.py).
 """
 

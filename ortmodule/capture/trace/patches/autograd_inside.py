@@ -6,7 +6,7 @@ export drops in silence. A forward that turns gradients on (`torch.enable_grad`)
 holds for the mode it was made in, and where gradients were off it is a `CaptureError` as well.
 
 Only what the user's code and torch.nn does counts; torch itself does all of it while it traces. Not here: questions
-(scope_settings.py), regions without gradients (rewrite/regions.py).
+(questions/settings.py), regions without gradients (rewrite/regions.py).
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _marked_call(original: Any, state: TraceState) -> Any:
 
     def apply(function: Any, preserve_rng_state: bool, *args: Any) -> Any:
         torch_checkpoint.check_backward_validity(args)
-        # The question is the user's code's (scope_settings.py): the graph holds for calls that answer it alike.
+        # The question is the user's code's (questions/settings.py): the graph holds for calls that answer it alike.
         recorded = any(arg.requires_grad for arg in args if isinstance(arg, torch.Tensor))
         with _region(state):
             if recorded:

@@ -67,5 +67,5 @@ def _bounded(state: TraceState) -> Iterator[None]:
     yield
 
 
-ORDER = 1  # around what else is done where an expression is evaluated (questions.py)
+ORDER = 1  # around what else is done where an expression is evaluated (questions/inputs.py)
 PATCHES = (Around(_bounded, when=lambda state: state.symbolic),)

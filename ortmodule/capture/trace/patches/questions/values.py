@@ -3,7 +3,7 @@
 The value of a tensor that lies outside of the module becomes a number in the graph: by an operator that gives a number
 (`float(t)`, `if t:`, `torch.equal`), by one of a tensor's methods that give its memory away, or by a constructor of
 tensors that is given a list with tensors in it, which torch fills without telling anybody.
-Not here: questions about the values of inputs and buffers, which a graph can ask itself (questions.py).
+Not here: questions about the values of inputs and buffers, which a graph can ask itself (inputs.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
-from ...torch_private import is_constant_in_trace
-from ..patching import FORWARD, Patch, caller
-from ..tracing import TraceState
+from ....torch_private import is_constant_in_trace
+from ...patching import FORWARD, Patch, caller
+from ...tracing import TraceState
 
 __all__ = ["ORDER", "PATCHES"]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ..patching import Patch, caller
-from ..scope_settings import GRADIENT_MODE, INFERENCE_MODE, LEAVES, OFFSETS, REQUIRES_GRAD, STRIDES
-from ..tracing import TraceState
-from .autograd_inside import refuse_changed_requires_grad
+from ...patching import Patch, caller
+from ...scope_settings import GRADIENT_MODE, INFERENCE_MODE, LEAVES, OFFSETS, REQUIRES_GRAD, STRIDES
+from ...tracing import TraceState
+from ..autograd_inside import refuse_changed_requires_grad
 
 __all__ = ["PATCHES"]
 

@@ -3,7 +3,8 @@
 `type(x)` asks no attribute that could be replaced, and torch's own code asks it all the time while it traces. So a
 `type` of ours is given to the user's functions alone: as a global of theirs, when they are entered, for as long as the
 forward runs. `isinstance(n, int)` asks `n.__class__` in the end, and that tells who asks.
-Not here: classes of tensors with a behavior of their own, which are refused (refusals.py).
+Not here: what else a symbolic size tells of itself (symbolic_numbers.py), classes of tensors with a behavior of their
+own, which are refused (refusals.py).
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import _AttrProxy
 
-from ..patching import FORWARD, Around, Patch, added, caller
-from ..tracing import TraceState
+from ...patching import FORWARD, Around, added
+from ...tracing import TraceState
 
-__all__ = ["PATCHES"]
+__all__ = ["NUMBERS", "PATCHES", "is_users"]
 
 _TRACED = (FakeTensor, FunctionalTensor)
-_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 def _class_of(value: Any) -> type:
     """The class that `type(value)` would give outside of the trace."""
     kind = type(value)
-    if kind in _NUMBERS:
-        return _NUMBERS[kind]
+    if kind in NUMBERS:
+        return NUMBERS[kind]
     if isinstance(value, _AttrProxy):
         return type(value.get_base())  # type: ignore[attr-defined]
     if kind not in _TRACED:
@@ -109,7 +110,7 @@ def _counts(module: str) -> bool:
     return module.partition(".")[0] not in ("torch", "ortmodule", "sympy", "copy", "copyreg", "functools")
 
 
-def _is_users(frame: types.FrameType | None) -> bool:
+def is_users(frame: types.FrameType | None) -> bool:
     """Whether a frame is of the user's code, or of an abstract class's check in it."""
     while frame is not None and _module_of(frame.f_globals) == "abc":
         frame = frame.f_back
@@ -118,14 +119,14 @@ def _is_users(frame: types.FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def _told_by_attribute(state: TraceState) -> Iterator[None]:
-    """`x.__class__`, which `isinstance` asks too. To set such an attribute of a class would set the class's own class; so
-    it goes into the class's dict.
+    """`x.__class__`, which `isinstance` asks too. To set such an attribute of a class would set the class of the class;
+    so it goes into its dict.
     """
 
     def ask(self: Any) -> type:
-        return _class_of(self) if state.is_here() and _is_users(sys._getframe(1)) else type(self)
+        return _class_of(self) if state.is_here() and is_users(sys._getframe(1)) else type(self)
 
-    kinds = (*_TRACED, *_NUMBERS)
+    kinds = (*_TRACED, *NUMBERS)
     tables = [next(one for one in gc.get_referents(vars(kind)) if type(one) is dict) for kind in kinds]
     try:
         for kind, table in zip(kinds, tables, strict=True):
@@ -138,19 +139,4 @@ def _told_by_attribute(state: TraceState) -> Iterator[None]:
             kind.__module__ = kind.__module__
 
 
-def _text(original: Any, state: TraceState) -> Any:
-    """Of a symbolic size: the number's, which fixes the size."""
-
-    def text(self: Any, *args: Any) -> Any:
-        if not _is_users(caller()):
-            return original(self, *args)
-        return getattr(_NUMBERS[type(self)], original.__name__)(_NUMBERS[type(self)](self), *args)
-
-    return text
-
-
-PATCHES = (
-    Around(_given_to_functions, during=FORWARD),
-    Around(_told_by_attribute, during=FORWARD),
-    *(Patch(kind, name, _text, during=FORWARD) for kind in _NUMBERS for name in ("__repr__", "__str__", "__format__")),
-)
+PATCHES = (Around(_given_to_functions, during=FORWARD), Around(_told_by_attribute, during=FORWARD))

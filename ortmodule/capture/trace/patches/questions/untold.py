@@ -3,8 +3,7 @@ code, the call runs in PyTorch.
 
 A graph holds for tensors of the same sizes and types, whatever memory they lie in, whatever hangs on them for a
 backward, and whatever numbers they hold; a text made of one tells all of that.
-Not here: questions whose answers are conditions (scope_settings.py), numbers that are made of values (questions.py,
-tensor_values.py).
+Not here: questions whose answers are conditions (settings.py), numbers that are made of values (inputs.py, values.py).
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from ..patching import FORWARD, Patch, caller
-from ..tracing import TraceState
+from ...patching import FORWARD, Patch, caller
+from ...tracing import TraceState
 
 __all__ = ["PATCHES"]
 
@@ -69,7 +68,7 @@ def _property(what: str) -> Any:
     return make
 
 
-ORDER = 2  # around what hears of values (tensor_values.py)
+ORDER = 2  # around what hears of values (values.py)
 PATCHES = (
     *(Patch(torch.Tensor, name, _method(what), during=FORWARD) for name, what in _METHODS.items()),
     *(Patch(torch.Tensor, name, _property(what), during=FORWARD) for name, what in _PROPERTIES.items()),

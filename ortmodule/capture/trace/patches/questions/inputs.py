@@ -12,10 +12,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-from ...source_lines import current_source_line
-from ..patching import Patch, caller
-from ..raising_branches import truth_that_goes_on
-from ..tracing import TraceState
+from ....source_lines import current_source_line
+from ...patching import Patch, caller
+from ...raising_branches import truth_that_goes_on
+from ...tracing import TraceState
 
 __all__ = ["PATCHES"]
 
