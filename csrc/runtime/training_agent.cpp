@@ -26,16 +26,20 @@ const c10::StorageImpl* memory_of(const at::Tensor& t) {
   return t.defined() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// Which of its storage's elements a tensor shows, and in which order: `.data = t.data.t()` changes that alone.
+// Which of its storage's elements a tensor shows, and in which order: `.data = t.data.t()` changes that alone. Taken of
+// each weight in each step, and so of as little as tells it: of a contiguous one, how many there are and how they are
+// cut at either end.
 uint64_t layout_of(const at::Tensor& t) {
-  uint64_t mixed = static_cast<uint64_t>(t.storage_offset());
-  const auto mix = [&mixed](int64_t number) {
-    mixed = (mixed ^ static_cast<uint64_t>(number)) * 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
-    mixed ^= mixed >> 32;
-  };
-  for (int64_t size : t.sizes()) mix(size);
-  for (int64_t stride : t.strides()) mix(stride);
-  return mixed;
+  const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+  constexpr uint64_t kPrime = 0x100000001b3;  // of the hash FNV-1a
+  const auto mix = [](uint64_t a, int64_t b) { return (a ^ static_cast<uint64_t>(b)) * kPrime; };
+  const c10::IntArrayRef sizes = impl.sizes();
+  uint64_t mixed = mix(static_cast<uint64_t>(impl.storage_offset()), impl.numel());
+  if (!sizes.empty()) mixed = mix(mixed, sizes.front()) + static_cast<uint64_t>(sizes.back());
+  if (impl.is_contiguous()) return mixed;
+  for (int64_t size : sizes) mixed = mix(mixed, size);
+  for (int64_t stride : impl.strides()) mixed = mix(mixed, stride);
+  return ~mixed;
 }
 
 // t._version() without its way through autograd's hooks.
