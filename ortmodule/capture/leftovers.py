@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from . import torch_private
+from .interrupts import interrupts_raised_again
 
 __all__ = ["leaves_nothing"]
 
@@ -66,14 +67,15 @@ def leaves_nothing(function: Callable[_P, _T]) -> Callable[_P, _T]:
     @functools.wraps(function)
     def freed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         handled = sys.exception()
-        _COLLECTOR.hold()
-        try:
-            return function(*args, **kwargs)
-        except BaseException as error:
-            _release_frames(error, handled)
-            raise
-        finally:
-            _COLLECTOR.release()
+        with interrupts_raised_again():
+            _COLLECTOR.hold()
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                _release_frames(error, handled)
+                raise
+            finally:
+                _COLLECTOR.release()
 
     return freed
 

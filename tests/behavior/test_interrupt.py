@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 from ortmodule import Options, ORTModule
+from ortmodule.capture.leftovers import leaves_nothing
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +47,24 @@ def test_an_interrupted_first_step_leaves_everything_intact(delay: float) -> Non
         assert type(tensor) is torch.Tensor and torch.equal(tensor, before[name])
     x = torch.randn(5, 4)
     torch.testing.assert_close(model(x), module(x))
+
+
+def test_an_interrupt_in_a_weak_references_callback_is_not_lost() -> None:
+    class Dropped:
+        pass
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    @leaves_nothing
+    def capture() -> None:
+        dropped = Dropped()
+        kept = weakref.ref(dropped, interrupted)
+        del dropped
+        assert kept() is None
+        time.sleep(10)
+
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt):
+        capture()
+    assert sys.unraisablehook is before
