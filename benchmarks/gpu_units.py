@@ -229,6 +229,9 @@ def main() -> int:
                 say(unit=name, index=index, failures={"device": str(error)})
                 return POISONED
             say(unit=name, index=index, seconds=time.perf_counter() - start, **found)
+    # autograd's thread of the device may still hold the last grad()'s results, and needs the GIL to let go: a process
+    # that ends meanwhile is aborted (PyTorch's own, without ORTModule too). Sleeping leaves the GIL to it
+    time.sleep(0.5)
     return 0
 
 
