@@ -63,17 +63,6 @@ bool are_hooked(const std::vector<const at::Tensor*>& leaves, const edge_list& e
   return false;
 }
 
-// The same of hooks on the leaves alone, which costs next to nothing: what is read here was read for the edges.
-bool are_hooked(const std::vector<at::Tensor>& inputs, const std::vector<size_t>& places, const StepEdges& all) {
-  size_t hooked = 0;
-  for (size_t k = 0; k < places.size(); ++k) {
-    if (!all.leaves[k]) continue;
-    const AutogradMeta& meta = *torch::autograd::impl::get_autograd_meta(inputs[places[k]]);
-    if ((!meta.hooks_.empty() || meta.post_acc_grad_hooks_) && ++hooked > 1) return true;
-  }
-  return false;
-}
-
 // The gradients of each segment where each that somebody gets has one of its own, in this order.
 std::vector<std::vector<size_t>> one_by_one(const edge_list& edges, const std::vector<size_t>& order) {
   std::vector<std::vector<size_t>> parts(1);
@@ -107,6 +96,15 @@ bool wants_other_type(const at::Tensor& leaf, const Meta& meta) {
   if constexpr (requires { meta.grad_dtype_.has_value() || meta.allow_grad_dtype_mismatch_; })
     if (!meta.grad_dtype_ && !meta.allow_grad_dtype_mismatch_) return false;
   return leaf.grad_dtype() != leaf.scalar_type();
+}
+
+// Of few sizes: a call of memcmp takes longer than they do.
+bool of_same_sizes(const at::Tensor& a, const at::Tensor& b) {
+  const c10::IntArrayRef left = a.unsafeGetTensorImpl()->sizes(), right = b.unsafeGetTensorImpl()->sizes();
+  if (left.size() != right.size()) return false;
+  for (size_t i = 0; i < left.size(); ++i)
+    if (left[i] != right[i]) return false;
+  return true;
 }
 
 struct CutEdges : torch::autograd::FunctionPostHook {
@@ -274,8 +272,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
     const size_t edge = all ? index : place[index];
     if (edge == SIZE_MAX) {
       progress.early[index] = std::move(value);
-    } else if (at::Tensor* slot = plain ? direct_slot(edge) : nullptr;
-               slot && leaves_[edge]->sizes() == value.sizes()) {
+    } else if (at::Tensor* slot = plain ? direct_slot(edge) : nullptr; slot && of_same_sizes(*leaves_[edge], value)) {
       writer.write(*leaves_[edge], *slot, std::move(value));
       written[edge] = true;
     } else if (next_edge(edge).is_valid()) {
@@ -396,7 +393,7 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   StepEdges all = kept_edges->find(inputs, program.x_inputs, program.x_reachable);
   const auto step = std::make_shared<StepBackward>();
   // Note [Order of hooks]
-  const bool hooked = hook_order && are_hooked(inputs, program.x_inputs, all);
+  const bool hooked = hook_order && all.hooked > 1;
   step->agent = agent;
   step->higher = higher;
   step->hook_order = hook_order;

@@ -28,6 +28,8 @@ bool refers_to(const Weak& weak, const Strong& node) {
     return !weak.owner_before(node) && !node.owner_before(weak);
 }
 
+bool is_hooked(const AutogradMeta& leaf) { return !leaf.hooks_.empty() || leaf.post_acc_grad_hooks_; }
+
 const at::Tensor& leaf_of(const Edge& edge) { return static_cast<AccumulateGrad&>(*edge.function).variable; }
 
 bool has_sizes_of(const Edge& edge, const at::Tensor& leaf) {
@@ -145,6 +147,7 @@ StepEdges KeptEdges::find(const std::vector<at::Tensor>& inputs, const std::vect
     out.leaves.assign(count, nullptr);
     out.impls.assign(count, nullptr);
   }
+  out.hooked = 0;
   std::shared_ptr<KeptAccumulators> changed;
   const auto change = [&](size_t k) -> std::shared_ptr<const KeptAccumulator>& {
     if (!changed) changed = std::make_shared<KeptAccumulators>(*kept_);
@@ -157,7 +160,10 @@ StepEdges KeptEdges::find(const std::vector<at::Tensor>& inputs, const std::vect
     // As it was at the step before: then what is kept of it need not even be looked at.
     if (edge.is_valid() && out.impls[k] == x.unsafeGetTensorImpl()) {
       const AutogradMeta* meta = KeptAccumulator::meta_of(x, edge);
-      if (meta && meta->requires_grad_) continue;
+      if (meta && meta->requires_grad_) {
+        out.hooked += is_hooked(*meta);
+        continue;
+      }
     }
     out.impls[k] = nullptr;
     const KeptAccumulator* kept = (*kept_)[k].get();
@@ -165,6 +171,7 @@ StepEdges KeptEdges::find(const std::vector<at::Tensor>& inputs, const std::vect
       edge = meta->requires_grad_ ? kept->edge() : Edge();
       out.leaves[k] = meta->requires_grad_ ? &leaf_of(edge) : nullptr;
       out.impls[k] = x.unsafeGetTensorImpl();
+      out.hooked += meta->requires_grad_ && is_hooked(*meta);
       continue;
     }
     edge = {};
@@ -182,6 +189,7 @@ StepEdges KeptEdges::find(const std::vector<at::Tensor>& inputs, const std::vect
       edge = torch::autograd::impl::gradient_edge(x);
     }
     out.leaves[k] = &leaf_of(edge);
+    out.hooked += is_hooked(*torch::autograd::impl::get_autograd_meta(x));
     if (may_keep && seen_[k] == x.unsafeGetTensorImpl() && losses_[k] < kMaxLosses)
       change(k) = KeptAccumulator::of(edge);
     seen_[k] = x.unsafeGetTensorImpl();

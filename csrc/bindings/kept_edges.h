@@ -32,12 +32,14 @@ class KeptAccumulator;
 using KeptAccumulators = std::vector<std::shared_ptr<const KeptAccumulator>>;
 
 // The edges of a step, by gradient; leaves[k] is the accumulator's own tensor, null where edge k leads to another node.
-// `impls`: the leaves of kept accumulators, for the next step; not where the edges are some of the step's.
+// `impls`: the leaves of kept accumulators, for the next step; not where the edges are some of the step's. `hooked`: of
+// how many leaves a user hears by hooks on the leaf itself.
 struct StepEdges {
   torch::autograd::edge_list edges;
   std::vector<const at::Tensor*> leaves;
   std::vector<const c10::TensorImpl*> impls;
   std::shared_ptr<const KeptAccumulators> kept;
+  size_t hooked = 0;
 };
 
 class KeptEdges {

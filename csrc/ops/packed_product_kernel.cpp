@@ -195,9 +195,9 @@ bool has_packed_product() {
 bool packed_product_is_best(int64_t m, int64_t n, int64_t k, ProductTraits traits, int threads) {
   static const bool foreign = has_packed_product() && !is_intel();
   const int64_t size = m * n * k;
-  if (!has_packed_product() || threads > kMostThreads) return false;
+  if (size < kLeastProduct || !has_packed_product() || threads > kMostThreads) return false;
   const bool fits_tiles = m >= 24 && n >= 16 && k >= 16;
-  if (has_split_avx512()) return fits_tiles && size >= kLeastProduct;
+  if (has_split_avx512()) return fits_tiles;
   // On its own processors MKL is as fast, but slower where operands are no longer in the caches nearest to a thread,
   // and a bias goes before it, in a pass over the result.
   if (!foreign && has_avx512())
