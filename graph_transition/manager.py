@@ -8,6 +8,7 @@ before dynamic ones, so that A -> B -> A exports twice and any third size not at
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import time
 import warnings
@@ -186,7 +187,7 @@ class GraphTransitionManager:
             captured, dynamic, roots, effects = found
             reason += ", from the disk cache"
         else:
-            captured, dynamic, roots, effects = self._captured(call, dynamic)
+            captured, dynamic, roots, effects = self._captured_within_stack(call, dynamic)
             self._refuse_counters(effects)
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
@@ -219,6 +220,23 @@ class GraphTransitionManager:
             names = ", ".join(again)
             raise ChangedValueError(f"the forward changes Python values, which a graph cannot repeat: {names}")
         self._left_behind.update(effect.text for effect in effects)
+
+    def _captured_within_stack(self, call: Call, dynamic: Sizes) -> tuple[Captured, Sizes, Roots, list[Effect]]:
+        """`_captured`, which leaves torch's state of the thread as it was where Python's stack has come to its end, too.
+
+        There `with` blocks of torch's are left without their `__exit__`. What they switch off, gradients for one, stays
+        off until what the error holds of them is gone, and then becomes what it was when they began.
+        """
+        thread = _C.ThreadState()
+        try:
+            return self._captured(call, dynamic)
+        except CaptureError as error:
+            if not _ran_out_of_stack(error):
+                raise
+            text = str(error)
+        gc.collect()
+        thread.restore()
+        raise CaptureError(text)
 
     @leaves_nothing
     def _captured(self, call: Call, dynamic: Sizes) -> tuple[Captured, Sizes, Roots, list[Effect]]:
@@ -348,6 +366,12 @@ def _set_apart_from_arrays(captured: Captured, audit: Audit) -> None:
     for name, tensor in captured.constants.items():
         if not tensor.untyped_storage().resizable() and not audit.knows(tensor):
             captured.constants[name] = tensor.detach().clone()
+
+
+def _ran_out_of_stack(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, RecursionError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _no_errors(captured: Captured) -> Roots:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import math
+import types
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -33,7 +34,7 @@ from ..conditions import (
 )
 from .changes import Effect, undo_changes
 from .code_names import NO_NAMES
-from .frames import followed_frames, is_heard
+from .frames import FOLLOWED, followed_frames, is_heard, kind_of
 from .reads import Reads
 from .regions import Regions
 from .returned import Returned
@@ -120,6 +121,17 @@ class Audit:
     def region(self) -> contextlib.AbstractContextManager[None]:
         """Within it, what runs is what eager's backward will run again."""
         return self._regions.running()
+
+    def follows(self, function: Any) -> bool:
+        """Whether the frames of a function are followed, whoever calls it."""
+        return isinstance(function, types.FunctionType) and (
+            kind_of(function.__code__, function.__globals__) == FOLLOWED
+        )
+
+    def replaced(self, function: types.FunctionType, values: Sequence[Any]) -> None:
+        """Hears that what the capture has put in a function's place is called with these values."""
+        if self._monitor is not None:
+            self._regions.replaced(function, values)
 
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """Hears that a number was made of a tensor's value; of one that was computed, where `tensor` is None."""

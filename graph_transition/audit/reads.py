@@ -18,7 +18,7 @@ import gc
 import operator
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ from ..conditions import (
 from ..conditions.contexts import numpy_settings, uses_numpy
 from .code_names import Names, imported_names, names_of, with_forward
 from .contents import Contents, code_inside, content_of
-from .frames import BOOKKEEPERS, FOLLOWED, is_followed, keywords_of, kind_of
+from .frames import BOOKKEEPERS, FOLLOWED, is_followed, kind_of
 from .purity import impure_reason
 
 __all__ = ["Reads"]
@@ -116,8 +116,9 @@ class Reads:
 
     # -- what is heard of frames (frames.Listener) ------------------------------------------------------------------
 
-    def entered(self, frame: types.FrameType, function: types.FunctionType | None, values: list[Any]) -> None:
-        code = frame.f_code
+    def entered(
+        self, code: types.CodeType, function: types.FunctionType | None, values: Sequence[Any], keywords: Any = None
+    ) -> None:
         names = self._names_of(code)
         if function is not None:
             condition = self.part(function)
@@ -127,10 +128,9 @@ class Reads:
         self._begun = True
         if function is not None and self.given is not None and not names.any_global:
             self.given.entered(function, names.globals)
-        made = keywords_of(frame) if begins else None  # Python makes that dict for each call
         for value in values:
-            self.follow(value, names, begins and value is not made)
-        for value in made.values() if made else ():
+            self.follow(value, names, begins and value is not keywords)  # Python makes that dict for each call
+        for value in keywords.values() if begins and keywords else ():
             self.follow(value, names, True)
 
     def returned(self, frame: types.FrameType, value: Any) -> None:

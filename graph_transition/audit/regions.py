@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..conditions import Condition
+from .frames import keywords_of
 from .reads import Reads
 
 __all__ = ["Regions"]
@@ -44,19 +45,24 @@ class Regions:
     # -- what is heard of frames (frames.Listener) ------------------------------------------------------------------
 
     def entered(self, frame: types.FrameType, function: types.FunctionType | None, values: list[Any]) -> None:
-        self._forward.entered(frame, function, values)
-        if self._depth:
-            self._reads.entered(frame, function, values)
+        for reads in self._hearing():
+            reads.entered(frame.f_code, function, values, keywords_of(frame))
 
     def returned(self, frame: types.FrameType, value: Any) -> None:
-        self._forward.returned(frame, value)
-        if self._depth:
-            self._reads.returned(frame, value)
+        for reads in self._hearing():
+            reads.returned(frame, value)
 
     def called(self, frame: types.FrameType, function: Any) -> None:
-        self._forward.called(frame, function)
-        if self._depth:
-            self._reads.called(frame, function)
+        for reads in self._hearing():
+            reads.called(frame, function)
+
+    def replaced(self, function: types.FunctionType, values: Sequence[Any]) -> None:
+        """Hears that what the capture has put in a function's place runs, which may read what the function would."""
+        for reads in self._hearing():
+            reads.entered(function.__code__, function, values)
+
+    def _hearing(self) -> tuple[Reads, ...]:
+        return (self._forward, self._reads) if self._depth else (self._forward,)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -171,6 +171,23 @@ def no_grad_result(m: Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return m.linear(x).sum(), score, top
 
 
+def overridable(x: torch.Tensor, around: Callable[[], Any]) -> torch.Tensor:
+    """Asks for overrides, as functions of torch and of libraries do, and goes on in Python."""
+    if torch.overrides.has_torch_function_unary(x):
+        return torch.overrides.handle_torch_function(overridable, (x,), x, around)
+    least = x * 2
+    with around():
+        least.clamp_(min=0.2)
+        product = least @ least.t()
+    return least.square() + product.float().sum()
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_modes_inside_a_function_that_may_be_overridden_are_kept(around: Callable[[], Any]) -> None:
+    module, x = Module(lambda m, x: overridable(m.linear(x), around)), torch.randn(5, 8)
+    assert_same_training(capture(module, (x,)), module, (x,), loss=lambda r: r.sum())
+
+
 def test_no_grad_block_stops_the_gradient() -> None:
     for forward in (no_grad_mean, no_grad_write):
         module = Module(forward)

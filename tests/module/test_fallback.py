@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -175,3 +177,27 @@ def test_a_value_that_settles_after_the_first_call_is_left_behind_and_a_counter_
     assert len([w for w in caught if "changes Python" in str(w.message)]) == warned
     assert len(calls) == captures, "one with the change, one without; the third size makes a graph of any size"
     assert model.report().fallback == fallback
+
+
+class Deep(nn.Module):
+    """Ends Python's stack in a trace, in the midst of what torch has switched off for a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch._guards.detect_fake_mode([x]) is not None:
+            error: Any = RecursionError("maximum recursion depth exceeded")
+            error.left = torch._C._ExcludeDispatchKeyGuard(torch._C._dispatch_keyset_full())
+            error.left.__enter__()
+            raise error
+        return self.linear(x)
+
+
+def test_a_trace_that_ends_pythons_stack_leaves_gradients_on() -> None:
+    model = ORTModule(Deep())
+    with pytest.warns(UserWarning, match="RecursionError"):
+        result = model(torch.ones(2, 4))
+    gc.collect()
+    assert result.requires_grad and model.module.linear(torch.ones(2, 4)).requires_grad

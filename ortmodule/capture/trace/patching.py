@@ -124,10 +124,22 @@ def _placed(patch: Patch, state: TraceState) -> contextlib.AbstractContextManage
     of_class = isinstance(raw, classmethod)
     original = raw.__func__ if of_class else getattr(owner, patch.name, patch.default)
     replacement = patch.make(original, state)
+    if state.audit is not None and state.audit.follows(original):
+        replacement = _heard(replacement, original, state.audit)
     if isinstance(replacement, property):
         return _replaced(owner, patch.name, _property_for(replacement, original, state.thread))
     value = _function_for(replacement, patch.elsewhere or original, state.thread)
     return _replaced(owner, patch.name, classmethod(value) if of_class else value)
+
+
+def _heard(replacement: Callable[..., Any], original: Callable[..., Any], audit: Any) -> Callable[..., Any]:
+    """`replacement`, of which the audit hears as of the original: it reads what is the user's in its place."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        audit.replaced(original, (*args, *kwargs.values()))
+        return replacement(*args, **kwargs)
+
+    return functools.update_wrapper(call, replacement)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -82,6 +82,12 @@ class TraceAudit(Protocol):
 
     def region(self) -> contextlib.AbstractContextManager[None]:
         """Within it, what runs is what eager's backward will run again."""
+
+    def follows(self, function: Any) -> bool:
+        """Whether it hears of what a function reads: it is the user's, or one of torch's that reads what users set."""
+
+    def replaced(self, function: Any, values: Sequence[Any]) -> None:
+        """What the capture has put in the place of such a function is called with these values, and reads as it may."""
 
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """A number was made of a tensor's value; of one that was computed, where `tensor` is None."""

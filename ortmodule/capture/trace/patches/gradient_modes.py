@@ -1,4 +1,4 @@
-"""Changes of the gradient mode that torch.export loses: under autocast, and by `torch.inference_mode`.
+"""Changes of the gradient mode that torch.export loses: under autocast, in torch's own Python, by `inference_mode`.
 
 torch splits a trace where `no_grad` begins and ends, and closes and opens autocast again at each such place. Its pass
 then knows a part without gradients by its first node, which is the opened autocast: the part is taken for an ordinary
@@ -6,11 +6,16 @@ one, and gradients flow through it. Here such a part is found behind the autocas
 around it: autocast regions hold parts without gradients, as inline_regions (regions.py) expects. The pass for autocast
 in turn has to look behind the name of the part that such a region holds.
 
+Such changes are heard by a mode that stands before torch's functions. It is out of the way while it calls a function
+that has asked it, `gaussian_nll_loss` say, and with it what that function does in Python. Here it stays, but for that
+function's own question.
+
 A trace has no word for inference mode. To gradients it is what `no_grad` is, which takes its place.
 """
 
 from __future__ import annotations
 
+import types
 from operator import getitem
 from typing import Any
 
@@ -18,12 +23,15 @@ import torch
 import torch._export.passes.replace_autocast_with_hop_pass as autocast_pass
 import torch._export.passes.replace_set_grad_with_hop_pass as gradient_pass
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
 
 from ..patching import Patch
 from ..tracing import TraceState
 
 __all__ = ["PATCHES"]
 
+# Modules of functions that the mode writes into the trace.
+_NOTED = ("torch.amp.", "torch._functorch.")
 _ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
 
 
@@ -85,6 +93,16 @@ def _is_autocast_part(original: Any, state: TraceState) -> Any:
     return lambda call: (call.op == "call_module" and bool(_opened(call)[0])) or original(call)
 
 
+def _asked(original: Any, state: TraceState) -> Any:
+    def answer(mode: Any, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not isinstance(func, types.FunctionType) or func.__module__.startswith(_NOTED):
+            return original(mode, func, types_, args, kwargs)
+        with mode:
+            return torch._C._skip_one_hop_torch_function(func, types_, args, kwargs or {})
+
+    return answer
+
+
 def _entered(original: Any, state: TraceState) -> Any:
     def enter(context: Any) -> Any:
         if not context.mode:
@@ -107,6 +125,7 @@ PATCHES = (
     Patch(gradient_pass, "_is_set_grad_enabled_sub_mod", _is_part_with_a_mode),
     Patch(gradient_pass, "_replace_with_hop", _replaced_by_region),
     Patch(autocast_pass, "_is_autocast_sub_mod", _is_autocast_part),
+    Patch(PreDispatchTorchFunctionMode, "__torch_function__", _asked),
     Patch(torch.inference_mode, "__enter__", _entered),
     Patch(torch.inference_mode, "__exit__", _left),
 )

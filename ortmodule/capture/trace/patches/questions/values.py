@@ -27,7 +27,7 @@ ORDER = 1  # around what tries operators without a shape rule
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 _GIVES_NUMBERS = torch.Tag.data_dependent_output
 # Methods that give a tensor's memory, or what is in it, away.
-_GIVERS = ("tolist", "numpy", "__array__", "__repr__", "data_ptr", "untyped_storage", "_typed_storage", "__dlpack__",
+_GIVERS = ("tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "_typed_storage", "__dlpack__",
            "__reduce_ex__", "__deepcopy__")  # fmt: skip
 _TRACERS = (
     "torch._subclasses", "torch.fx", "torch.export", "torch._export", "torch._functorch", "torch._dynamo",
@@ -79,6 +79,18 @@ def _heard_method(original: Any, state: TraceState) -> Any:
     return method
 
 
+def _heard_text(original: Any, state: TraceState) -> Any:
+    method = _heard_method(original, state)
+
+    def text(self: torch.Tensor, **kwargs: Any) -> str:
+        # An operator shows its arguments in an error. Their values are read by operators, which would end the same way.
+        if caller().f_globals.get("__name__") == "torch._ops":
+            return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
+        return method(self, **kwargs)
+
+    return text
+
+
 def _for_the_trace() -> bool:
     """Whether a replaced method is called by what makes the trace: it looks where a tensor lies, not what it holds,
     unless nobody knows where the tensor comes from.
@@ -111,5 +123,6 @@ PATCHES = (
     Patch(FakeTensorMode, "_dispatch_impl", _heard_dispatch, during=FORWARD, when=_is_heard),
     Patch(proxy_tensor, "proxy_call", _heard_call, during=FORWARD, when=_is_heard),
     *(Patch(torch.Tensor, name, _heard_method, during=FORWARD, when=_is_heard) for name in _GIVERS),
+    Patch(torch.Tensor, "__repr__", _heard_text, during=FORWARD, when=_is_heard),
     Patch(_NonStrictTorchFunctionHandler, "_override", _heard_constructor, during=FORWARD, when=_is_heard),
 )
