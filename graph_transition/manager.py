@@ -222,7 +222,7 @@ class GraphTransitionManager:
         self._left_behind.update(effect.text for effect in effects)
 
     def _captured_within_stack(self, call: Call, dynamic: Sizes) -> tuple[Captured, Sizes, Roots, list[Effect]]:
-        """`_captured`, which leaves torch's state of the thread as it was where Python's stack has come to its end, too.
+        """`_captured`, which leaves torch's state of the thread as it was where Python's stack comes to its end, too.
 
         There `with` blocks of torch's are left without their `__exit__`. What they switch off, gradients for one, stays
         off until what the error holds of them is gone, and then becomes what it was when they began.

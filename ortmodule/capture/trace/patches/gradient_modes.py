@@ -6,9 +6,8 @@ one, and gradients flow through it. Here such a part is found behind the autocas
 around it: autocast regions hold parts without gradients, as inline_regions (regions.py) expects. The pass for autocast
 in turn has to look behind the name of the part that such a region holds.
 
-Such changes are heard by a mode that stands before torch's functions. It is out of the way while it calls a function
-that has asked it, `gaussian_nll_loss` say, and with it what that function does in Python. Here it stays, but for that
-function's own question.
+Such changes are heard by a mode that stands before torch's functions. It is out of the way while it calls a function in
+Python that has asked it, `gaussian_nll_loss` say: what changes a mode there puts it back for as long as that takes.
 
 A trace has no word for inference mode. To gradients it is what `no_grad` is, which takes its place.
 """
@@ -32,6 +31,8 @@ __all__ = ["PATCHES"]
 
 # Modules of functions that the mode writes into the trace.
 _NOTED = ("torch.amp.", "torch._functorch.")
+# What `no_grad` and the like are made of.
+_CHANGING = (torch.set_grad_enabled, torch.enable_grad, torch.autocast)
 _ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
 
 
@@ -97,10 +98,23 @@ def _asked(original: Any, state: TraceState) -> Any:
     def answer(mode: Any, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not isinstance(func, types.FunctionType) or func.__module__.startswith(_NOTED):
             return original(mode, func, types_, args, kwargs)
-        with mode:
-            return torch._C._skip_one_hop_torch_function(func, types_, args, kwargs or {})
+        state.away.append(mode)
+        try:
+            return original(mode, func, types_, args, kwargs)
+        finally:
+            state.away.pop()
 
     return answer
+
+
+def _heard(original: Any, state: TraceState) -> Any:
+    def change(*args: Any, **kwargs: Any) -> Any:
+        if not state.away:
+            return original(*args, **kwargs)
+        with state.away[-1]:
+            return original(*args, **kwargs)
+
+    return change
 
 
 def _entered(original: Any, state: TraceState) -> Any:
@@ -126,6 +140,8 @@ PATCHES = (
     Patch(gradient_pass, "_replace_with_hop", _replaced_by_region),
     Patch(autocast_pass, "_is_autocast_sub_mod", _is_autocast_part),
     Patch(PreDispatchTorchFunctionMode, "__torch_function__", _asked),
+    *(Patch(owner, name, _heard) for owner in _CHANGING for name in ("__enter__", "__exit__")),
+    *(Patch(torch.set_grad_enabled, name, _heard) for name in ("__init__", "__call__")),
     Patch(torch.inference_mode, "__enter__", _entered),
     Patch(torch.inference_mode, "__exit__", _left),
 )
