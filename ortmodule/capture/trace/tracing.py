@@ -43,7 +43,7 @@ class TraceState:
         messages: hears what it says.
         forward_runs: whether the module's forward runs: torch's export calls modules of its own around it.
         refusal: why no graph is made of the forward, in case that it catches the error.
-        away: modes before torch's functions that are out of the way while a function in Python runs that has asked them.
+        away: modes before torch's functions, out of the way while a function in Python runs that has asked them.
         place: puts a further patch in place until the trace ends; set by the installer.
         thread: the one that captures.
     """
