@@ -23,6 +23,7 @@ import os
 import resource
 import signal
 import sys
+import sysconfig
 import time
 import traceback
 import warnings
@@ -91,7 +92,7 @@ def try_architecture(task: str, name: str, sizes: int = 2, autocast: torch.dtype
     if report.fallback_reason:
         reason, _, line = report.fallback_reason.partition("\n  at ")
         result["why"] = " ".join(reason.split())[:300]
-        result["line"] = line.rpartition("site-packages/")[2]
+        result["line"] = line.rpartition("site-packages/")[2].removeprefix(sysconfig.get_path("stdlib") + "/")
     return result
 
 

@@ -167,29 +167,26 @@ class FastCall {
 
   // The graph's inputs; false where a tensor of the module is not what it was. `aliases_` has met all of them.
   bool gather(const std::vector<at::Tensor>& leaves, std::vector<at::Tensor>& inputs) {
+    inputs.reserve(sources_.size());
     aliases_.begin(leaves);
     const uint64_t mask = aliases_.mask();
-    // All are read before the first is held: counting a holder up lets no later read begin before it.
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      const at::Tensor* const tensor = tensors_.read(i);
-      if (!tensor) return false;
-      aliases_.meet(*tensor, i, mask);
+    for (const Source& source : sources_) {
+      switch (source.kind) {
+        case Source::Kind::kLeaf:
+          inputs.push_back(leaves[source.index]);
+          break;
+        case Source::Kind::kConstant:
+          inputs.push_back(constants_[source.index]);
+          break;
+        case Source::Kind::kModule:
+          const at::Tensor* tensor = tensors_.read(source.index);
+          if (!tensor) return false;
+          aliases_.meet(*tensor, source.index, mask);
+          inputs.push_back(*tensor);
+      }
     }
     for (size_t i = 0; i < unread_.size(); ++i) aliases_.meet(unread_[i], sources_.size() + i, mask);
-    inputs.reserve(sources_.size());
-    for (const Source& source : sources_) inputs.push_back(value_of(source, leaves));
     return true;
-  }
-
-  const at::Tensor& value_of(const Source& source, const std::vector<at::Tensor>& leaves) const {
-    switch (source.kind) {
-      case Source::Kind::kLeaf:
-        return leaves[source.index];
-      case Source::Kind::kConstant:
-        return constants_[source.index];
-      default:
-        return tensors_.at(source.index);
-    }
   }
 
   bool write_meets_argument(const std::vector<at::Tensor>& inputs) const {

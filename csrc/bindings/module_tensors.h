@@ -30,9 +30,6 @@ class ModuleTensors final : private Watcher {
   bool find();
   // A tensor that was found; null: it does not match.
   const at::Tensor* read(size_t number) const { return tensors_[number].read(); }
-  // The same, of one that matched.
-  const at::Tensor& at(size_t number) const { return THPVariable_Unpack(tensors_[number].found); }
-  size_t size() const { return tensors_.size(); }
 
   // For the collector of cycles; once cleared, nothing is found.
   int traverse(visitproc visit, void* arg) const;

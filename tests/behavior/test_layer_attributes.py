@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ortmodule import Options, ORTModule
+from tests.support import exports
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -101,3 +102,4 @@ def test_a_layer_has_the_attributes_of_the_moment(name: str) -> None:
                 torch.testing.assert_close(
                     got, expected, rtol=1e-4, atol=1e-5, equal_nan=True, msg=lambda m, text=message: f"{text}: {m}"
                 )
+        assert exports(model), f"{path}.{attribute}: no graph was made"
