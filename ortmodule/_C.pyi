@@ -53,6 +53,35 @@ class CallMonitor:
     def resume(self) -> None: ...
     def stop(self) -> BaseException | None: ...
 
+class Callers:
+    """Whose calls of a patched function its replacement is for.
+
+    Args:
+        kind_of: says of the globals of code whether its calls are (1), are not (0), or are where those of the code
+            that has called it are (3).
+    """
+
+    def __init__(self, kind_of: Callable[[dict[str, Any]], int]) -> None: ...
+
+class HeardPairs:
+    """Pairs of first arguments of which a replacement need not hear again; of none while it does not listen."""
+
+    listens: bool
+    def __init__(self) -> None: ...
+    def add(self, first: Any, second: Any) -> None: ...
+    def clear(self) -> None: ...
+
+def patched_call(
+    replacement: Callable[..., Any],
+    original: Callable[..., Any],
+    elsewhere: Callable[..., Any],
+    asked: type | Callers | HeardPairs | None,
+) -> Callable[..., Any]:
+    """A function that calls `replacement` on this thread, `elsewhere` on any other, and `original` where the
+    replacement has nothing to hear: the first argument is no instance of the class `asked`, the calling code is none
+    of what the `Callers` count, or the `HeardPairs` hold the first two arguments.
+    """
+
 class ThreadState:
     """What torch keeps of the calling thread, as it is now: dispatch keys, gradient modes, modes, hooks."""
 

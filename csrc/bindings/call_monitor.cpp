@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/frame_function.h"
+#include "bindings/hook_gate.h"
 
 namespace py = pybind11;
 
@@ -31,10 +32,12 @@ class CallMonitor {
     outer_ = thread->c_profilefunc;
     outer_object_ = py::reinterpret_borrow<py::object>(thread->c_profileobj);
     PyEval_SetProfile(&CallMonitor::hook, self.ptr());
+    if (!outer_) gate_.open(self.ptr(), &CallMonitor::kind, this);
   }
 
   // Returns what one of the functions raised, or None.
   py::object stop() {
+    gate_.close();
     if (PyThreadState_Get()->c_profilefunc == &CallMonitor::hook) PyEval_SetProfile(outer_, outer_object_.ptr());
     outer_ = nullptr;
     outer_object_ = {};
@@ -112,12 +115,11 @@ class CallMonitor {
 
   static FrameKind kind(void* self, PyObject* code, PyObject* globals) {
     auto& monitor = *static_cast<CallMonitor*>(self);
-    const auto [it, fresh] = monitor.kinds_.try_emplace(code, FrameKind::kOpaque);
-    if (fresh) {
-      monitor.kept_.push_back(py::reinterpret_borrow<py::object>(code));
-      it->second = static_cast<FrameKind>(monitor.kind_of_(monitor.kept_.back(), py::handle(globals)).cast<int>());
-    }
-    return it->second;
+    const auto found = monitor.kinds_.find(code);
+    if (found != monitor.kinds_.end()) return found->second;
+    const auto kind = static_cast<FrameKind>(monitor.kind_of_(py::handle(code), py::handle(globals)).cast<int>());
+    monitor.kept_.push_back(py::reinterpret_borrow<py::object>(code));
+    return monitor.kinds_.emplace(code, kind).first->second;
   }
 
   py::object kind_of_, entered_, returned_, called_;
@@ -128,6 +130,7 @@ class CallMonitor {
   std::set<std::pair<const PyMethodDef*, PyObject*>> calls_;  // C functions, and their owner or its class
   std::vector<py::object> kept_;                              // whose addresses stay theirs
   py::object error_;
+  HookGate gate_;
   int paused_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// CPython's internal headers are included here and nowhere else: they define names of their own.
+// CPython's internal headers are included here and in hook_gate.cpp alone: they define names of their own.
 #define Py_BUILD_CORE 1
 #include <Python.h>
 
@@ -36,7 +36,11 @@ std::vector<PyObject*> frame_values(PyFrameObject* frame) {
 }
 
 bool is_followed(PyFrameObject* frame, KindOfFrame kind_of, void* context) {
-  for (const _PyInterpreterFrame* f = frame->f_frame; f; f = f->previous) {
+  return is_followed(frame->f_frame, kind_of, context, false);
+}
+
+bool is_followed(const _PyInterpreterFrame* frame, KindOfFrame kind_of, void* context, bool calls) {
+  for (const _PyInterpreterFrame* f = frame; f; f = f->previous) {
 #if PY_VERSION_HEX >= 0x030D0000
     PyObject* const code = f->f_executable;
 #else
@@ -47,10 +51,19 @@ bool is_followed(PyFrameObject* frame, KindOfFrame kind_of, void* context) {
 #endif
     if (!PyCode_Check(code)) continue;
     const FrameKind kind = kind_of(context, code, f->f_globals);
-    if (kind == FrameKind::kPassedBy && f != frame->f_frame) continue;
+    if (kind == FrameKind::kPassedBy && (calls || f != frame)) continue;
     if (kind != FrameKind::kByCaller) return kind == FrameKind::kFollowed;
   }
   return false;
+}
+
+bool is_followed_caller(KindOfFrame kind_of, void* context) {
+#if PY_VERSION_HEX >= 0x030D0000
+  const _PyInterpreterFrame* const frame = PyThreadState_Get()->current_frame;
+#else
+  const _PyInterpreterFrame* const frame = PyThreadState_Get()->cframe->current_frame;
+#endif
+  return is_followed(frame, kind_of, context, /*calls=*/true);
 }
 
 }  // namespace ortmodule

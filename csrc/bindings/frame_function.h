@@ -5,6 +5,8 @@
 
 #include <vector>
 
+struct _PyInterpreterFrame;
+
 namespace ortmodule {
 
 // Borrowed; null for a frame that runs no function (a class body, eval).
@@ -18,5 +20,11 @@ std::vector<PyObject*> frame_values(PyFrameObject* frame);
 enum class FrameKind : char { kOpaque, kFollowed, kByCaller, kPassedBy };
 using KindOfFrame = FrameKind (*)(void* context, PyObject* code, PyObject* globals);
 bool is_followed(PyFrameObject* frame, KindOfFrame kind_of, void* context);
+
+// The same of an interpreter's frame; `calls`: of what it calls.
+bool is_followed(const _PyInterpreterFrame* frame, KindOfFrame kind_of, void* context, bool calls);
+
+// The same of what the Python code calls that runs on this thread.
+bool is_followed_caller(KindOfFrame kind_of, void* context);
 
 }  // namespace ortmodule

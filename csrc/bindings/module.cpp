@@ -8,6 +8,7 @@
 #include "bindings/fast_call.h"
 #include "bindings/gradient.h"
 #include "bindings/module_call.h"
+#include "bindings/patched_call.h"
 #include "bindings/session.h"
 #include "bindings/thread_state.h"
 #include "runtime/kernel_clock.h"
@@ -46,6 +47,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_fast_call(m);
   ortmodule::register_module_call(m);
   ortmodule::register_call_monitor(m);
+  ortmodule::register_patched_call(m);
   ortmodule::register_thread_state(m);
   ortmodule::register_gradient_formulas(m);
   m.def("kernel_seconds", &kernel_seconds, pybind11::arg("run"),

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ... import _C
+
 __all__ = ["SideOutputs", "holds_fake"]
 
 _REPEATABLE = (bool, int, float, complex, str, type(None), torch.SymInt)  # what a graph can set on a module
@@ -46,12 +48,16 @@ class SideOutputs:
         self._looked_at: set[tuple[torch.nn.Module, str]] = set()
         self._written: dict[tuple[torch.nn.Module, str], None] = {}  # set before it was looked at, in order
         self._running = False  # whether the forward itself runs: torch's export sets attributes around it
+        self.heard = _C.HeardPairs()  # looks of which nothing more is to be noted
+        self.heard.listens = False
 
     def record_read(self, module: torch.nn.Module, name: str) -> None:
         """Notes one look at `module.name`, whether it is there or not."""
-        if self._running and name not in _INTERNALS and module in self._before:
-            if (module, name) not in self._written:
-                self._looked_at.add((module, name))
+        if not self._running:
+            return
+        if name not in _INTERNALS and module in self._before and (module, name) not in self._written:
+            self._looked_at.add((module, name))
+        self.heard.add(module, name)
 
     def record_write(self, module: torch.nn.Module, name: str) -> None:
         """Notes that `module.name` is set by the forward."""
@@ -66,7 +72,8 @@ class SideOutputs:
 
     def begin(self) -> None:
         """Called before the traced forward."""
-        self._running = True
+        self._running = self.heard.listens = True
+        self.heard.clear()
         self._looked_at.clear()
         self._written.clear()
 
@@ -74,7 +81,8 @@ class SideOutputs:
         """Called at the end of the traced forward; returns (module, name, value) of what it has set. The modules no
         longer hold it.
         """
-        self._running = False
+        self._running = self.heard.listens = False
+        self.heard.clear()
         found = [(m, n, vars(m).get(n, _MISSING)) for m, n in self._written]
         results = [(module, name, value) for module, name, value in found if _is_repeatable(value)]
         for module, name, _ in results:
@@ -83,7 +91,8 @@ class SideOutputs:
 
     def restore(self) -> None:
         """Gives the attributes that hold tensors of the trace back what they were."""
-        self._running = False
+        self._running = self.heard.listens = False
+        self.heard.clear()
         for module, before in self._before.items():
             for name, value in list(vars(module).items()):
                 if name not in _INTERNALS and value is not before.get(name, _MISSING) and holds_fake(value):

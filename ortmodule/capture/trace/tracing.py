@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ... import _C
 from ...errors import CaptureError
 from .branches import Branches
 from .function_call import FunctionCall
@@ -41,6 +42,7 @@ class TraceState:
         region_numbers: names the regions that are computed again in backward.
         audit: hears of the forward.
         messages: hears what it says.
+        loggers: with a level that each was asked whether it writes at.
         forward_runs: whether the module's forward runs: torch's export calls modules of its own around it.
         refusal: why no graph is made of the forward, in case that it catches the error.
         away: modes before torch's functions, out of the way while a function in Python runs that has asked them.
@@ -58,6 +60,7 @@ class TraceState:
     region_numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     audit: Any = None
     messages: Messages = dataclasses.field(default_factory=Messages)
+    loggers: _C.HeardPairs = dataclasses.field(default_factory=_C.HeardPairs)
     forward_runs: bool = False
     refusal: CaptureError | None = None
     away: list[Any] = dataclasses.field(default_factory=list)

@@ -19,6 +19,7 @@ import torch
 from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch.autograd import anomaly_mode, graph
 
+from .... import _C
 from ....errors import CaptureError
 from ...source_lines import current_source_line
 from ..patching import FORWARD, Patch
@@ -64,10 +65,21 @@ def _refuse(text: str) -> None:
 def _by_user() -> bool:
     """Whether the code that did this is the user's or torch.nn's."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_BETWEEN):
+    while (kind := _kind_of(frame.f_globals)) == 3 and frame.f_back is not None:
         frame = frame.f_back
-    name = frame.f_globals.get("__name__") or ""
-    return name.startswith(_TORCH_THAT_COUNTS) or not name.startswith(("torch.", "ortmodule.", "torch_"))
+    return kind == 1
+
+
+def _kind_of(scope: dict[str, Any]) -> int:
+    """Of code with these globals: 1 where it counts, 0 where it does not, 3 where it is what calls it that does."""
+    name = str(scope.get("__name__") or "")
+    if name.startswith(_BETWEEN):
+        return 3
+    return int(name.startswith(_TORCH_THAT_COUNTS) or not name.startswith(("torch.", "ortmodule.", "torch_")))
+
+
+def _only_users(state: TraceState) -> _C.Callers:
+    return _C.Callers(_kind_of)
 
 
 def _before(action: Callable[..., None]) -> Callable[[Any, TraceState], Any]:
@@ -155,11 +167,11 @@ _HOOKS = ("register_hook", "register_post_accumulate_grad_hook", "retain_grad", 
 PATCHES = (
     *(Patch(torch.Tensor, name, _refusing(name)) for name in _HOOKS),
     *(Patch(torch.autograd, name, _refusing(name)) for name in ("grad", "backward")),
-    Patch(torch.Tensor, "grad", _refusing_gradient),
-    Patch(torch.Tensor, "_version", _refusing_read(_VERSION)),
-    Patch(torch.Tensor, "_base", _refusing_read(_VIEW)),
-    Patch(torch.Tensor, "_is_view", _before(lambda *_: _refuse(_VIEW))),
-    Patch(torch.Tensor, "__setattr__", _refusing_attributes, during=FORWARD),
+    Patch(torch.Tensor, "grad", _refusing_gradient, only=_only_users),
+    Patch(torch.Tensor, "_version", _refusing_read(_VERSION), only=_only_users),
+    Patch(torch.Tensor, "_base", _refusing_read(_VIEW), only=_only_users),
+    Patch(torch.Tensor, "_is_view", _before(lambda *_: _refuse(_VIEW)), only=_only_users),
+    Patch(torch.Tensor, "__setattr__", _refusing_attributes, during=FORWARD, only=_only_users),
     Patch(torch.Tensor, "requires_grad_", _before(refuse_changed_requires_grad)),
     Patch(_NonStrictTorchFunctionHandler, "_override", _refusing_leaves, during=FORWARD),
     Patch(torch.enable_grad, "__enter__", _noting_mode(lambda _: True)),

@@ -82,7 +82,7 @@ def _no_snapshot(original: Any, state: TraceState) -> Any:
 PATCHES = (
     Around(_restored),
     Patch("torch.export._trace", "_detect_attribute_assignment", _no_snapshot),
-    Patch(nn.Module, "__getattribute__", _module_access),
+    Patch(nn.Module, "__getattribute__", _module_access, only=lambda state: state.side_outputs.heard),
     Patch(nn.Module, "__setattr__", _module_setting),
     Patch(proxy_tensor._ModuleStackTracer, "call_module", _module_call),
 )

@@ -145,7 +145,7 @@ def _length(original: Any, state: TraceState) -> Any:
 
 
 PATCHES = (
-    Patch(builtins, "len", _length),
+    Patch(builtins, "len", _length, only=lambda _: FakeTensor),
     *(Patch(owner, name, make) for name, make in _BOTH.items() for owner in (torch, torch.Tensor)),
     Patch(torch.Tensor, "fill_diagonal_", _fill_diagonal),
     Patch(torch_batchnorm._BatchNorm, "forward", _batch_norm),

@@ -59,13 +59,10 @@ def _handled(original: Any, state: TraceState) -> Any:
 
 
 def _asked(original: Any, state: TraceState) -> Any:
-    asked: set[str] = set()
-
     def is_enabled(self: logging.Logger, level: int) -> Any:
-        if self.name not in asked:
-            asked.add(self.name)
-            if state.audit is not None and not self.name.startswith(("torch.", "ortmodule")):
-                state.audit.root(f"the logger {self.name}", self)
+        if state.audit is not None and not self.name.startswith(("torch.", "ortmodule")):
+            state.audit.root(f"the logger {self.name}", self)
+        state.loggers.add(self, level)
         return original(self, level)
 
     return is_enabled
@@ -76,5 +73,5 @@ PATCHES = (
     Around(_forgetting),
     Around(_heard, during=FORWARD),
     Patch(logging.Logger, "handle", _handled, during=FORWARD),
-    Patch(logging.Logger, "isEnabledFor", _asked, during=FORWARD),
+    Patch(logging.Logger, "isEnabledFor", _asked, during=FORWARD, only=lambda state: state.loggers),
 )

@@ -6,13 +6,13 @@ Not here: which settings there are, and their answers (trace/scope_settings.py).
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ...patching import Patch, caller
+from ..... import _C
+from ...patching import Patch
 from ...scope_settings import GRADIENT_MODE, INFERENCE_MODE, LEAVES, OFFSETS, REQUIRES_GRAD, STRIDES
 from ...tracing import TraceState
 from ..autograd_inside import refuse_changed_requires_grad
@@ -41,9 +41,9 @@ _OURS_THAT_COUNTS = (
 )
 
 
-def _counts(frame: types.FrameType) -> bool:
-    """Whether a frame's code is the user's or torch.nn's."""
-    name = frame.f_globals.get("__name__") or ""
+def _counts(scope: dict[str, Any]) -> bool:
+    """Whether code with these globals is the user's or torch.nn's."""
+    name = scope.get("__name__") or ""
     if name.startswith(_TORCH_THAT_COUNTS):
         return not name.startswith(_TORCH_THAT_DOES_NOT)
     if name == _OURS_THAT_COUNTS:
@@ -56,8 +56,7 @@ def _noting(*settings: str) -> Callable[[Any, TraceState], Any]:
         asked = state.asked
 
         def ask(*args: Any, **kwargs: Any) -> Any:
-            if not asked.issuperset(settings) and _counts(caller()):
-                asked.update(settings)
+            asked.update(settings)
             return original(*args, **kwargs)
 
         return ask
@@ -72,8 +71,7 @@ def _noting_property(name: str, *settings: str) -> Callable[[Any, TraceState], A
         asked = state.asked
 
         def ask(self: torch.Tensor) -> Any:
-            if not asked.issuperset(settings) and _counts(caller()):
-                asked.update(settings)
+            asked.update(settings)
             return descriptor.__get__(self)
 
         def change(self: torch.Tensor, value: bool) -> None:
@@ -85,7 +83,11 @@ def _noting_property(name: str, *settings: str) -> Callable[[Any, TraceState], A
     return make
 
 
+def _only_those(state: TraceState) -> _C.Callers:
+    return _C.Callers(_counts)
+
+
 PATCHES = (
-    *(Patch(owner, name, _noting(*settings)) for owner, name, settings in _FUNCTIONS),
-    *(Patch(torch.Tensor, name, _noting_property(name, *settings)) for name, settings in _PROPERTIES),
+    *(Patch(owner, name, _noting(*settings), only=_only_those) for owner, name, settings in _FUNCTIONS),
+    *(Patch(torch.Tensor, name, _noting_property(name, *settings), only=_only_those) for name, settings in _PROPERTIES),
 )
