@@ -10,7 +10,6 @@ import builtins
 import contextlib
 import math
 import types
-from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -61,7 +60,7 @@ class Audit:
     ) -> None:
         self._module, self._leaves, self._vouched, self.own_hooks = module, leaves, vouched, own_hooks
         self.given: GivenNames | None = None
-        self._reads = Reads(ORIGINALS)
+        self._reads = Reads((ORIGINALS,))
         self._regions = Regions(self._reads)
         self._earlier: list[Any] = []  # caches that earlier runs of the trace have reached
         self._arguments: dict[int, int] = {}  # by place among the roots, the index of a leaf
@@ -83,7 +82,7 @@ class Audit:
         }
         tree = frozenset(map(id, self._module.modules()))
         self._earlier += self._reads.caches()
-        self._reads = Reads(ChainMap(ORIGINALS, replaced), self._vouched, tree)
+        self._reads = Reads((ORIGINALS, replaced), self._vouched, tree)
         self._reads.given = self.given
         self._reads.root("", self._module)
         self._regions = Regions(self._reads)
@@ -203,13 +202,14 @@ class Audit:
         reads.settle()
         reads.roots.append(("the module", TreeAttributesCondition(reads.every_name()), self._module))
         self._hooks.forget()
-        for text, condition, _ in reads.reachable():
+        reached = reads.close()
+        for text, condition in reached:
             if isinstance(condition, UnknownCondition):
                 raise CaptureError(f"the forward can reach {spoken(text)}, {condition.what}, which cannot be watched")
         changed = Check().refusal(reads.roots)
         if changed is not None:  # torch sets it otherwise while it traces, or another thread has set it
             raise ChangedValueError(f"the trace saw another value: {changed.reason}")
-        self._refuse_lost_objects()
+        self._refuse_lost_objects({id(condition) for _, condition in reached})
         return [
             (text, condition, Argument(self._arguments[i]) if i in self._arguments else value)
             for i, (text, condition, value) in enumerate(reads.roots)
@@ -219,9 +219,8 @@ class Audit:
         """The same of what backward runs again, for the objects of the trace; called after `conditions`."""
         return self._regions.roots()
 
-    def _refuse_lost_objects(self) -> None:
+    def _refuse_lost_objects(self, reached: set[int]) -> None:
         """What is returned has to be found again at each call."""
-        reached = {id(condition) for _, condition, _ in self._reads.reachable()}
         if any(id(one) not in reached for found in self._returned for one in found.conditions.values()):
             raise CaptureError("the forward returns an object that it is given, or that another call may not find")
 

@@ -58,7 +58,10 @@ _OPAQUE_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "
 _DECORATING = f"{_TORCH}utils/_contextlib.py"  # functions under `torch.no_grad()` and the like
 # Of torch, what holds state of the user's, and what tells settings where user code asks.
 _TORCH_FOLLOWED = tuple(f"{_TORCH}{name}" for name in ("nn/", "distributions/", "optim/", "utils/data/", "ao/"))
-_TORCH_ASKED = tuple(f"{_TORCH}{name}" for name in ("backends/", "random.py", "cuda/", "accelerator/", "amp/"))
+_TORCH_ASKED = tuple(
+    f"{_TORCH}{name}"
+    for name in ("backends/", "random.py", "cuda/", "accelerator/", "amp/", "nn/parameter.py")  # `isinstance` asks it
+)
 _TORCH_OPAQUE = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}nn/parallel/")
 _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 # Of the standard library: what keeps books of its own (logs, warnings, imports), and reads nothing for a forward.

@@ -57,7 +57,7 @@ from ..conditions import (
     is_opaque_module,
     is_query,
     is_value,
-    joined,
+    reachable,
     spoken,
     value_in_context,
     without_books,
@@ -84,13 +84,16 @@ class Reads:
     """The walk of one trace.
 
     Args:
-        originals: by identity, what stands for an object that the capture has put in its place.
+        originals: tables of what was there, by the identity of what the capture has put in its place.
         vouched: identities of functions and objects that the user vouches for.
         tree: identities of the traced module and its sub-modules.
     """
 
     def __init__(
-        self, originals: Mapping[int, Any], vouched: frozenset[int] = frozenset(), tree: frozenset[int] = frozenset()
+        self,
+        originals: Sequence[Mapping[int, Any]],
+        vouched: frozenset[int] = frozenset(),
+        tree: frozenset[int] = frozenset(),
     ) -> None:
         self.originals, self.vouched, self.tree = originals, vouched, tree
         self.roots: list[tuple[str, Condition, Any]] = []
@@ -180,9 +183,11 @@ class Reads:
     def part(self, value: Any) -> Condition:
         """The condition of a value; the same one for the same object."""
         value = self.own(value)
-        self._decimals = self._decimals or decimal.Decimal in (value if isinstance(value, type) else None, type(value))
         known = self._conditions.get(id(value))
-        return known if known is not None else condition_of(value, self)
+        if known is not None:
+            return known
+        self._decimals = self._decimals or value is decimal.Decimal or type(value) is decimal.Decimal
+        return condition_of(value, self)
 
     def keep(self, value: Any, condition: Condition) -> None:
         """Notes a condition before its parts are made: they may lead back to it."""
@@ -202,7 +207,8 @@ class Reads:
 
     def own(self, value: Any) -> Any:
         """What the user knows, where a trace has put something in its place."""
-        value = self.originals.get(id(value), value)
+        for table in self.originals:
+            value = table.get(id(value), value)
         return value.get_base() if isinstance(value, _AttrProxy) else value  # type: ignore[attr-defined]
 
     def original(self, part: Condition) -> Any:
@@ -336,7 +342,7 @@ class Reads:
             pending.extend((v, outer and id(v) not in inside) for v in further)
 
     def _refuse(self, unknown: UnknownCondition) -> None:
-        for text, condition, _ in self.reachable():
+        for text, condition, _ in reachable(self.roots, set(), self.values):
             if condition is unknown:
                 raise CaptureError(f"the forward can reach {spoken(text)}, {condition.what}, which cannot be watched")
         raise CaptureError(f"the forward can reach {unknown.what}, which cannot be watched")
@@ -435,12 +441,20 @@ class Reads:
         assert isinstance(tensors, ClassCondition)
         tensors.grow(self.every_name(), self.part)
         for function in self._queries.values():
-            if id(function) not in self.originals and QueryCondition.answers(function):
+            if self.own(function) is function and QueryCondition.answers(function):
                 self.roots.append((f"what {function.__name__}() says", QueryCondition(function), function))
-        reached = {id(condition) for _, condition, _ in self.reachable()}
+
+    def close(self) -> list[tuple[str, Condition]]:
+        """Makes roots of the functions that ran and that no root leads to; returns (text, condition) of all that is
+        reached then. Called after `settle`.
+        """
+        met: set[int] = set()
+        found = [(text, condition) for text, condition, _ in reachable(self.roots, met, self.values)]
         for condition, function in self.not_made_inside():
-            if id(condition) not in reached:
+            if id(condition) not in met:
                 self.root(f"the function {function.__qualname__}", function)
+                found += ((text, condition) for text, condition, _ in reachable(self.roots[-1:], met, self.values))
+        return found
 
     def settle_classes(self) -> None:
         """Takes the special methods of every class in."""
@@ -482,19 +496,3 @@ class Reads:
             code = function.__code__
             if id(code) not in inner and kind_of(code, function.__globals__) == FOLLOWED:
                 yield condition, function
-
-    def reachable(self) -> Iterator[tuple[str, Condition, Any]]:
-        """(text, condition, the object it is of) of all that the roots lead to."""
-        met: set[int] = set()
-        pending = list(self.roots)
-        while pending:
-            text, condition, value = pending.pop()
-            if id(condition) in met:
-                continue
-            met.add(id(condition))
-            yield text, condition, value
-            if condition.refusal(value) is None:
-                pending.extend(
-                    (joined(text, name), inner, self.values.get(id(inner), held))
-                    for name, inner, held in condition.parts(value)
-                )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..conditions import Condition
+from ..conditions import Condition, reachable
 from .frames import keywords_of
 from .reads import Reads
 
@@ -74,6 +74,7 @@ class Regions:
             return []
         reads, forward = self._reads, self._forward
         reads.settle()
+        reads.close()
         lasting = {id(function) for _, function in forward.not_made_inside()}
         made = [
             (text, c, v) for text, c, v in reads.roots if isinstance(v, types.FunctionType) and id(v) not in lasting
@@ -86,7 +87,9 @@ class Regions:
         for condition, value in met:
             if isinstance(value, torch.nn.Module):
                 reads.roots.append((f"the module {type(value).__name__}", condition, value))
-        reached = {id(condition) for _, condition, _ in reads.reachable()}
+        reached: set[int] = set()
+        for _ in reachable(reads.roots, reached, reads.values):
+            pass
         for condition, value in met:
             if id(condition) not in reached:
                 reads.roots.append((f"an object of class {type(value).__qualname__}", condition, value))

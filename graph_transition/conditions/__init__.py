@@ -13,6 +13,7 @@ from .condition import (
     Refusal,
     Watch,
     joined,
+    reachable,
     shown,
     spoken,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "is_query",
     "is_value",
     "joined",
+    "reachable",
     "shown",
     "spoken",
     "value_in_context",

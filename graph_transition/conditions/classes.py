@@ -84,10 +84,10 @@ class ClassCondition(Condition):
         self._asked = names if self._asked <= names else self._asked | names
         return found
 
-    def settle(self, part: Callable[[Any], Condition]) -> list[Any]:
+    def settle(self, part: Callable[[Any], Condition]) -> None:
         """Takes the special methods in, once nothing is replaced any more for a capture."""
-        self._special = {name: part(member) for name, member in _special(self._class)} if self.can_change else {}
-        return [member for _, member in _special(self._class)] if self.can_change else []
+        if self._special is None:
+            self._special = {name: part(member) for name, member in _special(self._class)} if self.can_change else {}
 
     def refusal(self, now: Any) -> str | None:
         if now is not self._class:

@@ -33,6 +33,7 @@ __all__ = [
     "Refusal",
     "Watch",
     "joined",
+    "reachable",
     "shown",
     "spoken",
 ]
@@ -69,7 +70,6 @@ class Maker(Protocol):
 
     vouched: frozenset[int]
     tree: frozenset[int]
-    originals: Mapping[int, Any]
 
     def part(self, value: Any) -> Condition: ...
     def keep(self, value: Any, condition: Condition) -> None: ...
@@ -173,6 +173,30 @@ def joined(text: str, name: str) -> str:
 def spoken(text: str) -> str:
     """The same in a sentence: "the attribute config.alpha"."""
     return f"the attribute {text[1:]}" if text.startswith(".") else text or "the module"
+
+
+def reachable(
+    roots: Iterable[tuple[str, Condition, Any]], met: set[int], objects: Mapping[int, Any]
+) -> Iterator[tuple[str, Condition, Any]]:
+    """(text, condition, object) of all that roots lead to, each condition once.
+
+    Args:
+        roots: the same of where to begin.
+        met: identities of conditions that are passed over; those that are given are there afterwards.
+        objects: by a condition's identity, the object it is of, where it is another than the roots lead to.
+    """
+    pending = list(roots)
+    while pending:
+        text, condition, value = pending.pop()
+        if id(condition) in met:
+            continue
+        met.add(id(condition))
+        yield text, condition, value
+        if condition.refusal(value) is None:
+            pending.extend(
+                (joined(text, name), inner, objects.get(id(inner), held))
+                for name, inner, held in condition.parts(value)
+            )
 
 
 class Check:
