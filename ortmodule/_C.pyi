@@ -164,6 +164,9 @@ def native_call(
     hooks_of_all: list[dict[int, Any]],
     after_error: Callable[..., Any],
 ) -> Any: ...
+def class_version(type: type) -> int:
+    """A number that changes with the class and its bases; 0 where Python does not count."""
+
 def watched_objects() -> int:
     """How many Python objects tell this package of their changes."""
 

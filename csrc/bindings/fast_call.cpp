@@ -275,6 +275,8 @@ void take_part_in_collection(PyHeapTypeObject* heap_type) {
 
 void register_fast_call(py::module_& m) {
   m.def("watched_objects", &watched_objects, "How many Python objects tell this package of their changes.");
+  m.def("class_version", &class_version, py::arg("type"),
+        "A number that changes with the class and its bases; 0 where Python does not count.");
   py::class_<FastCall>(m, "FastCall", "A session bound to a call pattern: checks a call and runs it.",
                        py::custom_type_setup(&take_part_in_collection))
       .def(py::init<std::shared_ptr<Session>, const py::tuple&, const py::dict&,

@@ -97,9 +97,9 @@ PyObject* vectorcall(PyObject* callable, PyObject* const* arguments, size_t flag
     if (self.reads_plainly && PyVectorcall_NARGS(flags) == 2 && PyThread_get_thread_ident() == self.thread &&
         goes_to_original(self, arguments, 2))
       return PyObject_GenericGetAttr(arguments[0], arguments[1]);
-    PyObject* const found = PyThread_get_thread_ident() != self.thread                        ? self.elsewhere
+    PyObject* const found = PyThread_get_thread_ident() != self.thread                     ? self.elsewhere
                             : goes_to_original(self, arguments, PyVectorcall_NARGS(flags)) ? self.original
-                                                                                              : self.replacement;
+                                                                                           : self.replacement;
     target = py::reinterpret_borrow<py::object>(found);  // the patch may end in the call
   } catch (py::error_already_set& error) {
     error.restore();
@@ -182,8 +182,8 @@ py::object patched_call(const py::object& replacement, const py::object& origina
   made->thread = PyThread_get_thread_ident();
   made->test_object = nullptr;
   made->test = Test::kNone;
-  made->reads_plainly =
-      original.is(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyBaseObject_Type)).attr("__getattribute__"));
+  made->reads_plainly = original.is(
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyBaseObject_Type)).attr("__getattribute__"));
   made->call = &vectorcall;
   if (PyType_Check(asked.ptr())) {
     made->test = Test::kInstance;

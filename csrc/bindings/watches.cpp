@@ -21,6 +21,16 @@ uint64_t version_of(PyObject* dict) { return reinterpret_cast<PyDictObject*>(dic
 uint64_t version_of(PyObject*) { return kNoVersion; }
 #endif
 
+uint64_t class_version(const py::type& type) {
+  auto* const found = reinterpret_cast<PyTypeObject*>(type.ptr());
+#if PY_VERSION_HEX >= 0x030C0000
+  return PyUnstable_Type_AssignVersionTag(found) ? found->tp_version_tag : kNoVersion;
+#else
+  _PyType_Lookup(found, py::str("__init__").ptr());  // a look gives it a number
+  return PyType_HasFeature(found, Py_TPFLAGS_VALID_VERSION_TAG) ? found->tp_version_tag : kNoVersion;
+#endif
+}
+
 namespace {
 
 // What the watchers call what has changed, besides numbers of dicts.

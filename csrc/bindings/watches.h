@@ -25,6 +25,9 @@ namespace ortmodule {
 constexpr uint64_t kNoVersion = 0;
 uint64_t version_of(PyObject* dict);
 
+// What changes with each change of a class or of its bases; kNoVersion where CPython does not count them any more.
+uint64_t class_version(const pybind11::type& type);
+
 class Watches final : private Watcher {
  public:
   Watches() = default;

@@ -29,6 +29,7 @@ from ..conditions import (
     TreeAttributesCondition,
     UnknownCondition,
     is_value,
+    reachable,
     spoken,
 )
 from .changes import Effect, undo_changes
@@ -202,14 +203,13 @@ class Audit:
         reads.settle()
         reads.roots.append(("the module", TreeAttributesCondition(reads.every_name()), self._module))
         self._hooks.forget()
-        reached = reads.close()
-        for text, condition in reached:
-            if isinstance(condition, UnknownCondition):
-                raise CaptureError(f"the forward can reach {spoken(text)}, {condition.what}, which cannot be watched")
-        changed = Check().refusal(reads.roots)
-        if changed is not None:  # torch sets it otherwise while it traces, or another thread has set it
+        check = Check()
+        changed = check.refusal(reads.roots) or check.refusal(reads.close({id(c) for c, _ in check.bound}))
+        if changed is not None:
+            self._refuse_unknown()
+            # torch sets it otherwise while it traces, or another thread has set it
             raise ChangedValueError(f"the trace saw another value: {changed.reason}")
-        self._refuse_lost_objects({id(condition) for _, condition in reached})
+        self._refuse_lost_objects({id(condition) for condition, _ in check.bound})
         return [
             (text, condition, Argument(self._arguments[i]) if i in self._arguments else value)
             for i, (text, condition, value) in enumerate(reads.roots)
@@ -218,6 +218,11 @@ class Audit:
     def read_in_regions(self) -> list[tuple[str, Condition, Any]]:
         """The same of what backward runs again, for the objects of the trace; called after `conditions`."""
         return self._regions.roots()
+
+    def _refuse_unknown(self) -> None:
+        for text, condition, _ in reachable(self._reads.all_roots(), set(), self._reads.values):
+            if isinstance(condition, UnknownCondition):
+                raise CaptureError(f"the forward can reach {spoken(text)}, {condition.what}, which cannot be watched")
 
     def _refuse_lost_objects(self, reached: set[int]) -> None:
         """What is returned has to be found again at each call."""

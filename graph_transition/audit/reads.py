@@ -444,17 +444,15 @@ class Reads:
             if self.own(function) is function and QueryCondition.answers(function):
                 self.roots.append((f"what {function.__name__}() says", QueryCondition(function), function))
 
-    def close(self) -> list[tuple[str, Condition]]:
-        """Makes roots of the functions that ran and that no root leads to; returns (text, condition) of all that is
-        reached then. Called after `settle`.
+    def close(self, reached: set[int]) -> list[tuple[str, Condition, Any]]:
+        """Makes roots of the functions that ran and are not among what is reached, identities of conditions; returns
+        those. Called after `settle`.
         """
-        met: set[int] = set()
-        found = [(text, condition) for text, condition, _ in reachable(self.roots, met, self.values)]
+        begun = len(self.roots)
         for condition, function in self.not_made_inside():
-            if id(condition) not in met:
+            if id(condition) not in reached:
                 self.root(f"the function {function.__qualname__}", function)
-                found += ((text, condition) for text, condition, _ in reachable(self.roots[-1:], met, self.values))
-        return found
+        return self.roots[begun:]
 
     def settle_classes(self) -> None:
         """Takes the special methods of every class in."""

@@ -74,7 +74,7 @@ class Regions:
             return []
         reads, forward = self._reads, self._forward
         reads.settle()
-        reads.close()
+        reads.close(self._reached())
         lasting = {id(function) for _, function in forward.not_made_inside()}
         made = [
             (text, c, v) for text, c, v in reads.roots if isinstance(v, types.FunctionType) and id(v) not in lasting
@@ -87,10 +87,13 @@ class Regions:
         for condition, value in met:
             if isinstance(value, torch.nn.Module):
                 reads.roots.append((f"the module {type(value).__name__}", condition, value))
-        reached: set[int] = set()
-        for _ in reachable(reads.roots, reached, reads.values):
-            pass
+        reached = self._reached()
         for condition, value in met:
             if id(condition) not in reached:
                 reads.roots.append((f"an object of class {type(value).__qualname__}", condition, value))
         return reads.roots
+
+    def _reached(self) -> set[int]:
+        """Identities of the conditions that the roots lead to."""
+        reads = self._reads
+        return {id(condition) for _, condition, _ in reachable(reads.roots, set(), reads.values)}

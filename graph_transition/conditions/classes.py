@@ -9,9 +9,10 @@ from __future__ import annotations
 import abc
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ... import _C
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import exactly_equal
 from .origin import is_opaque
@@ -43,7 +44,18 @@ class ClassCondition(Condition):
     """The same class, with the same members under the names that were looked up."""
 
     kind = "class"
-    __slots__ = ("_class", "_members", "_asked", "_special", "_told", "_meta", "_own", "_registered")
+    __slots__ = (
+        "_class",
+        "_members",
+        "_asked",
+        "_special",
+        "_told",
+        "_meta",
+        "_own",
+        "_registered",
+        "_found",
+        "_holds_at",
+    )
 
     def __init__(self, kind: type) -> None:
         self._class = kind
@@ -54,6 +66,8 @@ class ClassCondition(Condition):
         self._meta: Condition | None = None  # of the class's class
         self._registered = _registered(kind)
         self._own: dict[str, Any] = {}  # what the class itself has under the names; until the trace is over
+        self._found: dict[frozenset[str], tuple[int, list[tuple[str, Any]]]] = {}  # with the class's version then
+        self._holds_at = 0  # a version of the class with which the names were as they were
 
     @property
     def can_change(self) -> bool:
@@ -63,6 +77,11 @@ class ClassCondition(Condition):
         """Notes that `names` were looked up on the class or an instance; returns (name, member) of those found."""
         if not self.can_change:
             return []
+        version = _C.class_version(self._class)
+        known = self._found.get(names)
+        if known is not None and version and known[0] == version:
+            return known[1]
+        self._holds_at = 0
         if type(self._class) is not type and self._meta is None:
             self._meta = part(type(self._class))
         for name in _TOLD:
@@ -82,10 +101,12 @@ class ClassCondition(Condition):
                 self._members[name] = part(member)
             found.append((name, member))
         self._asked = names if self._asked <= names else self._asked | names
+        self._found[names] = (version, found)
         return found
 
     def settle(self, part: Callable[[Any], Condition]) -> None:
         """Takes the special methods in, once nothing is replaced any more for a capture."""
+        self._found, self._holds_at = {}, 0
         if self._special is None:
             self._special = {name: part(member) for name, member in _special(self._class)} if self.can_change else {}
 
@@ -94,12 +115,15 @@ class ClassCondition(Condition):
             return f"changed from {shown(self._class)} to {shown(now)}"
         if not self.can_change:
             return None
-        for name in self._asked:
-            if not (name.startswith("__") and name.endswith("__")):
-                if (found_on(now, name) is MISSING) != (name not in self._members):
-                    return f"(class {now.__qualname__}) has got or lost '{name}'"
-        if self._special is not None and [name for name, _ in _special(now)] != list(self._special):
-            return f"(class {now.__qualname__}) has got or lost a special method"
+        version = _C.class_version(now)
+        if not version or version != self._holds_at:
+            for name in self._asked:
+                if not (name.startswith("__") and name.endswith("__")):
+                    if (found_on(now, name) is MISSING) != (name not in self._members):
+                        return f"(class {now.__qualname__}) has got or lost '{name}'"
+            if self._special is not None and [name for name, _ in _special(now)] != list(self._special):
+                return f"(class {now.__qualname__}) has got or lost a special method"
+            self._holds_at = version
         if self._registered is not None and _registered(now) != self._registered:
             return f"(class {now.__qualname__}) has got a class registered"
         for name, was in self._told.items():
@@ -112,9 +136,10 @@ class ClassCondition(Condition):
             yield "", self._meta, type(now)
         for name, part in self._members.items():
             yield f"={now.__qualname__}.{name}", part, found_on(now, name)
-        special = dict(_special(now)) if self._special else {}
-        for name, part in (self._special or {}).items():
-            yield f"={now.__qualname__}.{name}", part, special[name]
+        if self._special:
+            tables = [vars(base) for base in _own_bases(now)]
+            for name, part in self._special.items():
+                yield f"={now.__qualname__}.{name}", part, _special_member(tables, name)
 
     def changed(self, now: Any, before: Before) -> list[Change]:
         return [Change(f".{name}", None, held) for name, held in self._other(before.own)]
@@ -131,6 +156,7 @@ class ClassCondition(Condition):
 
     def forget(self) -> None:
         self._own = {}
+        self._found = {}
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
         for name, _ in self._other(lambda one: one):
@@ -173,11 +199,23 @@ def _registered_by(kind: type, token: object) -> frozenset[int]:
     return frozenset(found)
 
 
+def _special_member(tables: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """What `_special` finds of this name, in the tables of a class and its bases."""
+    for table in tables:
+        member = table.get(name, MISSING)
+        if member is not MISSING and not isinstance(member, types.GetSetDescriptorType):
+            return member
+    return MISSING
+
+
+def _own_bases(kind: type) -> list[type]:
+    """The class and its bases, but those that cannot change and opaque ones."""
+    return [base for base in kind.__mro__ if base.__flags__ & _HEAP_TYPE and not is_opaque(base)]
+
+
 def _special(kind: type) -> list[tuple[str, Any]]:
     found: dict[str, Any] = {}
-    for base in kind.__mro__:
-        if not base.__flags__ & _HEAP_TYPE or is_opaque(base):
-            continue
+    for base in _own_bases(kind):
         for name, member in vars(base).items():
             if name.startswith("__") and name.endswith("__") and name not in _NO_METHODS and name not in found:
                 if not isinstance(member, types.GetSetDescriptorType):

@@ -83,7 +83,7 @@ class ModuleCondition(ObjectCondition):
         if table is None or not self._in_tree:
             return table
         of_torch = type(value).__module__.startswith("torch.") or isinstance(value, torch.nn.RNNBase)
-        hidden = _INTERNALS | _set_by_hooks(value)
+        hidden = _INTERNALS | _set_by_hooks(value) if value._forward_pre_hooks else _INTERNALS
         return {n: v for n, v in table.items() if n not in hidden and not (of_torch and n.startswith("_"))}
 
     def refusal(self, now: Any) -> str | None:

@@ -36,7 +36,7 @@ class ObjectCondition(Condition):
     """
 
     kind = "object"
-    __slots__ = ("_type", "_class", "_content", "entries", "_slots")
+    __slots__ = ("_type", "_class", "_content", "entries", "_slots", "_slot_names")
 
     def __init__(self, value: Any, kind_of: Condition, content: Condition | None) -> None:
         self._type = type(value)
@@ -44,6 +44,7 @@ class ObjectCondition(Condition):
         self._content = content
         self.entries = NamedEntries()
         self._slots: dict[str, Condition | None] = {}
+        self._slot_names = _slot_names(type(value))
 
     def keep(self, value: Any, names: frozenset[str]) -> None:
         """Notes that the forward may set attributes of these names."""
@@ -97,7 +98,7 @@ class ObjectCondition(Condition):
                 self.entries.ask_all(table, part)
             self.entries.ask(table, names, part)
             found += [(n, v) for n, v in table.items() if whole or n in names]
-        for name in _slot_names(self._type):
+        for name in self._slot_names:
             if whole or name in names:
                 held = _slot(value, name)
                 if name not in self._slots:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import _AttrProxy
 
+from ..... import _C
 from ...patching import FORWARD, Around, added
 from ...tracing import TraceState
 
@@ -117,15 +117,19 @@ def is_users(frame: types.FrameType | None) -> bool:
     return frame is not None and _counts(_module_of(frame.f_globals))
 
 
+def _kind_of(scope: dict[str, Any]) -> int:
+    """The same of code with these globals: 0 or 1; 3 where what has called it says it."""
+    module = _module_of(scope)
+    return 3 if module == "abc" else int(_counts(module))
+
+
 @contextlib.contextmanager
 def _told_by_attribute(state: TraceState) -> Iterator[None]:
     """`x.__class__`, which `isinstance` asks too. To set such an attribute of a class would set the class of the class;
     so it goes into its dict.
     """
 
-    def ask(self: Any) -> type:
-        return _class_of(self) if state.is_here() and is_users(sys._getframe(1)) else type(self)
-
+    ask = _C.patched_call(_class_of, type, type, _C.Callers(_kind_of))
     kinds = (*_TRACED, *NUMBERS)
     tables = [next(one for one in gc.get_referents(vars(kind)) if type(one) is dict) for kind in kinds]
     try:

@@ -14,7 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from ...patching import FORWARD, Patch, caller
+from ..... import _C
+from ...patching import FORWARD, Patch
 from ...tracing import TraceState
 
 __all__ = ["PATCHES"]
@@ -39,18 +40,23 @@ _TEXT = "for its text"
 _OF_THE_TRACE = ("torch", "ortmodule", "copy", "contextlib")
 
 
-def _refuse(state: TraceState, what: str) -> None:
-    """Ends the trace, unless torch itself asks."""
-    name = str(caller().f_globals.get("__name__"))
-    if name.partition(".")[0] not in _OF_THE_TRACE:
-        raise state.refused(f"the forward asks a tensor {what}, which no graph can tell")
+def _counts(scope: dict[str, Any]) -> bool:
+    """Whether code with these globals is none of torch's."""
+    return str(scope.get("__name__")).partition(".")[0] not in _OF_THE_TRACE
+
+
+def _only_others(state: TraceState) -> _C.Callers:
+    return _C.Callers(_counts)
+
+
+def _refused(state: TraceState, what: str) -> Exception:
+    return state.refused(f"the forward asks a tensor {what}, which no graph can tell")
 
 
 def _method(what: str) -> Any:
     def make(original: Any, state: TraceState) -> Any:
         def ask(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            _refuse(state, what)
-            return original(self, *args, **kwargs)
+            raise _refused(state, what)
 
         return ask
 
@@ -60,8 +66,7 @@ def _method(what: str) -> Any:
 def _property(what: str) -> Any:
     def make(descriptor: Any, state: TraceState) -> Any:
         def ask(self: torch.Tensor) -> Any:
-            _refuse(state, what)
-            return descriptor.__get__(self)
+            raise _refused(state, what)
 
         return property(ask)
 
@@ -70,8 +75,14 @@ def _property(what: str) -> Any:
 
 ORDER = 2  # around what hears of values (values.py)
 PATCHES = (
-    *(Patch(torch.Tensor, name, _method(what), during=FORWARD) for name, what in _METHODS.items()),
-    *(Patch(torch.Tensor, name, _property(what), during=FORWARD) for name, what in _PROPERTIES.items()),
-    *(Patch(kind, "__repr__", _method(_TEXT), during=FORWARD) for kind in (FakeTensor, FunctionalTensor)),
-    Patch(torch.Tensor, "__format__", _method(_TEXT), during=FORWARD),
+    *(Patch(torch.Tensor, name, _method(what), during=FORWARD, only=_only_others) for name, what in _METHODS.items()),
+    *(
+        Patch(torch.Tensor, name, _property(what), during=FORWARD, only=_only_others)
+        for name, what in _PROPERTIES.items()
+    ),
+    *(
+        Patch(kind, "__repr__", _method(_TEXT), during=FORWARD, only=_only_others)
+        for kind in (FakeTensor, FunctionalTensor)
+    ),
+    Patch(torch.Tensor, "__format__", _method(_TEXT), during=FORWARD, only=_only_others),
 )
