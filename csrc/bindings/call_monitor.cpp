@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <array>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -115,8 +116,10 @@ class CallMonitor {
 
   static FrameKind kind(void* self, PyObject* code, PyObject* globals) {
     auto& monitor = *static_cast<CallMonitor*>(self);
+    auto& recent = monitor.recent_[(reinterpret_cast<uintptr_t>(code) >> 5) % monitor.recent_.size()];
+    if (recent.first == code) return recent.second;
     const auto found = monitor.kinds_.find(code);
-    if (found != monitor.kinds_.end()) return found->second;
+    if (found != monitor.kinds_.end()) return (recent = *found).second;
     const auto kind = static_cast<FrameKind>(monitor.kind_of_(py::handle(code), py::handle(globals)).cast<int>());
     monitor.kept_.push_back(py::reinterpret_borrow<py::object>(code));
     return monitor.kinds_.emplace(code, kind).first->second;
@@ -126,9 +129,10 @@ class CallMonitor {
   Py_tracefunc outer_ = nullptr;
   py::object outer_object_;
   std::unordered_map<PyObject*, FrameKind> kinds_;
-  std::set<std::pair<PyObject*, PyObject*>> seen_;            // (code, value)
-  std::set<std::pair<const PyMethodDef*, PyObject*>> calls_;  // C functions, and their owner or its class
-  std::vector<py::object> kept_;                              // whose addresses stay theirs
+  std::array<std::pair<PyObject*, FrameKind>, 4096> recent_{};  // of kinds_: a capture asks a million times
+  std::set<std::pair<PyObject*, PyObject*>> seen_;              // (code, value)
+  std::set<std::pair<const PyMethodDef*, PyObject*>> calls_;    // C functions, and their owner or its class
+  std::vector<py::object> kept_;                                // whose addresses stay theirs
   py::object error_;
   HookGate gate_;
   int paused_ = 0;

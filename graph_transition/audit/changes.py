@@ -25,7 +25,6 @@ from ..conditions import (
     Change,
     Condition,
     UnknownCondition,
-    ValueCondition,
     is_value,
     joined,
     spoken,
@@ -88,7 +87,7 @@ def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, list[Change]]]:
         pending.append(root)
         while pending:
             text, condition, value = pending.pop()
-            if id(condition) in met or isinstance(condition, (UnknownCondition, ValueCondition)):
+            if id(condition) in met or condition.is_plain or isinstance(condition, UnknownCondition):
                 continue
             met.add(id(condition))
             changes = condition.changed(value, reads)
@@ -99,4 +98,5 @@ def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, list[Change]]]:
                 pending.extend(
                     (joined(text, name), part, reads.values.get(id(part), held))
                     for name, part, held in condition.parts(value)
+                    if not part.is_plain
                 )

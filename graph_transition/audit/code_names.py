@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 import functools
+import inspect
 import re
 import types
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,13 @@ _WHOLE = frozenset(
         "dumps", "attrgetter", "methodcaller",
     }
 )  # fmt: skip
+# Of the standard library: what computes names of a function's or a class's own parts alone, which conditions of those
+# hold whether they are named or not.
+_OF_SIGNATURES = frozenset(
+    function.__code__
+    for name in ("_signature_from_callable", "_signature_get_user_defined_method", "get_annotations")
+    if isinstance(function := getattr(inspect, name, None), types.FunctionType)
+)
 _FORMATS = frozenset({"format", "format_map"})
 # What shows an object, or compares it with others.
 _SHOWING = frozenset({"repr", "str", "format", "ascii", "print", "index", "count", "remove"})
@@ -119,6 +127,8 @@ def names_of(code: types.CodeType) -> Names:
         any_global = any_global or not _SCOPE.isdisjoint(part.co_names)
         any_name = any_name or not _WHOLE.isdisjoint(part.co_names) or _computes_names(instructions)
         any_name = any_name or _formats_computed(instructions)
+    if code in _OF_SIGNATURES:
+        any_name = any_global = False
     return Names(
         frozenset(attributes), frozenset(stored - attributes), frozenset(scope), frozenset(stored_globals - scope),
         frozenset(imports), frozenset(words), any_name, any_global, code.co_filename.startswith(_TORCH), shows,

@@ -109,6 +109,7 @@ class Condition:
 
     kind: ClassVar[str]  # names the class in the cache on disk
     of_object: ClassVar[bool] = True  # two of its kind are of two objects, which a forward may compare by `is`
+    is_plain: ClassVar[bool] = False  # leads to nothing, has no watch, and cannot change: `refusal` says all of it
     __slots__ = ("__weakref__",)
 
     def refusal(self, now: Any) -> str | None:
@@ -178,7 +179,7 @@ def spoken(text: str) -> str:
 def reachable(
     roots: Iterable[tuple[str, Condition, Any]], met: set[int], objects: Mapping[int, Any]
 ) -> Iterator[tuple[str, Condition, Any]]:
-    """(text, condition, object) of all that roots lead to, each condition once.
+    """(text, condition, object) of all that roots lead to, each condition once, and of plain ones the roots alone.
 
     Args:
         roots: the same of where to begin.
@@ -196,6 +197,7 @@ def reachable(
             pending.extend(
                 (joined(text, name), inner, objects.get(id(inner), held))
                 for name, inner, held in condition.parts(value)
+                if not inner.is_plain
             )
 
 
@@ -203,7 +205,7 @@ class Check:
     """Compares objects with conditions; each condition once, and always with the same object, two with two.
 
     Attributes:
-        bound: (condition, the object that it holds for), of all that was met.
+        bound: (condition, the object that it holds for), of all that was met but plain parts.
     """
 
     def __init__(self) -> None:
@@ -229,7 +231,12 @@ class Check:
             why = condition.refusal(now)
             if why is not None:
                 return Refusal(f"{spoken(text)} {why}", spoken(text))
-            pending.extend((joined(text, name), part, value) for name, part, value in condition.parts(now))
+            for name, part, value in condition.parts(now):
+                if not part.is_plain:
+                    pending.append((joined(text, name), part, value))
+                elif (why := part.refusal(value)) is not None:
+                    place = spoken(joined(text, name))
+                    return Refusal(f"{place} {why}", place)
         return None
 
     def watches(self) -> Iterator[Watch]:

@@ -15,13 +15,14 @@ class ValueCondition(Condition):
 
     kind = "value"
     of_object = False
+    is_plain = True
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def refusal(self, now: Any) -> str | None:
-        if exactly_equal(now, self.value):
+        if now is self.value or exactly_equal(now, self.value):
             return None
         return f"changed from {shown(self.value)} to {shown(now)}"
 

@@ -78,7 +78,7 @@ def looked_up_again(
     Raises:
         Unfit: the way to an object is not there, or another kind of object is at its end, or another plain value.
     """
-    reads = Reads({}, vouched, frozenset(map(id, module.modules())))
+    reads = Reads((), vouched, frozenset(map(id, module.modules())))
     names = [frozenset(known) for known in stored["names"]]
     met: dict[int, Condition] = {}
     pending: deque[tuple[int, Condition, Any]] = deque()

@@ -49,16 +49,19 @@ def random_sources(module: torch.nn.Module | None) -> Iterator[Source]:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         yield Source("numpy's generator (numpy.random)", numpy.random.get_state, numpy.random.set_state)
+    kinds: tuple[type, ...] = (random.Random, torch.Generator)
+    if numpy is not None:
+        kinds += (numpy.random.RandomState, numpy.random.Generator)
     for prefix, child in module.named_modules() if module is not None else ():
         for name, value in vars(child).items():
+            if not isinstance(value, kinds):
+                continue
             where = f"the generator '{prefix}.{name}'".replace("'.", "'")
             if isinstance(value, random.Random):
                 yield Source(where, value.getstate, value.setstate)
-            elif isinstance(value, torch.Generator):
+            elif not isinstance(value, numpy.random.Generator):
                 yield Source(where, value.get_state, value.set_state)
-            elif numpy is not None and isinstance(value, numpy.random.RandomState):
-                yield Source(where, value.get_state, value.set_state)
-            elif numpy is not None and isinstance(value, numpy.random.Generator):
+            else:
                 bits = value.bit_generator
                 yield Source(
                     where, functools.partial(getattr, bits, "state"), functools.partial(setattr, bits, "state")

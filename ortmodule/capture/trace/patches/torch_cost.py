@@ -71,18 +71,24 @@ class _UserFrames:
 
     def __init__(self, state: TraceState, original: Any) -> None:
         self._state, self._original = state, original
+        self._met: dict[tuple[int, int | None], tuple[types.CodeType, traceback.FrameSummary]] = {}
 
     def extract(self, **kwargs: Any) -> Any:
         if not self._state.is_here():
             return self._original.extract(**kwargs)
-        found = []
+        found = traceback.StackSummary()
         frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != _BEGIN:
             code = frame.f_code
             if not code.co_filename.startswith(TORCH_ROOT):
-                found.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, lookup_line=False))
+                place = id(code), frame.f_lineno
+                if place not in self._met:
+                    line = traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, lookup_line=False)
+                    self._met[place] = code, line
+                found.append(self._met[place][1])
             frame = frame.f_back  # type: ignore[assignment]
-        return types.SimpleNamespace(summary=lambda: traceback.StackSummary.from_list(found[::-1]))
+        found.reverse()
+        return types.SimpleNamespace(summary=lambda: found)
 
 
 @contextlib.contextmanager
