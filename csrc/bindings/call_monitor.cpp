@@ -1,5 +1,6 @@
 #include "bindings/call_monitor.h"
 
+#include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <array>
@@ -93,8 +94,9 @@ class CallMonitor {
         PyCFunction_Check(function) ? reinterpret_cast<PyCFunctionObject*>(function) : nullptr;
     if (!c) return;
     PyObject* const self = c->m_self;
-    PyObject* const owner =
-        !self || PyModule_Check(self) || PyType_Check(self) ? self : reinterpret_cast<PyObject*>(Py_TYPE(self));
+    // One generator may be the process's, and another the user's.
+    const bool itself = !self || PyModule_Check(self) || PyType_Check(self) || THPGenerator_Check(self);
+    PyObject* const owner = itself ? self : reinterpret_cast<PyObject*>(Py_TYPE(self));
     if (calls_.emplace(c->m_ml, owner).second) called_(frame, py::handle(function));
   }
 

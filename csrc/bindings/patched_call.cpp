@@ -206,7 +206,7 @@ void register_patched_call(py::module_& m) {
   py::class_<HeardPairs>(m, "HeardPairs", "Pairs of first arguments of which a replacement need not hear again.")
       .def(py::init<>())
       .def_readwrite("listens", &HeardPairs::listens)
-      .def("add", &HeardPairs::add)
+      .def("add", &HeardPairs::add, py::arg("first"), py::arg("second"))
       .def("clear", &HeardPairs::clear);
   m.def("patched_call", &patched_call, py::arg("replacement"), py::arg("original"), py::arg("elsewhere"),
         py::arg("asked"),

@@ -14,6 +14,7 @@ import types
 from typing import Any
 
 from ..conditions import is_native
+from ..conditions.generators import is_default_generator
 
 __all__ = ["impure_reason"]
 
@@ -53,6 +54,7 @@ _IMPURE_METHODS = frozenset({"now", "today", "utcnow", "fromtimestamp"})
 _NUMPY_FILES = frozenset({"fromfile", "tofile", "dump"})
 _TRUSTED = ("torch", "numpy", "sympy", "onnx", "ortmodule", "pybind11_builtins")
 # Generators of random numbers, wherever they are held: a draw is another at each call.
+_SEEDS = ("initial_seed", "device")  # of torch's own, they stay when it moves
 _RANDOM = ("numpy.random", "_random", "random", "secrets")
 
 
@@ -60,6 +62,8 @@ def impure_reason(function: Any) -> str | None:
     """Why a C function cannot be part of a graph; None where it can."""
     name = str(getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function)))
     owner = getattr(function, "__self__", None)
+    if is_default_generator(owner) and function.__name__ not in _SEEDS:
+        return f"the forward asks a generator of torch's ({name}), which moves with every draw"
     module = getattr(function, "__module__", None)
     if isinstance(owner, types.ModuleType) or owner is None:
         where = str(module or getattr(owner, "__name__", ""))

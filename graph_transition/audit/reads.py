@@ -160,7 +160,8 @@ class Reads:
         owner = getattr(function, "__self__", None)
         if type(owner) in _PLAIN_TENSORS and function.__name__ in _READERS:
             self.value_read(owner)
-        kind = owner if isinstance(owner, (type, types.ModuleType)) else type(owner)
+        itself = isinstance(owner, (type, types.ModuleType, torch.Generator))
+        kind = owner if itself else type(owner)
         key = (function.__name__, kind, function.__module__)
         if key not in self._judged:
             self._judged[key] = impure_reason(function)

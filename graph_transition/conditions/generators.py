@@ -19,7 +19,7 @@ import torch
 from ...capture.torch_private import outside_the_trace
 from .condition import Before, Change, Condition, NotStorable, Watch, shown
 
-__all__ = ["GeneratorCondition", "RandomCondition"]
+__all__ = ["GeneratorCondition", "RandomCondition", "is_default_generator"]
 
 
 class GeneratorCondition(Condition):
@@ -85,11 +85,12 @@ def _python_state(value: random.Random) -> tuple[Any, ...] | None:
     return None if isinstance(value, random.SystemRandom) else random.Random.getstate(value)
 
 
-def _is_default(generator: torch.Generator) -> bool:
+def is_default_generator(generator: Any) -> bool:
+    """Whether it is one that torch's operators draw from when they are given none."""
     return generator is torch.default_generator or any(generator is one for one in torch.cuda.default_generators)
 
 
 def _facts_of(generator: torch.Generator) -> tuple[Any, ...]:
     with outside_the_trace():
-        drawn = b"" if _is_default(generator) else generator.get_state().numpy().tobytes()
+        drawn = b"" if is_default_generator(generator) else generator.get_state().numpy().tobytes()
     return str(generator.device), generator.initial_seed(), drawn

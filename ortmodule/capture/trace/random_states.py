@@ -46,7 +46,7 @@ def same_random_states(module: torch.nn.Module | None = None) -> Iterator[None]:
 def random_sources(module: torch.nn.Module | None) -> Iterator[Source]:
     """Everything but torch's default generator, from which other threads may draw at any time."""
     yield Source("Python's generator (the module random)", random.getstate, random.setstate)
-    numpy = sys.modules.get("numpy")
+    numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         yield Source("numpy's generator (numpy.random)", numpy.random.get_state, numpy.random.set_state)
     kinds: tuple[type, ...] = (random.Random, torch.Generator)
@@ -59,10 +59,11 @@ def random_sources(module: torch.nn.Module | None) -> Iterator[Source]:
             where = f"the generator '{prefix}.{name}'".replace("'.", "'")
             if isinstance(value, random.Random):
                 yield Source(where, value.getstate, value.setstate)
-            elif not isinstance(value, numpy.random.Generator):
-                yield Source(where, value.get_state, value.set_state)
-            else:
+            elif numpy is not None and isinstance(value, numpy.random.Generator):
                 bits = value.bit_generator
                 yield Source(
                     where, functools.partial(getattr, bits, "state"), functools.partial(setattr, bits, "state")
                 )
+            else:
+                held: Any = value
+                yield Source(where, held.get_state, held.set_state)

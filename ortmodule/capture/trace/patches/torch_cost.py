@@ -4,7 +4,8 @@
   says the same in a sentence.
 - torch takes the whole stack with each node, and keeps a few frames of it, a sixth of the time; it is given those that
   are not its own.
-- it writes each graph out as Python code and compiles that, six times, an eighth of the time; here when it is run.
+- it writes each graph out as Python code and compiles that, six times, an eighth of the time; here it does when that is
+  asked for.
 - it notes of each tensor what `meta["val"]` says anyway.
 - it reads the source of its own files for messages, 3 MB that stay; their lines are left empty.
 - the numbers that torch gives a collective's handle are drawn from Python's generator, as if the forward drew them.
@@ -101,17 +102,28 @@ def _user_frames(state: TraceState) -> Iterator[None]:
         fx_proxy.CapturedTraceback = before  # type: ignore[misc]
 
 
-def _compiled_when_run(original: Any, state: TraceState) -> Any:
-    def forward(self: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        original(self)
-        return self.forward(*args, **kwargs)
+class _Uncompiled:
+    """Stands as the forward of a graph that was not compiled: it is when somebody asks for it."""
+
+    def __init__(self, recompile: Any) -> None:
+        self._recompile = recompile
+
+    def __get__(self, graph: torch.fx.GraphModule | None, owner: type) -> Any:
+        if graph is None:
+            return self
+        self._recompile(graph)  # which sets the class's forward
+        return graph.forward
+
+
+def _compiled_when_asked_for(original: Any, state: TraceState) -> Any:
+    uncompiled: Any = _Uncompiled(original)
 
     def recompile(self: torch.fx.GraphModule) -> None:
         codegen = self._graph._codegen
         if isinstance(codegen, _PyTreeCodeGen):
             self._in_spec, self._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
         self._code = ""
-        type(self).forward = forward  # each has a class of its own
+        type(self).forward = uncompiled  # each has a class of its own
 
     return recompile
 
@@ -128,7 +140,7 @@ PATCHES = (
     Around(_quiet),
     Around(_user_frames),
     Patch(export_trace, "print", _silent, default=builtins.print),  # the module's own name hides the builtin there
-    Patch(torch.fx.GraphModule, "recompile", _compiled_when_run),
+    Patch(torch.fx.GraphModule, "recompile", _compiled_when_asked_for),
     Patch(proxy_tensor, "_extract_tensor_metadata", _nothing),
     Patch(linecache, "getline", _but_torch_lines),
     Patch("torch.distributed._meta_registrations", "generate_unique_id", _counted),
