@@ -100,10 +100,12 @@ class CallMonitor {
     if (calls_.emplace(c->m_ml, owner).second) called_(frame, py::handle(function));
   }
 
-  // Whether a value leads to nothing that a forward could read.
+  // Whether a value leads to nothing that a forward could read. It asks no class in Python, as THPVariable_Check does,
+  // which may be at the end of its stack.
   static bool holds_nothing(PyObject* value) {
     return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
-           PyUnicode_CheckExact(value) || THPVariable_Check(value);
+           PyUnicode_CheckExact(value) ||
+           PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(THPVariableClass));
   }
 
   static bool is_container(PyObject* value) {
