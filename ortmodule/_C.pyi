@@ -167,6 +167,9 @@ def native_call(
     hooks_of_all: list[dict[int, Any]],
     after_error: Callable[..., Any],
 ) -> Any: ...
+def has_no_attributes(object: object) -> bool:
+    """Whether an object has no attributes of its own; a look at `__dict__` would make a dict of them."""
+
 def class_version(type: type) -> int:
     """A number that changes with the class and its bases; 0 where Python does not count."""
 

@@ -19,6 +19,7 @@
 #include "bindings/argument_aliases.h"
 #include "bindings/call_pattern.h"
 #include "bindings/module_tensors.h"
+#include "bindings/own_attributes.h"
 #include "bindings/session.h"
 #include "bindings/watches.h"
 
@@ -86,7 +87,12 @@ class FastCall {
     for (const py::handle item : sources) sources_.push_back(read_source(item));
     for (const Source& source : sources_) checked_.push_back(source.kind != Source::Kind::kLeaf);
     watches_.set_missing(std::move(missing));
-    for (const py::handle item : watches) watches_.add(py::reinterpret_borrow<py::tuple>(item));
+    const auto looked_at = tensors_.bare();
+    for (const py::handle item : watches) {
+      const auto watch = py::reinterpret_borrow<py::tuple>(item);
+      if (watch[0].cast<std::string_view>() != "bare" || !looked_at.contains(py::object(watch[1]).ptr()))
+        watches_.add(watch);
+    }
     watches_.settle();
     tensors_.settle();
     for (const auto type : {at::kCPU, at::kCUDA}) autocast_.push_back(autocast_state(type));
@@ -275,6 +281,9 @@ void take_part_in_collection(PyHeapTypeObject* heap_type) {
 
 void register_fast_call(py::module_& m) {
   m.def("watched_objects", &watched_objects, "How many Python objects tell this package of their changes.");
+  m.def(
+      "has_no_attributes", [](const py::object& object) { return has_no_attributes(object.ptr()); }, py::arg("object"),
+      "Whether an object has no attributes of its own; a look at `__dict__` would make a dict of them.");
   m.def("class_version", &class_version, py::arg("type"),
         "A number that changes with the class and its bases; 0 where Python does not count.");
   py::class_<FastCall>(m, "FastCall", "A session bound to a call pattern: checks a call and runs it.",

@@ -1,4 +1,5 @@
-// CPython's internal headers are included here and in hook_gate.cpp alone: they define names of their own.
+// CPython's internal headers are included here, in hook_gate.cpp and own_attributes.cpp alone: they define names of
+// their own.
 #define Py_BUILD_CORE 1
 #include <Python.h>
 

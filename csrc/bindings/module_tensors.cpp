@@ -5,11 +5,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "bindings/own_attributes.h"
 #include "bindings/watches.h"
 
 namespace py = pybind11;
 
 namespace ortmodule {
+
+namespace {
+
+py::object dict_of(PyObject* object) {
+  return py::reinterpret_steal<py::object>(PyObject_GenericGetDict(object, nullptr));
+}
+
+}  // namespace
 
 ModuleTensors::One::One(const py::object& table, const py::object& key, PyObject* held, TensorPattern pattern)
     : type(Py_TYPE(held)),
@@ -17,7 +26,9 @@ ModuleTensors::One::One(const py::object& table, const py::object& key, PyObject
       device(pattern.device),
       requires_grad(pattern.requires_grad),
       dimensions(pattern.sizes.size() <= sizes.size() ? static_cast<uint8_t>(pattern.sizes.size()) : kMany),
-      rest(std::make_unique<Rest>(Rest{table, key, {}, Py_TYPE(held), std::move(pattern)})) {
+      bare(has_no_attributes(held)),
+      rest(std::make_unique<Rest>(
+          Rest{table, key, {}, bare ? py::object() : dict_of(held), Py_TYPE(held), std::move(pattern)})) {
   if (dimensions != kMany) std::copy(rest->pattern.sizes.begin(), rest->pattern.sizes.end(), sizes.begin());
 }
 
@@ -26,6 +37,8 @@ bool ModuleTensors::One::find() {
   rest->found = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(rest->table.ptr(), rest->key.ptr()));
   found = rest->found.ptr();
   if (!found) return false;
+  bare = has_no_attributes(found);
+  if (!bare && !dict_of(found).is(rest->attributes)) return false;
   type = Py_TYPE(found);
   return type == rest->type || (THPVariable_CheckTypeExact(type) && THPVariable_CheckTypeExact(rest->type));
 }
@@ -52,19 +65,32 @@ bool ModuleTensors::are_as_found() const {
 }
 
 bool ModuleTensors::find() {
-  if (are_as_found()) return !cleared_;
+  if (!are_as_found() && !find_all()) return false;
+  return !cleared_ && have_no_attributes(bare_.data(), bare_.size());
+}
+
+std::unordered_set<PyObject*> ModuleTensors::bare() const {
+  std::unordered_set<PyObject*> found;
+  for (const One& one : tensors_)
+    if (one.bare) found.insert(PyDict_GetItemWithError(one.rest->table.ptr(), one.rest->key.ptr()));
+  return found;
+}
+
+bool ModuleTensors::find_all() {
   const uint64_t changes = changes_;
   std::vector<Table> tables = tables_;
   for (Table& table : tables) table.version = version_of(table.dict);
+  bare_.clear();
   for (One& one : tensors_) {
     if (!one.find()) {
       PyErr_Clear();
       return false;
     }
+    if (one.bare) bare_.push_back(one.found);
   }
   found_ = changes;
   tables_ = std::move(tables);
-  return !cleared_;
+  return true;
 }
 
 void ModuleTensors::unwatch_all() {
@@ -75,6 +101,7 @@ int ModuleTensors::traverse(visitproc visit, void* arg) const {
   for (const One& one : tensors_) {
     Py_VISIT(one.rest->table.ptr());
     Py_VISIT(one.rest->found.ptr());
+    Py_VISIT(one.rest->attributes.ptr());
   }
   return 0;
 }
@@ -83,6 +110,7 @@ void ModuleTensors::clear() {
   if (std::exchange(cleared_, true)) return;
   unwatch_all();
   tables_.clear();
+  bare_.clear();
   const std::vector<One> gone = std::exchange(tensors_, {});
 }
 

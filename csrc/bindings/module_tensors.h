@@ -1,4 +1,7 @@
 // The module's tensors that a graph takes: found in the module's tables, and of the form that the graph was made for.
+//
+// A forward may ask a tensor for attributes that somebody has set on it. Those that had none when they were added must
+// have none, nor one that takes another's place; the attributes of the others are watched elsewhere (watches.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +10,7 @@
 
 #include <array>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "bindings/call_pattern.h"
@@ -26,8 +30,11 @@ class ModuleTensors final : private Watcher {
   // After the last one.
   void settle();
 
-  // Looks the tensors up again if their tables have changed; whether all are there, of a class that fits.
+  // Looks the tensors up again if their tables have changed; whether all are there, of a class that fits, and none has
+  // got attributes.
   bool find();
+  // Those that had no attributes when they were added; before anything else.
+  std::unordered_set<PyObject*> bare() const;
   // A tensor that was found; null: it does not match.
   const at::Tensor* read(size_t number) const { return tensors_[number].read(); }
 
@@ -44,9 +51,11 @@ class ModuleTensors final : private Watcher {
     c10::Device device;
     bool requires_grad;
     uint8_t dimensions;  // kMany: `pattern` has the sizes
+    bool bare;           // has no attributes of its own
     std::array<int64_t, 3> sizes{};
     struct Rest {
       pybind11::object table, key, found;  // the last is what `found` borrows
+      pybind11::object attributes;         // the dict of those that it had at first, or null
       PyTypeObject* type;                  // at first
       TensorPattern pattern;
     };
@@ -82,8 +91,10 @@ class ModuleTensors final : private Watcher {
   void changed(size_t, bool) noexcept override { ++changes_; }
   void unwatch_all();
   bool are_as_found() const;
+  bool find_all();
 
   std::vector<One> tensors_;
+  std::vector<PyObject*> bare_;  // of what was found
   std::vector<Table> tables_;
   bool watched_ = true;            // all tables
   uint64_t changes_ = 0;           // that were told of

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bindings/call_pattern.h"
+#include "bindings/own_attributes.h"
 #include "bindings/same_value.h"
 
 namespace py = pybind11;
@@ -149,6 +150,9 @@ void Watches::add(const py::tuple& watch) {
     if (!PyDict_Check(first.ptr())) throw py::type_error("only a dict's length can be watched");
     kept_.push_back(first);
     lengths_.emplace_back(first.ptr(), watch[2].cast<Py_ssize_t>());
+  } else if (kind == "bare") {
+    kept_.push_back(first);
+    bare_.push_back(first.ptr());
   } else if (kind == "list") {
     lists_.emplace_back(first, watch[2]);
   } else if (kind == "set") {
@@ -306,8 +310,8 @@ bool Watches::contents_hold() {
   }
   for (const auto& tensor : tensors_)
     if (!tensor->holds()) return false;
-  compared_ += lengths_.size() + cells_.size() + tensors_.size();
-  return true;
+  compared_ += lengths_.size() + cells_.size() + tensors_.size() + bare_.size();
+  return have_no_attributes(bare_.data(), bare_.size());
 }
 
 bool Watches::dicts_hold() {

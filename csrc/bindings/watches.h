@@ -41,6 +41,7 @@ class Watches final : private Watcher {
   //   ("dict", dict, keys, values)        all entries, in this order
   //   ("order", dict, keys)               all keys, in this order
   //   ("length", dict, n)                 the number of entries
+  //   ("bare", object)                    an object has no attributes of its own
   //   ("list", list, items)               all items
   //   ("set", set, items)                 all items, in the order in which a loop meets them
   //   ("type", object, class)             an object's class, and, where its `__dict__` is watched, that it has that one
@@ -143,7 +144,8 @@ class Watches final : private Watcher {
   std::vector<size_t> changed_;                            // of `dicts_`
   std::vector<Version> versions_;                          // of dicts that cannot be watched
   std::vector<std::pair<PyObject*, Py_ssize_t>> lengths_;  // the same, where only the length counts
-  std::vector<pybind11::object> kept_;                     // of `lengths_` and `types_`
+  std::vector<PyObject*> bare_;
+  std::vector<pybind11::object> kept_;  // of `lengths_`, `types_` and `bare_`
   std::vector<Typed> types_;
   std::vector<Class> classes_;
   std::vector<Function> functions_;

@@ -32,6 +32,7 @@ from ..conditions import (
     reachable,
     spoken,
 )
+from ..conditions.tensors import attributes_of
 from .changes import Effect, undo_changes
 from .code_names import NO_NAMES
 from .frames import FOLLOWED, followed_frames, is_heard, kind_of
@@ -237,6 +238,6 @@ class Audit:
         given = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         outer = [value for condition, value in self._reads.met() if isinstance(condition, OuterTensorCondition)]
         for tensor in (*given, *self._module.parameters(), *self._module.buffers(), *outer):
-            read = sorted((names & vars(tensor).keys()) - TreeAttributesCondition.OF_TORCH)
+            read = sorted((names & attributes_of(tensor).keys()) - TreeAttributesCondition.OF_TORCH)
             if read:
                 raise CaptureError(f"the forward reads attributes that are set on a tensor: {', '.join(read)}")

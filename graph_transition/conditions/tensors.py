@@ -8,15 +8,24 @@ has made a Python number of its value, the value has to stay too.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from ... import _C
 from ...capture.torch_private import outside_the_trace
 from .condition import Before, Change, Condition, Maker, Watch, shown
 
-__all__ = ["LARGEST_READ", "OuterTensorCondition", "TreeAttributesCondition", "TreeTensorCondition", "form_of"]
+__all__ = [
+    "LARGEST_READ",
+    "OuterTensorCondition",
+    "TreeAttributesCondition",
+    "TreeTensorCondition",
+    "attributes_of",
+    "form_of",
+]
 
 LARGEST_KEPT = 1 << 20  # bytes of a tensor that is kept while a forward is traced
 LARGEST_READ = 4096  # bytes of a tensor's values that are compared at each call
@@ -27,7 +36,7 @@ def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (
         type(tensor), tensor.dtype, tensor.device, tensor.layout, tuple(tensor.shape), tensor.stride(),
         tensor.storage_offset(), tensor.requires_grad, tensor.is_leaf, tensor.is_conj(), tensor.is_neg(),
-        tuple(vars(tensor)),
+        tuple(attributes_of(tensor)),
     )  # fmt: skip
 
 
@@ -56,7 +65,7 @@ class TreeAttributesCondition(Condition):
         self._names = names - self.OF_TORCH
 
     def refusal(self, now: Any) -> str | None:
-        for table in _own_attributes(now):
+        for table in map(attributes_of, _tensors_of(now)):
             if table and not self._names.isdisjoint(table):
                 return f"has got a tensor with attributes: {', '.join(sorted(self._names & table.keys()))}"
         return None
@@ -71,16 +80,25 @@ class TreeAttributesCondition(Condition):
         self._names = names
 
     def watches(self, now: Any) -> Iterator[Watch]:
-        for table in _own_attributes(now):
-            yield "names", table, frozenset(), 0, len(table)
+        for tensor in _tensors_of(now):
+            table = attributes_of(tensor)
+            if table is _NO_ATTRIBUTES:
+                yield "bare", tensor
+            else:
+                yield "names", table, frozenset(), 0, len(table)
 
 
-def _own_attributes(module: torch.nn.Module) -> Iterator[Mapping[str, Any]]:
-    for part in module.modules():
-        for table in (part._parameters, part._buffers):
-            for tensor in table.values():
-                if tensor is not None:
-                    yield vars(tensor)
+_NO_ATTRIBUTES: Mapping[str, Any] = types.MappingProxyType({})
+
+
+def attributes_of(tensor: torch.Tensor) -> Mapping[str, Any]:
+    """What somebody has set on a tensor. No dict is made where there is nothing: there may be hundreds of tensors."""
+    return _NO_ATTRIBUTES if _C.has_no_attributes(tensor) else vars(tensor)
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    tables = (table for part in module.modules() for table in (part._parameters, part._buffers))
+    return (tensor for table in tables for tensor in table.values() if tensor is not None)
 
 
 class OuterTensorCondition(Condition):
@@ -134,7 +152,11 @@ class OuterTensorCondition(Condition):
 
     def watches(self, now: Any) -> Iterator[Watch]:
         yield "tensor", now
-        yield "order", vars(now), tuple(vars(now))
+        table = attributes_of(now)
+        if table is _NO_ATTRIBUTES:
+            yield "bare", now
+        else:
+            yield "order", table, tuple(table)
         if self._values is not None:
             yield "call", functools.partial(_values_of, now), self._values
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import gc
 import os
 import subprocess
 import sys
@@ -315,3 +316,57 @@ def test_an_attribute_that_is_set_on_a_parameter_is_seen(steady_calls: int) -> N
         torch.testing.assert_close(model(x), module(x))
     del module.linear.weight.factor
     torch.testing.assert_close(model(x), module(x))
+
+
+def parameter(**attributes: Any) -> nn.Parameter:
+    made = nn.Parameter(torch.randn(4, 4))
+    vars(made).update(attributes)
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:AsksTensors runs")
+@pytest.mark.parametrize("first", [{}, {"beside": 1}], ids=["none", "another"])
+@pytest.mark.parametrize("way", ["set", "in the table", "frozen"])
+def test_attributes_of_a_parameter_that_takes_anothers_place(way: str, first: dict[str, Any]) -> None:
+    module, x = AsksTensors(), torch.randn(2, 4)
+    module.linear.weight = parameter(**first)
+    if way == "frozen":
+        module.requires_grad_(False)
+    model = ORTModule(module)
+
+    def put(weight: nn.Parameter) -> None:
+        weight.requires_grad_(way != "frozen")
+        if way == "set":
+            module.linear.weight = weight
+        else:
+            module.linear._parameters["weight"] = weight
+
+    def follows(runs: int | None) -> None:
+        before = sum(report.runs for report in model.report().sessions)
+        for _ in range(3):
+            torch.testing.assert_close(model(x), module(x))
+        assert runs is None or sum(report.runs for report in model.report().sessions) == before + runs
+
+    follows(3)
+    put(parameter())
+    follows(3)
+    put(parameter(factor=3.0))
+    follows(0)
+    put(parameter())
+    follows(3)
+    module.linear.weight.factor = 5.0
+    follows(0)
+    del module.linear.weight.factor
+    follows(3)
+    put(parameter(other=1))
+    follows(None)  # a kind of call that was refused is not tried again where more than the native check would tell
+    module.linear.weight.factor = 2.0
+    follows(0)
+
+
+def test_no_dicts_of_attributes_are_made() -> None:
+    model = ORTModule(nn.Linear(4, 4))
+    for _ in range(3):
+        model(torch.randn(2, 4)).sum().backward()
+    found = gc.get_referents(model.module.weight)
+    assert not any(isinstance(held, dict) for held in found)
