@@ -208,7 +208,7 @@ at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
   if (!leaves_[edge]) return nullptr;
   const at::Tensor& leaf = *leaves_[edge];
   AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
-  if (!meta || !meta->requires_grad_ || is_watched(next_edge(edge), *meta, holders(edge)) ||
+  if (!meta || is_watched(next_edge(edge), *meta, holders(edge)) || !meta->requires_grad_ ||
       wants_other_type(leaf, *meta))
     return nullptr;
   at::Tensor& existing = meta->grad_;
