@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import sysconfig
 import types
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ _OPAQUE_ROOTS = tuple(
     [f"{Path(str(m.__file__)).parent}/" for m in (numpy, sympy, onnx)] + [f"{Path(capture.__file__).parents[1]}/"]
     + [f"{Path(__file__).parents[1]}/"]
 )  # fmt: skip
+_SYMPY = f"{Path(str(sympy.__file__)).parent}/"
 # What stands in place of a builtin while a forward is traced: it calls what the builtin would.
 _STANDING_IN = tuple(
     f"{Path(capture.__file__).parent}/trace/{name}"
@@ -106,7 +108,18 @@ def kind_of(code: types.CodeType, scope: dict[str, Any]) -> int:
         path = scope.get("__file__") or path
         if path == "<string>" and str(scope.get("__name__")).startswith("namedtuple_"):
             return BY_CALLER
+        if path == "<string>" and "__name__" not in scope and _is_made_by_sympy(code):
+            return OPAQUE
     return kind_of_file(path)
+
+
+def _is_made_by_sympy(code: types.CodeType) -> bool:
+    """Whether it is sympy that runs a function for the first time which was made of a text, as it makes some."""
+    first = frame = sys._getframe(2)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back  # type: ignore[assignment]
+    caller = first if frame is None else frame.f_back  # a frame that is about to begin is not on the stack
+    return caller is not None and caller.f_code.co_filename.startswith(_SYMPY)
 
 
 class Listener(Protocol):

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import sympy
 
 from ortmodule import _C
+from ortmodule.graph_transition.audit import frames
 
 OPAQUE, FOLLOWED, BY_CALLER, PASSED_BY = range(4)
 KINDS = {"opaque": OPAQUE, "user": FOLLOWED, "library": BY_CALLER, "between": PASSED_BY}
@@ -173,6 +175,16 @@ def test_nothing_stays_when_it_is_over() -> None:
     heard.run(opaque_calls, user_leaf)
     user_calls(user_leaf)
     assert heard.entered == ["user_leaf"] and sys.getprofile() is None
+
+
+def test_functions_that_sympy_makes_of_texts() -> None:
+    made: dict[str, Any] = {}
+    exec("def made(): return 1", made)
+    function = made["made"]
+    assert frames.kind_of(function.__code__, function.__globals__) == FOLLOWED
+    asking = {"ask": frames.kind_of, "code": function.__code__, "scope": function.__globals__}
+    exec(compile("kind = ask(code, scope)", sympy.__file__, "exec"), asking)
+    assert asking["kind"] == OPAQUE
 
 
 # -- what a capture puts in a function's place ------------------------------------------------------------------------
