@@ -2,10 +2,8 @@
 
 - torch logs pages about a size or a shape that export trips over, and prints the graph as far as it came; CaptureError
   says the same in a sentence.
-- torch takes the whole stack with each node, and keeps a few frames of it, a sixth of the time; it is given those that
-  are not its own.
-- it writes each graph out as Python code and compiles that, six times, an eighth of the time; here it does when that is
-  asked for.
+- torch takes the whole stack with each node, and keeps a few frames of it; it is given those that are not its own.
+- it writes each graph out as Python code and compiles that, six times; here it does when that is asked for.
 - it notes of each tensor what `meta["val"]` says anyway.
 - it reads the source of its own files for messages, 3 MB that stay; their lines are left empty.
 - the numbers that torch gives a collective's handle are drawn from Python's generator, as if the forward drew them.
