@@ -16,9 +16,10 @@ from torch.utils._sympy import functions as torch_functions
 
 from ..errors import CaptureError
 
-__all__ = ["Dim", "SizePrinter", "unbacked_symbols"]
+__all__ = ["Dim", "SizePrinter", "symbols_of_text", "unbacked_symbols"]
 
 Dim = int | str
+_SYMBOL = re.compile(r"\b[a-z]\w*\b")
 _UNBACKED = re.compile(r"\bu\d+\b")
 _FLOOR_DIVISIONS = tuple(getattr(torch_functions, n) for n in ("FloorDiv", "CleanDiv") if hasattr(torch_functions, n))
 _MODULOS = (sympy.Mod, *(getattr(torch_functions, n) for n in ("Mod", "PythonMod") if hasattr(torch_functions, n)))
@@ -26,6 +27,11 @@ _EXTREMA = {
     **{c: "Max" for c in (sympy.Max, getattr(torch_functions, "Max", sympy.Max))},
     **{c: "Min" for c in (sympy.Min, getattr(torch_functions, "Min", sympy.Min))},
 }
+
+
+def symbols_of_text(text: Dim) -> set[str]:
+    """The symbols of `text`, whatever they stand for."""
+    return set() if isinstance(text, int) else set(_SYMBOL.findall(text))
 
 
 def unbacked_symbols(text: Dim) -> list[str]:

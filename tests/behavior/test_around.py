@@ -219,6 +219,17 @@ def test_what_a_forward_asks_about_is_a_condition_of_its_graph(forward: Any) -> 
     assert exports(model) == 2, model.report()
 
 
+def reads_stride(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x) * (1 + x.stride(0) % 7)
+
+
+def test_a_stride_that_varies_where_sizes_do_is_never_taken_for_another() -> None:
+    model, eager = pair(Lambda(reads_stride))
+    for batch, apart in [(3, 1), (3, 1), (3, 2), (3, 2), (2, 2), (3, 2), (3, 1), (2, 2)]:
+        x = rand(batch * apart, 4)[::apart]
+        torch.testing.assert_close(model(x), eager(x))
+
+
 def test_modes_that_nobody_asks_about_share_a_graph() -> None:
     model, eager = pair(mlp())
     for step in range(4):

@@ -14,7 +14,7 @@ import onnx
 import torch
 
 from ...errors import CaptureError
-from ..sizes import Dim, unbacked_symbols
+from ..sizes import Dim, symbols_of_text, unbacked_symbols
 
 __all__ = ["ATEN", "ORTMODULE", "ONNX_TYPES", "GraphBuilder", "Value", "onnx_type", "run_device"]
 
@@ -77,6 +77,7 @@ class GraphBuilder:
         self._names: set[str] = set()
         self._reserved: set[str] = set()
         self._computed: set[str] = set()
+        self._told: set[str] = set()  # the sizes that inputs have
         self.node_name = ""
         self.metadata: dict[str, str] = {}
 
@@ -104,6 +105,7 @@ class GraphBuilder:
         """A new graph input."""
         exact = name in self._reserved
         self._reserved.discard(name)
+        self._told.update(d for d in shape if isinstance(d, str))
         value = Value(name if exact else self.unique(name), dtype, tuple(shape))
         _declare(self.graph.input.add(), value)
         return value
@@ -156,8 +158,16 @@ class GraphBuilder:
         self.unbacked[symbol] = value
 
     def bindings(self, sizes: Iterable[Dim]) -> tuple[list[str], list[Value]]:
-        """The data-dependent symbols in `sizes` and the values that hold them."""
+        """The data-dependent symbols in `sizes` and the values that hold them.
+
+        Raises:
+            CaptureError: a size is computed from what no size of an input tells, as a stride that varies.
+        """
+        sizes = list(sizes)
         symbols = sorted({s for size in sizes for s in unbacked_symbols(size)})
+        for size in sizes:
+            if untold := symbols_of_text(size) - self._told - set(symbols):
+                raise CaptureError(f"the forward reads {size}, and no input has a size {min(untold)}: a stride varies")
         return symbols, [self.unbacked[s] for s in symbols]
 
     def sizes(self, dims: Sequence[Dim]) -> Value:
