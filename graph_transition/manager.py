@@ -80,6 +80,7 @@ class GraphTransitionManager:
         self.exports: list[Export] = []
         self.fast_calls: list[_C.FastCall] = []
         self._value_changes: Counter[str] = Counter()
+        self._early: _C.EarlyAccumulators | None = None  # of a graph that is being made
         self._left_behind: set[str] = set()  # names of what a captured forward has changed
         # Calls whose gradients the engine does not give, with the reason.
         self._higher_order: dict[tuple[CallSignature, tuple[bool, ...]], str] = {}
@@ -121,6 +122,12 @@ class GraphTransitionManager:
             CaptureError: the module cannot be captured.
             ORTModuleError: the captured graph cannot be compiled.
         """
+        try:
+            return self._ready(args, kwargs)
+        finally:
+            self._early = None
+
+    def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[ReadySession | BoundSession, list[Any]]:
         call = Call.of(args, kwargs, self._module)
         graph = self._find(call)
         if graph is None or self._is_refused_otherwise(graph, call):
@@ -179,6 +186,8 @@ class GraphTransitionManager:
         reason, dynamic = self._plan_export(call, leaf_names(self._module, call.args, call.kwargs))
         if instead is not None:
             reason = "a tensor wants a gradient that wanted none"
+        if torch.is_grad_enabled():
+            self._early = _C.EarlyAccumulators(list(self._module.parameters()))
         start = time.perf_counter()
         hooked = not self._own_hooks and any(hook_tables(self._module))  # an entry is of calls with their hooks
         key = self._disk.key(call.leaves, call.spec, dynamic) if self._disk and not hooked else None
@@ -320,7 +329,7 @@ class GraphTransitionManager:
             if wanted and self._options.outputs == "loss":
                 info = info.loss_only()
             session = self._builder.build(info, mode, wanted, device, leaves)
-            transition = graph.sessions[key] = ReadySession(info, session, mode)
+            transition = graph.sessions[key] = ReadySession(info, session, mode, self._early)
             if len(wanted) > 1:
                 session.order_hooks(hook_order(captured, wanted))
             places = order.renamed({name: i for i, name in enumerate(session.output_names)})

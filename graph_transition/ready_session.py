@@ -29,6 +29,7 @@ class ReadySession:
     info: PostExportProcessedModelInfo
     session: _C.Session
     mode: str
+    early: _C.EarlyAccumulators | None = None  # until it runs for the first time
     slow_runs: int = 0
     fast_calls: list[_C.FastCall] = dataclasses.field(default_factory=list)
 
@@ -40,7 +41,11 @@ class ReadySession:
     def run(self, leaves: Sequence[Any], bound: Bound | None = None) -> Any:
         """The module's result for a call's flat leaves; `bound`: of its conditions, as `restore_outputs` has it."""
         self.slow_runs += 1
-        return self.info.restore_outputs(self.session.run(self.info.construct_inputs(leaves)), leaves, bound)
+        early, self.early = self.early, None
+        try:
+            return self.info.restore_outputs(self.session.run(self.info.construct_inputs(leaves)), leaves, bound)
+        finally:
+            del early  # the session keeps its own by now
 
     def report(self) -> SessionReport:
         s = self.session.statistics()

@@ -85,6 +85,11 @@ def patched_call(
     of what the `Callers` count, or the `HeardPairs` hold the first two arguments.
     """
 
+class EarlyAccumulators:
+    """Autograd's nodes for these leaves, made before a capture leaves the heap in pieces, and kept until it goes."""
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None: ...
+
 class ThreadState:
     """What torch keeps of the calling thread, as it is now: dispatch keys, gradient modes, modes, hooks."""
 

@@ -2,7 +2,7 @@
 //
 // Such a type is written as a DType: the element type of the tensors inside plus a flag per container, so that type
 // rules that hand a type on, compare two types or ask is_floating() do right by them without knowing them. Their
-// tensors' shapes are not part of a type: each element has its own. Not here: the values (ops/sequence_value.h).
+// tensors' shapes are not part of a type: each element has its own. Not here: the values (kernels/sequence_value.h).
 #pragma once
 
 #include <string_view>

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/grad_context.h"
-#include "ops/registry.h"
-#include "ops/user_gradient.h"
+#include "kernels/aten_bridge.h"
+#include "records/grad_context.h"
+#include "records/registry.h"
+#include "records/user_gradient.h"
 
 namespace py = pybind11;
 

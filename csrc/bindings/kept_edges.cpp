@@ -32,6 +32,11 @@ bool is_hooked(const AutogradMeta& leaf) { return !leaf.hooks_.empty() || leaf.p
 
 const at::Tensor& leaf_of(const Edge& edge) { return static_cast<AccumulateGrad&>(*edge.function).variable; }
 
+// An accumulator remembers the stream it was made on; a view's history may change.
+bool may_be_kept(const at::Tensor& leaf) {
+  return leaf.is_cpu() && !torch::autograd::impl::get_view_autograd_meta(leaf);
+}
+
 bool has_sizes_of(const Edge& edge, const at::Tensor& leaf) {
   const auto& metadata = edge.function->input_metadata(0);
   return !metadata.is_nested_tensor() && !metadata.is_cpp_nested_tensor() &&
@@ -49,6 +54,12 @@ class KeptAccumulator {
     std::shared_ptr<const KeptAccumulator> kept = entry.lock();
     if (!kept) entry = kept = std::make_shared<const KeptAccumulator>(edge.function);
     return kept;
+  }
+
+  static bool is_kept(const Edge& edge) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto entry = registry().by_node.find(edge.function.get());
+    return entry != registry().by_node.end() && !entry->second.expired();
   }
 
   explicit KeptAccumulator(NodePtr node) : edge_(std::move(node), 0), leaf_(leaf_of(edge_).unsafeGetTensorImpl()) {}
@@ -85,6 +96,14 @@ class KeptAccumulator {
   const Edge edge_;
   const c10::TensorImpl* const leaf_;  // the accumulator holds it
 };
+
+EarlyAccumulators::EarlyAccumulators(const std::vector<at::Tensor>& leaves) {
+  for (const at::Tensor& leaf : leaves) {
+    if (!leaf.requires_grad() || !leaf.is_leaf() || !may_be_kept(leaf)) continue;
+    const Edge edge = torch::autograd::impl::gradient_edge(leaf);
+    if (has_sizes_of(edge, leaf)) kept_.push_back(KeptAccumulator::of(edge));
+  }
+}
 
 // A place for one list of edges. Nothing is freed under its lock, which may be waited for with the GIL.
 struct IdleEdges {
@@ -183,15 +202,15 @@ StepEdges KeptEdges::find(const std::vector<at::Tensor>& inputs, const std::vect
     if (!x.requires_grad()) continue;
     edge = torch::autograd::impl::gradient_edge(x);
     if (!x.is_leaf()) continue;
-    const bool may_keep = x.is_cpu() && !torch::autograd::impl::get_view_autograd_meta(x);
+    const bool may_keep = may_be_kept(x);
     if (may_keep && !has_sizes_of(edge, x)) {
       torch::autograd::impl::set_grad_accumulator(x, WeakNode(NodePtr()));
       edge = torch::autograd::impl::gradient_edge(x);
     }
     out.leaves[k] = &leaf_of(edge);
     out.hooked += is_hooked(*torch::autograd::impl::get_autograd_meta(x));
-    if (may_keep && seen_[k] == x.unsafeGetTensorImpl() && losses_[k] < kMaxLosses)
-      change(k) = KeptAccumulator::of(edge);
+    const bool again = seen_[k] == x.unsafeGetTensorImpl() || KeptAccumulator::is_kept(edge);
+    if (may_keep && again && losses_[k] < kMaxLosses) change(k) = KeptAccumulator::of(edge);
     seen_[k] = x.unsafeGetTensorImpl();
   }
   if (changed) kept_ = std::move(changed);

@@ -9,6 +9,10 @@
 // - an accumulator whose sizes are not its leaf's is never kept, and is replaced;
 // - a call of another kind, or one that runs in PyTorch, lets everything go first (release).
 //
+// Note [Early accumulators]
+// A step walks over all of them, and a capture leaves the heap full of small holes: made after it, a third of 200
+// accumulators lay in pages of their own. So a call that is captured has them made before (EarlyAccumulators).
+//
 // Note [Idle edges]
 // The list of edges itself, with its holds on the accumulators, comes back when a step's node goes and serves the next
 // step. In between it is one more holder of each. It is therefore one list for the whole process: who makes edges or
@@ -40,6 +44,15 @@ struct StepEdges {
   std::vector<const c10::TensorImpl*> impls;
   std::shared_ptr<const KeptAccumulators> kept;
   size_t hooked = 0;
+};
+
+// Makes the accumulators of these leaves, and has them be kept until a session keeps them itself, or this goes.
+class EarlyAccumulators {
+ public:
+  explicit EarlyAccumulators(const std::vector<at::Tensor>& leaves);
+
+ private:
+  KeptAccumulators kept_;
 };
 
 class KeptEdges {

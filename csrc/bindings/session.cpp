@@ -14,12 +14,12 @@
 #include "base/status.h"
 #include "bindings/autograd_node.h"
 #include "compile/training_graph.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/sequence_value.h"
 #include "onnx/export.h"
-#include "ops/aten_support.h"
 #include "ops/custom/query.h"
-#include "ops/matmul_provider.h"
-#include "ops/registry.h"
-#include "ops/sequence_value.h"
+#include "products/matmul_provider.h"
+#include "records/registry.h"
 #include "transforms/lower_portable.h"
 
 namespace py = pybind11;
@@ -126,7 +126,7 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
     first_mutation_ = std::min(first_mutation_, output);
     overwritten.push_back(input);
     const Node* producer = compiled_.graph->outputs()[output]->producer();
-    if (producer && producer->op().starts_with("BatchNorm")) uncounted_.insert(output);
+    if (producer && producer->record()->has(kStatistics)) uncounted_.insert(output);
   }
   if (!overwritten.empty()) compiled_.agent->set_overwritten(overwritten);
 }
@@ -370,6 +370,11 @@ py::list Session::take_times() const {
 }
 
 void register_session(py::module_& m) {
+  py::class_<EarlyAccumulators>(
+      m, "EarlyAccumulators",
+      "Autograd's nodes for these leaves, made before a capture leaves the heap in pieces, and "
+      "kept until it goes.")
+      .def(py::init<const std::vector<at::Tensor>&>(), py::arg("leaves"));
   py::class_<Session, std::shared_ptr<Session>>(m, "Session",
                                                 "A model compiled for one set of trainable inputs and one mode.")
       .def(py::init<const py::bytes&, const std::string&, const std::vector<std::string>&, const py::dict&>(),
@@ -432,7 +437,7 @@ void register_session(py::module_& m) {
   m.def("operators", [] {
     py::list out;
     for (const OpRecord* record : Registry::instance().all()) {
-      if (is_custom_op(*record)) continue;
+      if (record->has(kCustom)) continue;
       py::dict row;
       row["domain"] = record->domain();
       row["name"] = record->name();

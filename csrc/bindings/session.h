@@ -23,9 +23,9 @@ class Session {
   Session(const pybind11::bytes& model, const std::string& mode, const std::vector<std::string>& trainable,
           const pybind11::dict& options);
 
-  // The caller's outputs for one value per graph input (sequences as in ops/sequence_value.h); mutations are written
-  // back. `checked` as in InputBinding::bind; takes the tensors out of `inputs` (TrainingAgent::forward). Releases the
-  // GIL.
+  // The caller's outputs for one value per graph input (sequences as in kernels/sequence_value.h); mutations are
+  // written back. `checked` as in InputBinding::bind; takes the tensors out of `inputs` (TrainingAgent::forward).
+  // Releases the GIL.
   std::vector<at::Tensor> run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr) const;
 
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).

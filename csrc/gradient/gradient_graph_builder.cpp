@@ -4,12 +4,11 @@
 
 #include "base/container_type.h"
 #include "base/status.h"
-#include "ops/body_gradient.h"
-#include "ops/container_trait.h"
-#include "ops/grad_context.h"
-#include "ops/registry.h"
-#include "ops/resolve.h"
-#include "ops/user_gradient.h"
+#include "records/grad_context.h"
+#include "records/registry.h"
+#include "records/resolve.h"
+#include "records/subgraph_gradient.h"
+#include "records/user_gradient.h"
 
 namespace ortmodule {
 namespace {
@@ -127,7 +126,7 @@ void refuse_gradients_through_containers(const Graph& graph, const std::vector<N
   const std::vector<char> depends = differentiable_values(graph, xs);
   std::vector<const Node*> origin(graph.value_id_bound(), nullptr);  // the node where the gradient is lost
   graph.for_each([&](Node& node) {
-    const bool takes_containers = (node.record()->trait_bits() & kTakesContainers) != 0;
+    const bool takes_containers = node.record()->has(kTakesContainers);
     if (!takes_containers && !differentiable_node(node)) return;
     const Node* lost = nullptr;
     bool wanted = false;

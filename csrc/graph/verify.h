@@ -1,4 +1,4 @@
-// Checks that edges agree from both sides; resolve() (ops/resolve.h) checks what operators ask for.
+// Checks that edges agree from both sides; resolve() (records/resolve.h) checks what operators ask for.
 #pragma once
 
 #include "graph/graph.h"

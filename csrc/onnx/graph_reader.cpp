@@ -6,7 +6,7 @@
 #include "base/container_type.h"
 #include "base/status.h"
 #include "onnx/import.h"
-#include "ops/registry.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

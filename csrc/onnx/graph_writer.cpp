@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "onnx/import.h"
 #include "onnx/packed.h"
-#include "ops/registry.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

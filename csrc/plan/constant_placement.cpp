@@ -1,6 +1,6 @@
 #include "plan/constant_placement.h"
 
-#include "ops/registry.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "base/status.h"
-#include "ops/registry.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

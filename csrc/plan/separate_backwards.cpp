@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <set>
 
-#include "ops/registry.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "ops/aten_support.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 

@@ -15,10 +15,10 @@
 
 #include "base/index_error.h"
 #include "device/small_block_scope.h"
-#include "ops/aten_support.h"
-#include "ops/registry.h"
-#include "ops/small_tensor.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/small_tensor.h"
 #include "plan/constant_placement.h"
+#include "records/registry.h"
 #include "runtime/kernel_clock.h"
 #include "runtime/subgraph_runner.h"
 

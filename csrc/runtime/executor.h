@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
 #include "plan/execution_plan.h"
+#include "records/kernel_registry.h"
 #include "runtime/step_memory.h"
 
 namespace ortmodule {

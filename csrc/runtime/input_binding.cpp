@@ -4,8 +4,8 @@
 
 #include "base/container_type.h"
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/sequence_value.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/sequence_value.h"
 
 namespace ortmodule {
 

@@ -1,7 +1,7 @@
 #include "runtime/subgraph_runner.h"
 
 #include "base/status.h"
-#include "ops/subgraph.h"
+#include "kernels/subgraph.h"
 #include "plan/execution_plan.h"
 #include "runtime/executor.h"
 #include "runtime/input_binding.h"

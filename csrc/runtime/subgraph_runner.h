@@ -1,7 +1,8 @@
 // Runs the subgraphs of If, Loop, Scan and SequenceMap: a plan and an executor over the body, prepared once per node.
 //
-// Kernels reach it through ops/subgraph.h. A body's symbolic sizes are bound from its inputs at each run; its constants
-// are loaded once. Temporaries of a body come from torch's allocator: which iterations run is not known before.
+// Kernels reach it through kernels/subgraph.h. A body's symbolic sizes are bound from its inputs at each run; its
+// constants are loaded once. Temporaries of a body come from torch's allocator: which iterations run is not known
+// before.
 #pragma once
 
 #include <c10/core/Device.h>

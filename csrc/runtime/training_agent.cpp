@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/status.h"
-#include "ops/materialized.h"
-#include "ops/small_tensor.h"
+#include "kernels/materialized.h"
+#include "kernels/small_tensor.h"
 #include "plan/gradient_segments.h"
 
 namespace ortmodule {

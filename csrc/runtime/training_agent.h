@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/matmul_provider.h"
 #include "plan/separate_backwards.h"
+#include "products/matmul_provider.h"
 #include "runtime/executor.h"
 #include "runtime/input_binding.h"
 #include "runtime/memory_meter.h"

@@ -6,7 +6,7 @@
 // optional input `base` only the rows that were read are touched.
 //
 // Not for 16-bit types, where rows would be rounded onto a large sum one by one.
-#include "ops/resolve.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {

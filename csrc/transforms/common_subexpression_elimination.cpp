@@ -6,7 +6,7 @@
 // backward node is not merged into a forward one, which would keep the forward value alive between the two, except
 // where the result is a small host vector. Equal initializers come first: integers up to 4 KB and scalars, never one
 // that is trained.
-#include "ops/registry.h"
+#include "records/registry.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {

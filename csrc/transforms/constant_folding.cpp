@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/registry.h"
+#include "records/registry.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {

@@ -4,7 +4,7 @@
 //
 // Only when asked for: the numbers drawn are not those of PyTorch's eager dropout. An inference session of a module in
 // train mode draws in the same way, because torch.utils.checkpoint runs the same forward first without gradients.
-#include "ops/resolve.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {

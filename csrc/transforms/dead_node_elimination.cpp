@@ -2,7 +2,7 @@
 //
 // Why outputs too: an output that exists is computed (a Dropout mask, MaxPool's indices). Nodes with a side effect
 // stay.
-#include "ops/registry.h"
+#include "records/registry.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {

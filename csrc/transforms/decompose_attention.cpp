@@ -5,7 +5,7 @@
 // That is for training only. All other Attention nodes stay whole: the fused kernels are what makes them fast.
 // FlexAttention is replaced always: its subgraphs become nodes of the graph, which the other passes know.
 #include "base/status.h"
-#include "ops/attention/form.h"
+#include "records/attention_form.h"
 #include "transforms/expand_body.h"
 #include "transforms/passes.h"
 

@@ -2,9 +2,9 @@
 
 #include <vector>
 
-#include "ops/grad_context.h"
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/grad_context.h"
+#include "records/registry.h"
+#include "records/resolve.h"
 
 namespace ortmodule {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "ops/fusion.h"
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/fusion_context.h"
+#include "records/registry.h"
+#include "records/resolve.h"
 
 namespace ortmodule {
 namespace {
@@ -57,9 +57,9 @@ class Writer : public FusionContext {
   Writer() : FusionContext(code_) {}
 
   // False where the operator's function refuses the node.
-  bool add(Node& node, FusionFn fn) {
+  bool add(Node& node) {
     node_ = at_ = &node;
-    return fn(*this);
+    return node.record()->fusion_fn()(*this);
   }
 
   int in(size_t i) override {
@@ -173,23 +173,23 @@ class Fuser {
  private:
   // Makes a cluster of a node that a program can express.
   bool start(Node& node) {
-    const FusionFact* fact = FusionFacts::instance().find(node);
-    if (!fact) return false;
-    const NodeArg* shaped = fact->over_rows ? node.input(0) : node.output(0);
+    const OpRecord* record = node.record();
+    if (!record || !record->fusion_fn()) return false;
+    const NodeArg* shaped = record->fuses_over_rows() ? node.input(0) : node.output(0);
     if (!shaped || !shaped->type().shape) return false;
     const Shape& space = *shaped->type().shape;
-    if (fact->over_rows && space.size() < 2) return false;
+    if (record->fuses_over_rows() && space.size() < 2) return false;
     for (const NodeArg* out : node.outputs())
       if (out && (!out->type().shape || (!fusable_type(out->type().dtype) && !is_state(node, *out)))) return false;
     for (size_t i = 0; i < node.inputs().size(); ++i) {
       const NodeArg* in = node.input(i);
-      const FormalInput* formal = node.record()->formal_input(i);
+      const FormalInput* formal = record->formal_input(i);
       if (!in || is_number(*in) || (formal && formal->host)) continue;
       if (!fusable_type(in->type().dtype) || !in->type().shape || !broadcasts_to(*in->type().shape, space))
         return false;
     }
     Writer writer;
-    if (!writer.add(node, fact->fn)) return false;
+    if (!writer.add(node)) return false;
     cluster_[node.id()] = static_cast<int>(clusters_.size());
     clusters_.push_back({{&node}, space});
     return true;
@@ -271,7 +271,7 @@ class Fuser {
 
   static bool is_small(const std::vector<Node*>& nodes) {
     Writer writer;
-    for (Node* node : nodes) writer.add(*node, FusionFacts::instance().find(*node)->fn);
+    for (Node* node : nodes) writer.add(*node);
     return writer.instructions() <= kMostInstructions && writer.inputs().size() <= kMostInputs;
   }
 
@@ -315,7 +315,7 @@ class Fuser {
   bool replace(const Cluster& cluster) {
     const int id = cluster_[cluster.nodes[0]->id()];
     Writer writer;
-    for (Node* node : cluster.nodes) writer.add(*node, FusionFacts::instance().find(*node)->fn);
+    for (Node* node : cluster.nodes) writer.add(*node);
     const auto needed = [&](const NodeArg* value) { return is_needed(value, id); };
     FusedProgram program = writer.finish(cluster.space, needed);
     if (program.outputs.empty() || !is_sound(writer, program, cluster)) return false;

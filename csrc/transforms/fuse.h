@@ -10,11 +10,12 @@
 // It also joins, under the same conditions, clusters that read a value of the whole space which it reads, where only
 // views stand between them: the gradients of one value to several others are one pass over it.
 // A value that anything else reads stays an output under its own name: what forward keeps for backward does not change.
-// How an operator is expressed stands beside its record (ops/fusion.h); operators that are not there are never fused.
+// How an operator is expressed stands beside its record (records/fusion_context.h); operators that are not there are
+// never fused.
 //
 // Precision: values inside a cluster are floats, whatever their types: 16-bit results are rounded when they are stored
 // and not in between. float64 and integers are not fused.
-// Not here: programs (ops/fused_program.h), how they run (ops/fused/).
+// Not here: programs (records/fused_program.h), how they run (ops/fused/).
 #pragma once
 
 #include "graph/graph.h"

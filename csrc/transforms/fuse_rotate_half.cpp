@@ -2,7 +2,7 @@
 //
 // The halves are the parts of a Split (torch.chunk) or Slices (x[..., :n // 2]). After the passes that follow rows
 // through a Concat. A Concat that is a graph output stays: names of outputs are part of the interface.
-#include "ops/resolve.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {

@@ -4,7 +4,7 @@
 // of the interface.
 #include <algorithm>
 
-#include "ops/resolve.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {

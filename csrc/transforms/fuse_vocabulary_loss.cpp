@@ -1,7 +1,7 @@
 // Linear -> (Reshape, Cast to float) -> SoftmaxCrossEntropyLoss becomes ai.ortmodule::LinearCrossEntropy where nothing
 // else reads the scores and they are large: they then never exist whole.
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/registry.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
 #include "transforms/row_region.h"
 

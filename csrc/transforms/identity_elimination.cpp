@@ -9,8 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/fusion.h"
-#include "ops/registry.h"
+#include "records/registry.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {
@@ -90,8 +89,7 @@ class BroadcastExpand : public BypassRule {
  private:
   static bool broadcasts(const Node& reader, const NodeArg* expanded) {
     // Those that the fusion pass knows take any mix of shapes, unlike PRelu.
-    if (!reader.domain().empty() || !reader.record()->has(kElementwise) || !FusionFacts::instance().find(reader))
-      return false;
+    if (!reader.domain().empty() || !reader.record()->has(kElementwise) || !reader.record()->fusion_fn()) return false;
     return same_shape(expanded, reader.output(0)) &&
            std::any_of(reader.inputs().begin(), reader.inputs().end(),
                        [&](const NodeArg* in) { return in != expanded && same_shape(in, expanded); });

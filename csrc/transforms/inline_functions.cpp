@@ -11,8 +11,8 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "ops/copy_nodes.h"
-#include "ops/registry.h"
+#include "records/copy_nodes.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

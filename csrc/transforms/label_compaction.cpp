@@ -9,8 +9,8 @@
 // row-wise like any other. Small work is left alone: finding the rows costs some microseconds.
 #include <algorithm>
 
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/registry.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
 #include "transforms/row_region.h"
 

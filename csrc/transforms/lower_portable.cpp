@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/registry.h"
+#include "records/resolve.h"
 #include "transforms/expand_body.h"
 #include "transforms/lower_sizes.h"
 #include "transforms/passes.h"

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "base/status.h"
-#include "ops/resolve.h"
+#include "records/resolve.h"
 
 namespace ortmodule {
 namespace {

@@ -12,11 +12,10 @@
 #include <algorithm>
 #include <set>
 
-#include "ops/attention/form.h"
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/attention_form.h"
+#include "records/registry.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
-#include "transforms/row_axes.h"
 #include "transforms/row_region.h"
 
 namespace ortmodule {

@@ -8,9 +8,9 @@
 #include "base/container_type.h"
 #include "base/max_flow.h"
 #include "base/status.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/recompute_form.h"
+#include "records/registry.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {
@@ -43,7 +43,7 @@ bool is_forward_value(const NodeArg* value) {
 bool repeatable(const Node& node) {
   const OpRecord& record = *node.record();
   if (record.has(kRandom) || record.has(kSideEffect) || node.domain() == kAtenDomain) return false;
-  if (RecomputeFacts::instance().form(node)) return false;  // it has another way, or none
+  if (node.record()->recompute_form()) return false;  // it has another way, or none
   for (const auto& [name, value] : node.attributes())
     if (std::holds_alternative<std::shared_ptr<Graph>>(value)) return false;
   for (const auto* list : {&node.inputs(), &node.outputs()})
@@ -60,7 +60,7 @@ bool is_autocast_copy(const Node& node) {
 
 std::optional<RecomputeForm> form_of(const NodeArg& value) {
   const Node& node = *value.producer();
-  const RecomputeFormFn form = RecomputeFacts::instance().form(node);
+  const RecomputeFormFn form = node.record()->recompute_form();
   return form && value.output_index() == 0 ? form(node) : std::nullopt;
 }
 
@@ -97,9 +97,8 @@ class Costs {
     const OpRecord& record = *node.record();
     if (record.has(kHostOutput)) return kLeast;
     if (record.has(Trait::kView)) return traffic(node.inputs(), node.outputs()) * kViewPasses;
-    if (const FlopsFn flops = RecomputeFacts::instance().flops(node); flops && shapes_known(node))
-      return flops(node, size_) / kFlopsPerByte;
-    const double passes = record.has(kCheap) ? 1 : RecomputeFacts::instance().passes(node).value_or(kNotCheap);
+    if (record.flops_fn() && shapes_known(node)) return record.flops_fn()(node, size_) / kFlopsPerByte;
+    const double passes = record.has(kCheap) ? 1 : record.memory_passes().value_or(kNotCheap);
     return traffic(node.inputs(), node.outputs()) * passes;
   }
   double time(const RecomputeForm& form, const NodeArg& result) const {
@@ -206,7 +205,7 @@ class Cut {
       if (node.phase() != Phase::kForward) return;
       const double dearer = weight * costs_.dearer(position++);
       const size_t again = flow.add_vertex();
-      const bool dear = RecomputeFacts::instance().flops(node) || is_autocast_copy(node);
+      const bool dear = node.record()->flops_fn() || is_autocast_copy(node);
       const bool may = repeatable(node) && (everything || !dear);
       const double time = costs_.time(node);
       flow.add_edge(kSource, again, may ? time * dearer : MaxFlow::kUnbounded);

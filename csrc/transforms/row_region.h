@@ -1,7 +1,6 @@
-// Which nodes compute each row from the same row of their inputs, and how such a node is repeated on compact rows.
-//
-// A value's rows are its positions along the first `lead` dims; see Note [Compact rows] in ops/index/rows.cpp. What two
-// passes share: label_compaction.cpp and padding_removal.cpp decide which nodes to repeat.
+// Nodes that compute each row from the same row of their inputs, repeated on compact rows: what label_compaction.cpp
+// and padding_removal.cpp share, which decide which nodes to repeat. How rows pass through an operator stands on its
+// record (records/row_rule.h).
 #pragma once
 
 #include <map>
@@ -9,30 +8,22 @@
 #include <unordered_map>
 #include <vector>
 
+#include "records/row_rule.h"
 #include "transforms/transformer.h"
 
 namespace ortmodule {
 
-struct RowInput {
-  enum Role {
-    kRows,       // row r of the output needs row r of this input
-    kWhole,      // the same for every row (weights, scalars)
-    kBroadcast,  // spread over some of the leading dims (position embeddings)
-  } role;
-  size_t lead;  // of this input, for kRows
-};
-
 // The roles of the node's inputs when the outputs have `lead` leading dims; nothing when it is not row-wise.
-std::optional<std::vector<RowInput>> row_inputs(const Node& node, size_t lead);
+RowRule::Inputs row_inputs(const Node& node, size_t lead);
+
+// Where its inputs have the batch and the sequence axis, when they are known for its output.
+InputAxes input_axes(const Node& node, RowAxes axes);
 
 // Multiplications and additions of a matrix product per row; 0 for other operators.
 int64_t products_per_row(const Node& node);
 
 // A Slice with step 1 along the last leading dim alone, which keeps some rows: the first kept position.
 std::optional<int64_t> sliced_rows_start(const Node& node, size_t lead);
-
-// Axes of a constant input made non-negative for `rank`; nothing where they are not constant.
-std::optional<std::vector<int64_t>> constant_axes(const Node& node, size_t input, size_t rank);
 
 // Whether the dims can be computed from the sizes of graph inputs.
 bool bound_dims(const Graph& graph, const Shape& dims);

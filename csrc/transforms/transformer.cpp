@@ -4,8 +4,8 @@
 
 #include "base/status.h"
 #include "graph/verify.h"
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/registry.h"
+#include "records/resolve.h"
 
 namespace ortmodule {
 

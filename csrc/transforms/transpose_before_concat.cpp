@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/resolve.h"
+#include "records/resolve.h"
 #include "transforms/passes.h"
 
 namespace ortmodule {

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "graph/text.h"
 #include "graph/verify.h"
-#include "ops/resolve.h"
+#include "records/resolve.h"
 #include "transforms/transformer.h"
 
 namespace ortmodule::testing {

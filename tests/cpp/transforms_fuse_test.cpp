@@ -1,7 +1,7 @@
 // Which nodes become one kernel, and which never do.
 #include "transforms/fuse.h"
 
-#include "ops/fused_program.h"
+#include "records/fused_program.h"
 #include "support.h"
 
 namespace ortmodule {

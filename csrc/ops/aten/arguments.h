@@ -13,7 +13,7 @@
 
 #include "base/dim.h"
 #include "graph/graph.h"
-#include "ops/kernel_context.h"
+#include "kernels/kernel_context.h"
 
 namespace ortmodule {
 

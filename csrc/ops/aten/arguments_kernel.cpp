@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "base/status.h"
+#include "kernels/aten_bridge.h"
 #include "ops/aten/arguments.h"
-#include "ops/aten_support.h"
 
 namespace ortmodule {
 namespace {

@@ -5,9 +5,9 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include "base/status.h"
+#include "kernels/autograd_scope.h"
 #include "ops/aten/arguments.h"
-#include "ops/autograd_support.h"
-#include "ops/kernel_registry.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

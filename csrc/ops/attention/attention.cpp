@@ -12,13 +12,13 @@
 
 #include "base/status.h"
 #include "ops/attention/body_parts.h"
-#include "ops/attention/form.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/attention_form.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/recompute_form.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {
@@ -248,9 +248,8 @@ ORTMODULE_OP("", Attention, 23)
     .infer(infer_attention)
     .grad({"Q", "K", "V", "attn_mask", "past_key", "past_value"}, attention_gradient)
     .no_grad({"nonpad_kv_seqlen"})
-    .body([](BodyContext& c) { attention_body(c, nullptr); });
-
-ORTMODULE_FLOPS("", Attention, attention_flops);
+    .body([](BodyContext& c) { attention_body(c, nullptr); })
+    .flops(attention_flops);
 
 ORTMODULE_OP("ai.ortmodule", ComposedAttentionGrad, 1).apply(rerun_record);
 

@@ -22,14 +22,14 @@
 #include <limits>
 
 #include "base/status.h"
+#include "kernels/autograd_scope.h"
+#include "kernels/kernel_context.h"
+#include "kernels/philox_state.h"
+#include "kernels/rerun_kernel.h"
 #include "ops/attention/composed.h"
 #include "ops/attention/flash.h"
-#include "ops/attention/form.h"
-#include "ops/autograd_support.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/philox_state.h"
-#include "ops/rerun_kernel.h"
+#include "records/attention_form.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,7 +1,7 @@
 // What the bodies of attention operators share: sizes, heads, scaled products. All work with symbolic sizes.
 #pragma once
 
-#include "ops/grad_context.h"
+#include "records/grad_context.h"
 
 namespace ortmodule::attention {
 

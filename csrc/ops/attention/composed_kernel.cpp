@@ -16,7 +16,7 @@
 #include <limits>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
+#include "kernels/aten_bridge.h"
 
 namespace ortmodule {
 namespace {

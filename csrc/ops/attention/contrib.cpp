@@ -2,9 +2,9 @@
 //
 // Not here: packed query/key/value in one 5-D input, buffers for past and present that are shared, beam search inputs.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "base/status.h"
+#include "kernels/rerun_kernel.h"
 #include "ops/attention/composed.h"
-#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ops/strided_view.h"
+#include "kernels/strided_view.h"
 
 namespace ortmodule {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <numbers>
 
-#include "ops/cpu_simd.h"
-#include "ops/philox.h"
+#include "kernels/cpu_simd.h"
+#include "kernels/philox.h"
 
 namespace ortmodule {
 namespace {

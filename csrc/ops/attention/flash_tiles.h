@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "ops/attention/flash.h"
-#include "ops/tile_product.h"
+#include "products/tile_product.h"
 
 namespace ortmodule {
 

@@ -7,11 +7,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/conversion.h"
+#include "kernels/cpu_simd.h"
+#include "kernels/philox_state.h"
+#include "kernels/processor.h"
 #include "ops/attention/flash_rows.h"
-#include "ops/conversion.h"
-#include "ops/cpu_simd.h"
-#include "ops/philox_state.h"
-#include "ops/processor.h"
 
 namespace ortmodule {
 namespace {

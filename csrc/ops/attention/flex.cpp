@@ -6,12 +6,12 @@
 #include "base/status.h"
 #include "graph/subgraph.h"
 #include "ops/attention/body_parts.h"
-#include "ops/body_types.h"
-#include "ops/copy_nodes.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/resolve.h"
+#include "records/copy_nodes.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/resolve.h"
+#include "records/subgraph_types.h"
 
 namespace ortmodule {
 namespace {

@@ -3,9 +3,9 @@
 //
 // Not here: quantized caches, and past and present in one buffer (the present is a new tensor).
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

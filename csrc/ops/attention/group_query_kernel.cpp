@@ -15,9 +15,9 @@
 #include <limits>
 
 #include "base/status.h"
+#include "kernels/rerun_kernel.h"
 #include "ops/attention/composed.h"
 #include "ops/attention/rotary.h"
-#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

@@ -4,9 +4,9 @@
 // The derivative is the rotation by the negative angle: the same operator with -sin. The caches' gradients, which
 // hardly anything asks for, come from a second forward.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

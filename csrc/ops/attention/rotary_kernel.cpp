@@ -9,7 +9,7 @@
 #include <ATen/ops/sub.h>
 
 #include "base/status.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 

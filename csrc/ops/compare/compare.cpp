@@ -1,9 +1,9 @@
 // Comparisons, boolean logic, IsNaN and IsInf. All of them give booleans, so nothing has a gradient.
 #include "base/status.h"
-#include "ops/fusion.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/fusion_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -26,27 +26,17 @@ void test(OpRecord& r) {
   });
 }
 
-ORTMODULE_OP("", Equal, 7).apply(compare).older(1, 6, upgrade_axis_broadcast);
-ORTMODULE_OP("", Less, 7).apply(compare).older(1, 6, upgrade_axis_broadcast);
-ORTMODULE_OP("", LessOrEqual, 12).apply(compare);
-ORTMODULE_OP("", Greater, 7).apply(compare).older(1, 6, upgrade_axis_broadcast);
-ORTMODULE_OP("", GreaterOrEqual, 12).apply(compare);
-ORTMODULE_OP("", And, 7).apply(logic).older(1, 6, upgrade_axis_broadcast);
-ORTMODULE_OP("", Or, 7).apply(logic).older(1, 6, upgrade_axis_broadcast);
-ORTMODULE_OP("", Xor, 7).apply(logic).older(1, 6, upgrade_axis_broadcast);
-ORTMODULE_OP("", Not, 1).apply(test);
+ORTMODULE_OP("", Equal, 7).apply(compare).older(1, 6, upgrade_axis_broadcast).fuses(instruction<Opcode::kEqual>);
+ORTMODULE_OP("", Less, 7).apply(compare).older(1, 6, upgrade_axis_broadcast).fuses(instruction<Opcode::kLess>);
+ORTMODULE_OP("", LessOrEqual, 12).apply(compare).fuses(instruction<Opcode::kLessEqual>);
+ORTMODULE_OP("", Greater, 7).apply(compare).older(1, 6, upgrade_axis_broadcast).fuses(instruction<Opcode::kGreater>);
+ORTMODULE_OP("", GreaterOrEqual, 12).apply(compare).fuses(instruction<Opcode::kGreaterEqual>);
+ORTMODULE_OP("", And, 7).apply(logic).older(1, 6, upgrade_axis_broadcast).fuses(instruction<Opcode::kAnd>);
+ORTMODULE_OP("", Or, 7).apply(logic).older(1, 6, upgrade_axis_broadcast).fuses(instruction<Opcode::kOr>);
+ORTMODULE_OP("", Xor, 7).apply(logic).older(1, 6, upgrade_axis_broadcast).fuses(instruction<Opcode::kXor>);
+ORTMODULE_OP("", Not, 1).apply(test).fuses(instruction<Opcode::kNot>);
 ORTMODULE_OP("", IsNaN, 9).apply(test);
 ORTMODULE_OP("", IsInf, 10).apply(test).attr("detect_negative", AttrKind::kInt).attr("detect_positive", AttrKind::kInt);
-
-ORTMODULE_FUSES("", Equal, instruction<Opcode::kEqual>);
-ORTMODULE_FUSES("", Less, instruction<Opcode::kLess>);
-ORTMODULE_FUSES("", LessOrEqual, instruction<Opcode::kLessEqual>);
-ORTMODULE_FUSES("", Greater, instruction<Opcode::kGreater>);
-ORTMODULE_FUSES("", GreaterOrEqual, instruction<Opcode::kGreaterEqual>);
-ORTMODULE_FUSES("", And, instruction<Opcode::kAnd>);
-ORTMODULE_FUSES("", Or, instruction<Opcode::kOr>);
-ORTMODULE_FUSES("", Xor, instruction<Opcode::kXor>);
-ORTMODULE_FUSES("", Not, instruction<Opcode::kNot>);
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,7 +1,7 @@
 // Tensors made from sizes or numbers: ConstantOfShape, Range, Constant, EyeLike, RandomUniformLike, RandomNormalLike.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/aten_support.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/seeded.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "kernels/seeded.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -4,8 +4,8 @@
 // the graph's inputs; `symbols[i]` names a symbol that is bound by the 0-d integer input i instead, because it exists
 // at run time only (a count, an item of a tensor).
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

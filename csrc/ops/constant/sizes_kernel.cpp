@@ -1,9 +1,9 @@
 // Kernel of Sizes. Expressions are parsed once per node.
 #include <ATen/ops/empty.h>
 
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

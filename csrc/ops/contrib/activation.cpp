@@ -3,10 +3,10 @@
 // Gradients go through the standard's gradient operators; the sum that a fused activation starts from is computed
 // again.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

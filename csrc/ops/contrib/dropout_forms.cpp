@@ -2,10 +2,10 @@
 //
 // A bit mask is uint32[ceil(elements / 32)]; bit i of word w belongs to element 32 w + i in row-major order.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/like.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

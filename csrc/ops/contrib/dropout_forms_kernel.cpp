@@ -9,10 +9,10 @@
 #include <ATen/ops/softmax.h>
 
 #include "base/status.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/seeded.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "kernels/seeded.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,9 +1,9 @@
 // Gradient operators that ONNX Runtime's training graphs hold in com.microsoft, for graphs that it made. Ours hold the
 // operators of ai.ortmodule, whose inputs have another order here and there.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/like.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,9 +2,9 @@
 // SimplifiedLayerNormalization (also known as RMSNorm; models hold it in ai.onnx as well), EmbedLayerNormalization,
 // BiasSoftmax. Gradients run the operator again.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

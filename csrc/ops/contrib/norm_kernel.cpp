@@ -12,8 +12,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/status.h"
-#include "ops/host_values.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/host_values.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

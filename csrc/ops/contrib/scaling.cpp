@@ -1,10 +1,10 @@
 // Small operators around the gradients and steps of ONNX Runtime's training graphs, in com.microsoft: scaling, finite
 // checks, accumulation, ordering tokens, and the forms of standard operators that they use.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/like.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -12,9 +12,9 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/host_values.h"
-#include "ops/kernel_registry.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/host_values.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,9 +1,9 @@
 // What ONNX Runtime's training graphs do with shapes, in com.microsoft: BroadcastGradientArgs and View.
 #include "base/status.h"
 #include "ops/contrib/broadcast_axes.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

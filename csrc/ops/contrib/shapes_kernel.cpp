@@ -3,10 +3,10 @@
 #include <ATen/ops/tensor.h>
 
 #include "base/status.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
 #include "ops/contrib/broadcast_axes.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,10 +2,10 @@
 // ConcatTraining, SplitTraining, ShrunkenGather, PadAndUnflatten, FlattenAndUnpad. Where no formula is shorter, the
 // gradient runs the operator again.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/like.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

@@ -12,9 +12,9 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/host_values.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/host_values.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

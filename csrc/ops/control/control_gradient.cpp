@@ -1,4 +1,4 @@
-// Gradients of If, Loop and Scan; see Note [Gradients of subgraphs] in ops/body_gradient.h.
+// Gradients of If, Loop and Scan; see Note [Gradients of subgraphs] in records/subgraph_gradient.h.
 //
 // If's is another If. Loop's and Scan's are operators that run the forward body again to have the carried values of
 // each iteration, then the body's gradient from the last iteration to the first.
@@ -8,10 +8,10 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "ops/body_gradient.h"
 #include "ops/control/scan.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/subgraph_gradient.h"
 
 namespace ortmodule {
 namespace {

@@ -1,7 +1,7 @@
 // Gradients of If, Loop and Scan (control_gradient.cpp).
 #pragma once
 
-#include "ops/grad_context.h"
+#include "records/grad_context.h"
 
 namespace ortmodule {
 

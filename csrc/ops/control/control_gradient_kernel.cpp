@@ -9,10 +9,10 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/subgraph.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "kernels/subgraph.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

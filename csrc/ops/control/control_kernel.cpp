@@ -1,4 +1,4 @@
-// Kernels of If, Loop and Scan: they run their subgraphs through ops/subgraph.h.
+// Kernels of If, Loop and Scan: they run their subgraphs through kernels/subgraph.h.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -7,11 +7,11 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "kernels/subgraph.h"
 #include "ops/control/scan.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/subgraph.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "ops/body_types.h"
 #include "ops/control/control_gradient.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/subgraph_types.h"
 
 namespace ortmodule {
 

@@ -2,9 +2,9 @@
 // batch may have lengths of their own. Kept for old models; it has no gradient.
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "ops/body_types.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/subgraph_types.h"
 
 namespace ortmodule {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/subgraph.h"
+#include "kernels/kernel_context.h"
+#include "kernels/subgraph.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -3,12 +3,12 @@
 #include "ops/conv/window.h"
 
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/like.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/recompute_form.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {
@@ -215,11 +215,13 @@ void conv_transpose_grad(OpRecord& op) {
 }  // namespace
 
 // X[N, C, d...], W[M, C / group, k...], B[M] -> Y[N, M, o...]
-ORTMODULE_OP("", Conv, 1).apply(conv_like).infer(infer_conv).grad({"X", "W", "B"}, gradient<kConvGrad>);
+ORTMODULE_OP("", Conv, 1)
+    .apply(conv_like)
+    .infer(infer_conv)
+    .grad({"X", "W", "B"}, gradient<kConvGrad>)
+    .flops(conv_flops);
 
 // X[N, C, d...], W[C, M / group, k...], B[M] -> Y[N, M, o...]
-ORTMODULE_FLOPS("", Conv, conv_flops);
-
 ORTMODULE_OP("", ConvTranspose, 1)
     .apply(conv_like)
     .attr("output_padding", AttrKind::kInts)

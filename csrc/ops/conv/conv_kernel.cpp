@@ -12,11 +12,11 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "kernels/kernel_context.h"
+#include "kernels/processor.h"
 #include "ops/conv/conv_pads.h"
 #include "ops/conv/small_planes.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/processor.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 

@@ -1,8 +1,8 @@
 // The rule of Conv for every operator that is one, wherever its inputs stand.
 #pragma once
 
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 

@@ -4,10 +4,10 @@
 #include <ATen/ops/convolution.h>
 
 #include "base/status.h"
+#include "kernels/kernel_context.h"
+#include "kernels/requantize.h"
 #include "ops/conv/conv_pads.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/requantize.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

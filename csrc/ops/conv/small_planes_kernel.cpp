@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/matmul_provider.h"
+#include "products/matmul_provider.h"
 
 namespace ortmodule {
 namespace {

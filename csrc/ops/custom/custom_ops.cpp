@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry_lock.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry_lock.h"
 
 namespace ortmodule {
 namespace {
@@ -174,10 +174,11 @@ OpRecord make_record(const OrtmoduleCustomOp& op, const char* file) {
   }
   for (size_t i = 0; i < op.output_count; ++i) record.output(op.outputs[i].name, presence_of(op.outputs[i].flags));
   record.infer([&op](InferContext& c) { infer_custom(op, c); });
-  if (op.flags & ORTMODULE_RANDOM) record.traits(kRandom);
+  record.traits(op.flags & ORTMODULE_RANDOM ? kCustom | kRandom : kCustom);
   if (op.flags & ORTMODULE_NOT_DIFFERENTIABLE || differentiable.empty()) {
     record.not_differentiable();
   } else {
+    if (op.gradient_count == 0) record.traits(kOpenGradient);
     record.no_grad(not_differentiable);
     record.grad(differentiable, op.gradient_count > 0 ? GradFn([&op](GradContext& c) { custom_gradient(op, c); })
                                                       : GradFn(no_gradient));
@@ -250,13 +251,6 @@ const OrtmoduleCustomOp* custom_op_of(const OpRecord& record) {
   const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   const auto found = loaded_ops().find(&record);
   return found == loaded_ops().end() ? nullptr : found->second.op;
-}
-
-bool is_custom_op(const OpRecord& record) { return custom_op_of(record) != nullptr; }
-
-bool lacks_gradient(const OpRecord& record) {
-  const OrtmoduleCustomOp* op = custom_op_of(record);
-  return op && op->gradient_count == 0 && !(op->flags & ORTMODULE_NOT_DIFFERENTIABLE);
 }
 
 void register_custom_ops(const std::vector<const OrtmoduleCustomOp*>& ops, const std::string& library) {

@@ -15,8 +15,8 @@
 
 #include "base/status.h"
 #include "ops/custom/query.h"
-#include "ops/kernel_registry.h"
-#include "ops/registry.h"
+#include "records/kernel_registry.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 

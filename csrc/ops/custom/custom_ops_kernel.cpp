@@ -5,9 +5,9 @@
 
 #include <memory>
 
-#include "ops/aten_support.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/kernel_context.h"
 #include "ops/custom/custom_ops.h"
-#include "ops/kernel_context.h"
 
 namespace ortmodule {
 namespace {

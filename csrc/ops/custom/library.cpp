@@ -7,7 +7,7 @@
 #include <set>
 
 #include "ops/custom/custom_ops.h"
-#include "ops/grad_context.h"
+#include "records/grad_context.h"
 
 namespace ortmodule {
 namespace {

@@ -4,17 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "ops/registry.h"
-
 namespace ortmodule {
 
 // Loads the library at `path` and registers its operators; returns their names ("com.example::Op"). Loading one again
 // changes nothing. Throws kInvalidArgument, naming the file and what is wrong with it: no file, no library, no entry
 // symbol, another ABI version, a description that is not sound, an operator that exists already.
 std::vector<std::string> load_custom_ops(const std::string& path);
-
-bool is_custom_op(const OpRecord& record);
-// Whether the library of a custom operator gives no gradient for it, and does not say that there is none.
-bool lacks_gradient(const OpRecord& record);
 
 }  // namespace ortmodule

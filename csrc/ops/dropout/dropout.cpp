@@ -4,13 +4,14 @@
 // bit parity. ai.ortmodule::PhiloxDropout is what training runs by default: the mask is a function of (seed, element
 // index), so that backward recomputes it and nothing of the tensor's size is stored.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/recompute_form.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -92,8 +93,8 @@ ORTMODULE_OP("", Dropout, 12)
     .attr("seed", AttrKind::kInt)
     .infer(infer_dropout)
     .traits(kRandom)
-    .grad({"data"}, dropout_gradient);
-ORTMODULE_RECOMPUTE_FORM("", Dropout, stored_mask);
+    .grad({"data"}, dropout_gradient)
+    .recompute(stored_mask);
 
 // dx = dy * mask / (1 - ratio)
 ORTMODULE_OP("ai.ortmodule", DropoutGrad, 1)
@@ -116,21 +117,22 @@ ORTMODULE_OP("ai.ortmodule", PhiloxDropout, 1)
     .infer(infer_philox_dropout)
     .traits(kRandom)
     .grad({"x"}, philox_dropout_gradient)
-    .body(philox_body);
-ORTMODULE_RECOMPUTE_FORM("ai.ortmodule", PhiloxDropout, same_mask);
+    .body(philox_body)
+    .recompute(same_mask)
+    .rows(rows_of_input<0>)
+    .fuses([](FusionContext& c) {
+      const auto ratio = c.constant(1);
+      if (!ratio) return false;
+      const int state = c.drawn(1, "ai.ortmodule", "PhiloxState");
+      c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), state, -1}, *ratio}));
+      return true;
+    });
 
 // What PhiloxDropout draws, on its own: a fused kernel applies the mask, and draws keep their order.
 ORTMODULE_OP("ai.ortmodule", PhiloxState, 1)
     .output("state")
     .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{Dim(2)}); })
     .traits(kRandom);
-ORTMODULE_FUSES("ai.ortmodule", PhiloxDropout, [](FusionContext& c) {
-  const auto ratio = c.constant(1);
-  if (!ratio) return false;
-  const int state = c.drawn(1, "ai.ortmodule", "PhiloxState");
-  c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), state, -1}, *ratio}));
-  return true;
-});
 
 // The same map applied to dy. With x in place of dy it recomputes y.
 ORTMODULE_OP("ai.ortmodule", PhiloxDropoutGrad, 1)
@@ -140,12 +142,12 @@ ORTMODULE_OP("ai.ortmodule", PhiloxDropoutGrad, 1)
     .output("dx")
     .infer(infer_same)
     .traits(kElementwise | kCheap)
-    .not_differentiable();
-ORTMODULE_FUSES("ai.ortmodule", PhiloxDropoutGrad, [](FusionContext& c) {
-  const auto ratio = c.constant(1);
-  if (!ratio) return false;
-  c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), c.in(2), -1}, *ratio}));
-  return true;
-});
+    .not_differentiable()
+    .fuses([](FusionContext& c) {
+      const auto ratio = c.constant(1);
+      if (!ratio) return false;
+      c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), c.in(2), -1}, *ratio}));
+      return true;
+    });
 
 }  // namespace ortmodule

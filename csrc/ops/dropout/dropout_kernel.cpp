@@ -19,8 +19,8 @@
 #include <mutex>
 #include <random>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

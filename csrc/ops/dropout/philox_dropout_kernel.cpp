@@ -13,10 +13,10 @@
 
 #include <algorithm>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/philox.h"
-#include "ops/philox_state.h"
+#include "kernels/kernel_context.h"
+#include "kernels/philox.h"
+#include "kernels/philox_state.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,10 +1,10 @@
 // Smooth activations: Gelu, Silu, QuickGelu, Mish, Tanh, Sigmoid, Softplus, with one gradient operator each, because
 // ATen has a backward kernel that reads memory once. Tanh and Sigmoid save their output, the others their input.
-#include "ops/body_formula.h"
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {
@@ -64,19 +64,35 @@ Attributes copied(const Node& node, const char* name) {
   return value ? Attributes{{name, *value}} : Attributes{};
 }
 
-ORTMODULE_OP("", Gelu, 20).apply(unary).attr("approximate", AttrKind::kString).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::GeluGrad", {c.GO(0), c.I(0)}, copied(c.node(), "approximate")));
-});
+ORTMODULE_OP("", Gelu, 20)
+    .apply(unary)
+    .attr("approximate", AttrKind::kString)
+    .grad({"X"},
+          [](GradContext& c) {
+            c.GI(0, c.emit("ai.ortmodule::GeluGrad", {c.GO(0), c.I(0)}, copied(c.node(), "approximate")));
+          })
+    // With the error function ATen's own kernels are faster than a program (512 x 768 floats and a sum: 0.45 ms against
+    // 0.59, the gradient 0.65 against 0.95), with tanh they are slower.
+    .fuses([](FusionContext& c) {
+      return c.node().get_string("approximate", "none") == "tanh" && instruction<Opcode::kGeluTanh>(c);
+    });
 ORTMODULE_OP("ai.ortmodule", GeluGrad, 1)
     .apply(unary_grad)
     .attr("approximate", AttrKind::kString)
-    .body(times_factor<gelu_factor>);
+    .body(times_factor<gelu_factor>)
+    .fuses([](FusionContext& c) {
+      return c.node().get_string("approximate", "none") == "tanh" && instruction<Opcode::kGeluTanhGrad>(c);
+    });
 
 ORTMODULE_OP("ai.ortmodule", Silu, 1)
     .apply(unary)
     .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::SiluGrad", {c.GO(0), c.I(0)})); })
-    .body([](BodyContext& c) { c.out(0, c.emit("Mul", {c.in(0), c.emit("Sigmoid", {c.in(0)})})); });
-ORTMODULE_OP("ai.ortmodule", SiluGrad, 1).apply(unary_grad).body(times_factor<silu_factor>);
+    .body([](BodyContext& c) { c.out(0, c.emit("Mul", {c.in(0), c.emit("Sigmoid", {c.in(0)})})); })
+    .fuses(instruction<Opcode::kSilu>);
+ORTMODULE_OP("ai.ortmodule", SiluGrad, 1)
+    .apply(unary_grad)
+    .body(times_factor<silu_factor>)
+    .fuses(instruction<Opcode::kSiluGrad>);
 
 // x sigmoid(alpha x); alpha is 1.702 unless given.
 ORTMODULE_OP("com.microsoft", QuickGelu, 1)
@@ -89,71 +105,66 @@ ORTMODULE_OP("com.microsoft", QuickGelu, 1)
     .body([](BodyContext& c) {
       NodeArg* scaled = c.emit("Mul", {c.in(0), c.scalar(c.node().get_float("alpha", 1.702), c.in(0))});
       c.out(0, c.emit("Mul", {c.in(0), c.emit("Sigmoid", {scaled})}));
+    })
+    .fuses([](FusionContext& c) {
+      const int scaled = c.emit(Opcode::kMul, c.in(0), c.number(c.node().get_float("alpha", 1.702)));
+      c.out(0, c.emit(Opcode::kMul, c.in(0), c.emit(Opcode::kSigmoid, scaled)));
+      return true;
     });
 ORTMODULE_OP("ai.ortmodule", QuickGeluGrad, 1)
     .apply(unary_grad)
     .attr("alpha", AttrKind::kFloat)
-    .body(times_factor<quick_gelu_factor>);
+    .body(times_factor<quick_gelu_factor>)
+    // With silu's derivative s': d/dx x sigmoid(alpha x) = s'(alpha x).
+    .fuses([](FusionContext& c) {
+      const int scaled = c.emit(Opcode::kMul, c.in(1), c.number(c.node().get_float("alpha", 1.702)));
+      c.out(0, c.emit(Opcode::kSiluGrad, c.in(0), scaled));
+      return true;
+    });
 
 ORTMODULE_OP("", Mish, 18).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::MishGrad", {c.GO(0), c.I(0)}));
 });
 ORTMODULE_OP("ai.ortmodule", MishGrad, 1).apply(unary_grad).body(times_factor<mish_factor>);
 
-ORTMODULE_OP("", Tanh, 1).apply(unary).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::TanhGrad", {c.GO(0), c.O(0)}));
-});
-ORTMODULE_OP("ai.ortmodule", TanhGrad, 1).apply(unary_grad).body(times_factor<tanh_factor>);
+ORTMODULE_OP("", Tanh, 1)
+    .apply(unary)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::TanhGrad", {c.GO(0), c.O(0)})); })
+    .fuses(instruction<Opcode::kTanh>);
+ORTMODULE_OP("ai.ortmodule", TanhGrad, 1)
+    .apply(unary_grad)
+    .body(times_factor<tanh_factor>)
+    .fuses(instruction<Opcode::kTanhGrad>);
 
-ORTMODULE_OP("", Sigmoid, 1).apply(unary).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::SigmoidGrad", {c.GO(0), c.O(0)}));
-});
-ORTMODULE_OP("ai.ortmodule", SigmoidGrad, 1).apply(unary_grad).body(times_factor<sigmoid_factor>);
+ORTMODULE_OP("", Sigmoid, 1)
+    .apply(unary)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::SigmoidGrad", {c.GO(0), c.O(0)})); })
+    .fuses(instruction<Opcode::kSigmoid>);
+ORTMODULE_OP("ai.ortmodule", SigmoidGrad, 1)
+    .apply(unary_grad)
+    .body(times_factor<sigmoid_factor>)
+    .fuses(instruction<Opcode::kSigmoidGrad>);
 
 // log(1 + exp(x)); x itself above 20, as in PyTorch.
-ORTMODULE_OP("", Softplus, 1).apply(unary).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::SoftplusGrad", {c.GO(0), c.I(0)}));
-});
-ORTMODULE_OP("ai.ortmodule", SoftplusGrad, 1).apply(unary_grad).body(times_factor<softplus_factor>);
-
-// With the error function ATen's own kernels are faster than a program (512 x 768 floats and a sum: 0.45 ms against
-// 0.59, the gradient 0.65 against 0.95), with tanh they are slower.
-ORTMODULE_FUSES("", Gelu, [](FusionContext& c) {
-  return c.node().get_string("approximate", "none") == "tanh" && instruction<Opcode::kGeluTanh>(c);
-});
-ORTMODULE_FUSES("ai.ortmodule", GeluGrad, [](FusionContext& c) {
-  return c.node().get_string("approximate", "none") == "tanh" && instruction<Opcode::kGeluTanhGrad>(c);
-});
-ORTMODULE_FUSES("ai.ortmodule", Silu, instruction<Opcode::kSilu>);
-ORTMODULE_FUSES("ai.ortmodule", SiluGrad, instruction<Opcode::kSiluGrad>);
-ORTMODULE_FUSES("com.microsoft", QuickGelu, [](FusionContext& c) {
-  const int scaled = c.emit(Opcode::kMul, c.in(0), c.number(c.node().get_float("alpha", 1.702)));
-  c.out(0, c.emit(Opcode::kMul, c.in(0), c.emit(Opcode::kSigmoid, scaled)));
-  return true;
-});
-// With silu's derivative s': d/dx x sigmoid(alpha x) = s'(alpha x).
-ORTMODULE_FUSES("ai.ortmodule", QuickGeluGrad, [](FusionContext& c) {
-  const int scaled = c.emit(Opcode::kMul, c.in(1), c.number(c.node().get_float("alpha", 1.702)));
-  c.out(0, c.emit(Opcode::kSiluGrad, c.in(0), scaled));
-  return true;
-});
-// max(x, 0) + log(1 + e) with e = exp(-|x|). The rounding of u = 1 + e is undone by the factor e / (u - 1).
-ORTMODULE_FUSES("", Softplus, [](FusionContext& c) {
-  const int e = c.emit(Opcode::kExp, c.emit(Opcode::kNeg, c.emit(Opcode::kAbs, c.in(0))));
-  const int u = c.emit(Opcode::kAdd, e, c.number(1)), kept = c.emit(Opcode::kSub, u, c.number(1));
-  const int logarithm = c.emit(Opcode::kMul, c.emit(Opcode::kLog, u), c.emit(Opcode::kDiv, e, kept));
-  const int beyond = c.emit(Opcode::kWhere, c.emit(Opcode::kEqual, u, c.number(1)), e, logarithm);
-  c.out(0, c.emit(Opcode::kAdd, c.emit(Opcode::kMax, c.in(0), c.number(0)), beyond));
-  return true;
-});
-ORTMODULE_FUSES("ai.ortmodule", SoftplusGrad, [](FusionContext& c) {
-  c.out(0, c.emit(Opcode::kMul, c.in(0), c.emit(Opcode::kSigmoid, c.in(1))));
-  return true;
-});
-ORTMODULE_FUSES("", Tanh, instruction<Opcode::kTanh>);
-ORTMODULE_FUSES("ai.ortmodule", TanhGrad, instruction<Opcode::kTanhGrad>);
-ORTMODULE_FUSES("", Sigmoid, instruction<Opcode::kSigmoid>);
-ORTMODULE_FUSES("ai.ortmodule", SigmoidGrad, instruction<Opcode::kSigmoidGrad>);
+ORTMODULE_OP("", Softplus, 1)
+    .apply(unary)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::SoftplusGrad", {c.GO(0), c.I(0)})); })
+    // max(x, 0) + log(1 + e) with e = exp(-|x|). The rounding of u = 1 + e is undone by the factor e / (u - 1).
+    .fuses([](FusionContext& c) {
+      const int e = c.emit(Opcode::kExp, c.emit(Opcode::kNeg, c.emit(Opcode::kAbs, c.in(0))));
+      const int u = c.emit(Opcode::kAdd, e, c.number(1)), kept = c.emit(Opcode::kSub, u, c.number(1));
+      const int logarithm = c.emit(Opcode::kMul, c.emit(Opcode::kLog, u), c.emit(Opcode::kDiv, e, kept));
+      const int beyond = c.emit(Opcode::kWhere, c.emit(Opcode::kEqual, u, c.number(1)), e, logarithm);
+      c.out(0, c.emit(Opcode::kAdd, c.emit(Opcode::kMax, c.in(0), c.number(0)), beyond));
+      return true;
+    });
+ORTMODULE_OP("ai.ortmodule", SoftplusGrad, 1)
+    .apply(unary_grad)
+    .body(times_factor<softplus_factor>)
+    .fuses([](FusionContext& c) {
+      c.out(0, c.emit(Opcode::kMul, c.in(0), c.emit(Opcode::kSigmoid, c.in(1))));
+      return true;
+    });
 
 }  // namespace
 }  // namespace ortmodule

@@ -2,11 +2,11 @@
 //
 // A gradient is computed in the broadcast shape and summed back by reduce_to. Where an operand broadcasts by rows of
 // ones only, that sum is the one extra pass, as in eager.
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -19,29 +19,49 @@ std::optional<double> constant_number(const NodeArg* value) {
   return value->constant()->to_doubles().at(0);
 }
 
-ORTMODULE_OP("", Add, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
-  for (size_t i = 0; i < 2; ++i)
-    if (c.needs(i)) c.GI(i, c.reduce_to(c.GO(0), c.I(i)));
-});
+ORTMODULE_OP("", Add, 7)
+    .apply(binary)
+    .older(1, 6, upgrade_axis_broadcast)
+    .grad({"A", "B"},
+          [](GradContext& c) {
+            for (size_t i = 0; i < 2; ++i)
+              if (c.needs(i)) c.GI(i, c.reduce_to(c.GO(0), c.I(i)));
+          })
+    .fuses(instruction<Opcode::kAdd>);
 
-ORTMODULE_OP("", Sub, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
-  if (c.needs(0)) c.GI(0, c.reduce_to(c.GO(0), c.I(0)));
-  // The sum first: it may be much smaller than dy.
-  if (c.needs(1)) c.GI(1, c.emit("Neg", {c.reduce_to(c.GO(0), c.I(1))}));
-});
+ORTMODULE_OP("", Sub, 7)
+    .apply(binary)
+    .older(1, 6, upgrade_axis_broadcast)
+    .grad({"A", "B"},
+          [](GradContext& c) {
+            if (c.needs(0)) c.GI(0, c.reduce_to(c.GO(0), c.I(0)));
+            // The sum first: it may be much smaller than dy.
+            if (c.needs(1)) c.GI(1, c.emit("Neg", {c.reduce_to(c.GO(0), c.I(1))}));
+          })
+    .fuses(instruction<Opcode::kSub>);
 
-ORTMODULE_OP("", Mul, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
-  for (size_t i = 0; i < 2; ++i)
-    if (c.needs(i)) c.GI(i, c.reduce_to(c.emit("Mul", {c.GO(0), c.I(1 - i)}), c.I(i)));
-});
+ORTMODULE_OP("", Mul, 7)
+    .apply(binary)
+    .older(1, 6, upgrade_axis_broadcast)
+    .grad({"A", "B"},
+          [](GradContext& c) {
+            for (size_t i = 0; i < 2; ++i)
+              if (c.needs(i)) c.GI(i, c.reduce_to(c.emit("Mul", {c.GO(0), c.I(1 - i)}), c.I(i)));
+          })
+    .fuses(instruction<Opcode::kMul>);
 
 // dA = dC / B, dB = -dC (C / B): the output stands for A / B. Of dA C a zero would have no number where dA overflows.
-ORTMODULE_OP("", Div, 7).apply(binary).older(1, 6, upgrade_axis_broadcast).grad({"A", "B"}, [](GradContext& c) {
-  if (c.needs(0)) c.GI(0, c.reduce_to(c.emit("Div", {c.GO(0), c.I(1)}), c.I(0)));
-  if (!c.needs(1)) return;
-  NodeArg* slope = c.emit("Div", {c.O(0), c.I(1)});
-  c.GI(1, c.emit("Neg", {c.reduce_to(c.emit("Mul", {c.GO(0), slope}), c.I(1))}));
-});
+ORTMODULE_OP("", Div, 7)
+    .apply(binary)
+    .older(1, 6, upgrade_axis_broadcast)
+    .grad({"A", "B"},
+          [](GradContext& c) {
+            if (c.needs(0)) c.GI(0, c.reduce_to(c.emit("Div", {c.GO(0), c.I(1)}), c.I(0)));
+            if (!c.needs(1)) return;
+            NodeArg* slope = c.emit("Div", {c.O(0), c.I(1)});
+            c.GI(1, c.emit("Neg", {c.reduce_to(c.emit("Mul", {c.GO(0), slope}), c.I(1))}));
+          })
+    .fuses(instruction<Opcode::kDiv>);
 
 // dX = dZ Y X^(Y-1), zero where Y is 0 (X = 0 would give NaN).
 NodeArg* pow_base_grad(GradContext& c) {
@@ -75,9 +95,30 @@ ORTMODULE_OP("", Pow, 7)
     .output("Z")
     .traits(kElementwise)
     .infer([](InferContext& c) { c.out(0, c.dtype(0), c.broadcast(c.shape(0), c.shape(1))); })
-    .grad({"X", "Y"}, [](GradContext& c) {
-      if (c.needs(0)) c.GI(0, pow_base_grad(c));
-      if (c.needs(1)) c.GI(1, pow_exponent_grad(c));
+    .grad({"X", "Y"},
+          [](GradContext& c) {
+            if (c.needs(0)) c.GI(0, pow_base_grad(c));
+            if (c.needs(1)) c.GI(1, pow_exponent_grad(c));
+          })
+    // The exponents that ATen computes without a power; others stay a node of their own.
+    .fuses([](FusionContext& c) {
+      const auto exponent = c.constant(1);
+      if (!exponent) return false;
+      const int x = c.in(0);
+      const auto square = [&] { return c.emit(Opcode::kMul, x, x); };
+      if (*exponent == 2)
+        c.out(0, square());
+      else if (*exponent == 3)
+        c.out(0, c.emit(Opcode::kMul, square(), x));
+      else if (*exponent == 0.5)
+        c.out(0, c.emit(Opcode::kSqrt, x));
+      else if (*exponent == -0.5)
+        c.out(0, c.emit(Opcode::kRsqrt, x));
+      else if (*exponent == -1)
+        c.out(0, c.emit(Opcode::kReciprocal, x));
+      else
+        return false;
+      return true;
     });
 
 // fmod=0: the sign of the divisor (Python's %); fmod=1: the sign of the dividend (C's fmod).
@@ -108,32 +149,6 @@ ORTMODULE_OP("ai.ortmodule", FloorDiv, 1)
       // ONNX rounds an integer quotient towards zero, but Mod has the divisor's sign: a - a mod b divides exactly.
       c.out(0, c.emit("Div", {c.emit("Sub", {a, c.emit("Mod", {a, b})}), b}));
     });
-
-ORTMODULE_FUSES("", Add, instruction<Opcode::kAdd>);
-ORTMODULE_FUSES("", Sub, instruction<Opcode::kSub>);
-ORTMODULE_FUSES("", Mul, instruction<Opcode::kMul>);
-ORTMODULE_FUSES("", Div, instruction<Opcode::kDiv>);
-
-// The exponents that ATen computes without a power; others stay a node of their own.
-ORTMODULE_FUSES("", Pow, [](FusionContext& c) {
-  const auto exponent = c.constant(1);
-  if (!exponent) return false;
-  const int x = c.in(0);
-  const auto square = [&] { return c.emit(Opcode::kMul, x, x); };
-  if (*exponent == 2)
-    c.out(0, square());
-  else if (*exponent == 3)
-    c.out(0, c.emit(Opcode::kMul, square(), x));
-  else if (*exponent == 0.5)
-    c.out(0, c.emit(Opcode::kSqrt, x));
-  else if (*exponent == -0.5)
-    c.out(0, c.emit(Opcode::kRsqrt, x));
-  else if (*exponent == -1)
-    c.out(0, c.emit(Opcode::kReciprocal, x));
-  else
-    return false;
-  return true;
-});
 
 }  // namespace
 }  // namespace ortmodule

@@ -16,10 +16,10 @@
 #include <optional>
 
 #include "base/status.h"
+#include "kernels/kernel_context.h"
+#include "kernels/small_tensor.h"
 #include "ops/elementwise/short_sum.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/small_tensor.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -4,10 +4,10 @@
 // overflow, infinities that are equal. Gradients are compositions, PyTorch's formulas: fusion joins them.
 #include <cmath>
 
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -4,8 +4,8 @@
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/xlogy.h>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

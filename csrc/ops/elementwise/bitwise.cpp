@@ -1,7 +1,7 @@
 // BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot and BitShift: integers only, so nothing has a gradient.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

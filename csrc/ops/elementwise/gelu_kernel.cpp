@@ -14,10 +14,10 @@
 #include <cmath>
 
 #include "base/status.h"
-#include "ops/conversion.h"
-#include "ops/cpu_simd.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/conversion.h"
+#include "kernels/cpu_simd.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -5,10 +5,10 @@
 // Reciprocal differentiate through their output. Rounding and Sign have the gradient zero, not none, as in PyTorch.
 #include <cmath>
 
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {
@@ -19,13 +19,21 @@ void zero_gradient(OpRecord& r) {
   r.grad({"X"}, [](GradContext& c) { c.GI(0, c.zeros_like(c.GO(0))); });
 }
 
-ORTMODULE_OP("", Exp, 1).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.O(0)})); });
+ORTMODULE_OP("", Exp, 1)
+    .apply(unary)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.O(0)})); })
+    .fuses(instruction<Opcode::kExp>);
 
-ORTMODULE_OP("", Log, 1).apply(unary).grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Div", {c.GO(0), c.I(0)})); });
+ORTMODULE_OP("", Log, 1)
+    .apply(unary)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Div", {c.GO(0), c.I(0)})); })
+    .fuses(instruction<Opcode::kLog>);
 
-ORTMODULE_OP("", Sqrt, 1).apply(unary).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("Div", {c.GO(0), c.emit("Mul", {c.O(0), c.scalar(2, c.O(0))})}));
-});
+ORTMODULE_OP("", Sqrt, 1)
+    .apply(unary)
+    .grad({"X"},
+          [](GradContext& c) { c.GI(0, c.emit("Div", {c.GO(0), c.emit("Mul", {c.O(0), c.scalar(2, c.O(0))})})); })
+    .fuses(instruction<Opcode::kSqrt>);
 
 // dy (y + 1)
 ORTMODULE_OP("ai.ortmodule", Expm1, 1)
@@ -73,21 +81,37 @@ ORTMODULE_OP("ai.ortmodule", Rsqrt, 1)
             NodeArg* cube = c.emit("Pow", {c.O(0), c.scalar(3, c.O(0))});
             c.GI(0, c.emit("Mul", {c.emit("Mul", {c.GO(0), c.scalar(-0.5, c.GO(0))}), cube}));
           })
-    .body([](BodyContext& c) { c.out(0, c.emit("Reciprocal", {c.emit("Sqrt", {c.in(0)})})); });
+    .body([](BodyContext& c) { c.out(0, c.emit("Reciprocal", {c.emit("Sqrt", {c.in(0)})})); })
+    .fuses(instruction<Opcode::kRsqrt>);
 
-ORTMODULE_OP("", Reciprocal, 1).apply(unary).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Neg", {c.emit("Mul", {c.O(0), c.O(0)})})}));
-});
+ORTMODULE_OP("", Reciprocal, 1)
+    .apply(unary)
+    .grad({"X"},
+          [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Neg", {c.emit("Mul", {c.O(0), c.O(0)})})})); })
+    .fuses(instruction<Opcode::kReciprocal>);
 
-ORTMODULE_OP("", Neg, 1).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("Neg", {c.GO(0)}));
-});
+ORTMODULE_OP("", Neg, 1)
+    .apply(unary)
+    .traits(kCheap)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Neg", {c.GO(0)})); })
+    .fuses(instruction<Opcode::kNeg>);
 
-ORTMODULE_OP("", Abs, 1).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Sign", {c.I(0)})}));
-});
+ORTMODULE_OP("", Abs, 1)
+    .apply(unary)
+    .traits(kCheap)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Sign", {c.I(0)})})); })
+    .fuses(instruction<Opcode::kAbs>);
 
-ORTMODULE_OP("", Sign, 9).apply(unary).traits(kCheap).apply(zero_gradient);
+ORTMODULE_OP("", Sign, 9)
+    .apply(unary)
+    .traits(kCheap)
+    .apply(zero_gradient)
+    // Of NaN it is 0, as ATen's.
+    .fuses([](FusionContext& c) {
+      const int below = c.emit(Opcode::kWhere, c.emit(Opcode::kLess, c.in(0), c.number(0)), c.number(-1), c.number(0));
+      c.out(0, c.emit(Opcode::kWhere, c.emit(Opcode::kGreater, c.in(0), c.number(0)), c.number(1), below));
+      return true;
+    });
 
 ORTMODULE_OP("", Cos, 7).apply(unary).grad({"X"}, [](GradContext& c) {
   c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Neg", {c.emit("Sin", {c.I(0)})})}));
@@ -98,29 +122,18 @@ ORTMODULE_OP("", Sin, 7).apply(unary).grad({"X"}, [](GradContext& c) {
 });
 
 // dy exp(-x^2) 2 / sqrt(pi)
-ORTMODULE_OP("", Erf, 9).apply(unary).grad({"X"}, [](GradContext& c) {
-  NodeArg* bell = c.emit("Exp", {c.emit("Neg", {c.emit("Mul", {c.I(0), c.I(0)})})});
-  c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Mul", {bell, c.scalar(2 / std::sqrt(M_PI), bell)})}));
-});
+ORTMODULE_OP("", Erf, 9)
+    .apply(unary)
+    .grad({"X"},
+          [](GradContext& c) {
+            NodeArg* bell = c.emit("Exp", {c.emit("Neg", {c.emit("Mul", {c.I(0), c.I(0)})})});
+            c.GI(0, c.emit("Mul", {c.GO(0), c.emit("Mul", {bell, c.scalar(2 / std::sqrt(M_PI), bell)})}));
+          })
+    .fuses(instruction<Opcode::kErf>);
 
 ORTMODULE_OP("", Floor, 1).apply(unary).traits(kCheap).apply(zero_gradient);
 ORTMODULE_OP("", Ceil, 1).apply(unary).traits(kCheap).apply(zero_gradient);
 ORTMODULE_OP("", Round, 11).apply(unary).traits(kCheap).apply(zero_gradient);
-
-ORTMODULE_FUSES("", Exp, instruction<Opcode::kExp>);
-ORTMODULE_FUSES("", Log, instruction<Opcode::kLog>);
-ORTMODULE_FUSES("", Sqrt, instruction<Opcode::kSqrt>);
-ORTMODULE_FUSES("ai.ortmodule", Rsqrt, instruction<Opcode::kRsqrt>);
-ORTMODULE_FUSES("", Reciprocal, instruction<Opcode::kReciprocal>);
-ORTMODULE_FUSES("", Neg, instruction<Opcode::kNeg>);
-ORTMODULE_FUSES("", Abs, instruction<Opcode::kAbs>);
-ORTMODULE_FUSES("", Erf, instruction<Opcode::kErf>);
-// Of NaN it is 0, as ATen's.
-ORTMODULE_FUSES("", Sign, [](FusionContext& c) {
-  const int below = c.emit(Opcode::kWhere, c.emit(Opcode::kLess, c.in(0), c.number(0)), c.number(-1), c.number(0));
-  c.out(0, c.emit(Opcode::kWhere, c.emit(Opcode::kGreater, c.in(0), c.number(0)), c.number(1), below));
-  return true;
-});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,10 +1,10 @@
 // Elementwise operators of any number of operands: Sum, Mean, Min, Max. Sum is what the gradient builder accumulates
 // with.
 #include "base/status.h"
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {
@@ -23,10 +23,22 @@ void n_ary(OpRecord& r) {
   });
 }
 
-ORTMODULE_OP("", Sum, 1).apply(n_ary).grad({"data"}, [](GradContext& c) {
-  for (size_t i = 0; i < c.input_count(); ++i)
-    if (c.needs(i)) c.GI(i, c.reduce_to(c.GO(0), c.I(i)));
-});
+template <Opcode op>
+bool chain(FusionContext& c) {
+  int result = c.in(0);
+  for (size_t i = 1; i < c.input_count(); ++i) result = c.emit(op, result, c.in(i));
+  c.out(0, result);
+  return true;
+}
+
+ORTMODULE_OP("", Sum, 1)
+    .apply(n_ary)
+    .grad({"data"},
+          [](GradContext& c) {
+            for (size_t i = 0; i < c.input_count(); ++i)
+              if (c.needs(i)) c.GI(i, c.reduce_to(c.GO(0), c.I(i)));
+          })
+    .fuses(chain<Opcode::kAdd>);
 
 ORTMODULE_OP("", Mean, 1).apply(n_ary).grad({"data"}, [](GradContext& c) {
   NodeArg* share = c.emit("Div", {c.GO(0), c.scalar(static_cast<double>(c.input_count()), c.GO(0))});
@@ -57,20 +69,14 @@ void extreme_grad(GradContext& c, const char* op, const char* loses) {
   c.GI(0, dy);
 }
 
-ORTMODULE_OP("", Max, 1).apply(n_ary).grad({"data"}, [](GradContext& c) { extreme_grad(c, "Max", "Less"); });
-ORTMODULE_OP("", Min, 1).apply(n_ary).grad({"data"}, [](GradContext& c) { extreme_grad(c, "Min", "Greater"); });
-
-template <Opcode op>
-bool chain(FusionContext& c) {
-  int result = c.in(0);
-  for (size_t i = 1; i < c.input_count(); ++i) result = c.emit(op, result, c.in(i));
-  c.out(0, result);
-  return true;
-}
-
-ORTMODULE_FUSES("", Sum, chain<Opcode::kAdd>);
-ORTMODULE_FUSES("", Min, chain<Opcode::kMin>);
-ORTMODULE_FUSES("", Max, chain<Opcode::kMax>);
+ORTMODULE_OP("", Max, 1)
+    .apply(n_ary)
+    .grad({"data"}, [](GradContext& c) { extreme_grad(c, "Max", "Less"); })
+    .fuses(chain<Opcode::kMax>);
+ORTMODULE_OP("", Min, 1)
+    .apply(n_ary)
+    .grad({"data"}, [](GradContext& c) { extreme_grad(c, "Min", "Greater"); })
+    .fuses(chain<Opcode::kMin>);
 
 }  // namespace
 }  // namespace ortmodule

@@ -4,10 +4,10 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 
+#include "kernels/kernel_context.h"
+#include "kernels/small_tensor.h"
 #include "ops/elementwise/short_sum.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/small_tensor.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,12 +2,12 @@
 //
 // HardTanh exists beside Clip because PyTorch's gradients differ on the bounds: hardtanh and relu6 pass nothing there,
 // clamp passes dy.
-#include "ops/body_formula.h"
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -57,10 +57,21 @@ void clip_grad_body(BodyContext& c) {
   c.out(0, dx == c.in(0) ? c.emit("Identity", {dx}) : dx);
 }
 
-ORTMODULE_OP("", Relu, 1).apply(unary).traits(kCheap).grad({"X"}, [](GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::ReluGrad", {c.GO(0), c.O(0)}));
-});
-ORTMODULE_OP("ai.ortmodule", ReluGrad, 1).apply(unary_grad).traits(kCheap).body(relu_grad_body);
+ORTMODULE_OP("", Relu, 1)
+    .apply(unary)
+    .traits(kCheap)
+    .grad({"X"}, [](GradContext& c) { c.GI(0, c.emit("ai.ortmodule::ReluGrad", {c.GO(0), c.O(0)})); })
+    .fuses(instruction<Opcode::kRelu>);
+ORTMODULE_OP("ai.ortmodule", ReluGrad, 1)
+    .apply(unary_grad)
+    .traits(kCheap)
+    .body(relu_grad_body)
+    // A NaN passes dy, as ATen's threshold does.
+    .fuses([](FusionContext& c) {
+      const int stops = c.emit(Opcode::kLessEqual, c.in(1), c.number(0));
+      c.out(0, c.emit(Opcode::kWhere, stops, c.number(0), c.in(0)));
+      return true;
+    });
 
 ORTMODULE_OP("", LeakyRelu, 1)
     .apply(unary)
@@ -149,10 +160,18 @@ ORTMODULE_OP("", Clip, 11)
     .output("output")
     .infer(infer_same)
     .traits(kElementwise | kCheap)
-    .grad({"input", "min", "max"}, [](GradContext& c) {
-      if (c.needs(0)) c.GI(0, c.emit("ai.ortmodule::ClipGrad", {c.GO(0), c.I(0), c.I(1), c.I(2)}));
-      if (c.needs(1)) c.GI(1, clip_bound_grad(c, 1, "Less"));
-      if (c.needs(2)) c.GI(2, clip_bound_grad(c, 2, "Greater"));
+    .grad({"input", "min", "max"},
+          [](GradContext& c) {
+            if (c.needs(0)) c.GI(0, c.emit("ai.ortmodule::ClipGrad", {c.GO(0), c.I(0), c.I(1), c.I(2)}));
+            if (c.needs(1)) c.GI(1, clip_bound_grad(c, 1, "Less"));
+            if (c.needs(2)) c.GI(2, clip_bound_grad(c, 2, "Greater"));
+          })
+    .fuses([](FusionContext& c) {
+      int result = c.in(0);
+      if (c.has(1)) result = c.emit(Opcode::kMax, result, c.in(1));
+      if (c.has(2)) result = c.emit(Opcode::kMin, result, c.in(2));
+      c.out(0, result);
+      return c.has(1) || c.has(2);
     });
 ORTMODULE_OP("ai.ortmodule", ClipGrad, 1)
     .input("dY")
@@ -164,21 +183,6 @@ ORTMODULE_OP("ai.ortmodule", ClipGrad, 1)
     .traits(kElementwise | kCheap)
     .not_differentiable()
     .body(clip_grad_body);
-
-ORTMODULE_FUSES("", Relu, instruction<Opcode::kRelu>);
-// A NaN passes dy, as ATen's threshold does.
-ORTMODULE_FUSES("ai.ortmodule", ReluGrad, [](FusionContext& c) {
-  const int stops = c.emit(Opcode::kLessEqual, c.in(1), c.number(0));
-  c.out(0, c.emit(Opcode::kWhere, stops, c.number(0), c.in(0)));
-  return true;
-});
-ORTMODULE_FUSES("", Clip, [](FusionContext& c) {
-  int result = c.in(0);
-  if (c.has(1)) result = c.emit(Opcode::kMax, result, c.in(1));
-  if (c.has(2)) result = c.emit(Opcode::kMin, result, c.in(2));
-  c.out(0, result);
-  return c.has(1) || c.has(2);
-});
 
 }  // namespace
 }  // namespace ortmodule

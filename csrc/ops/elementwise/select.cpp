@@ -1,10 +1,9 @@
 // Operators that hand elements on unchanged: Where, Identity, StopGradient, WithValue, Expect.
 #include "base/status.h"
-#include "ops/container_trait.h"
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {
@@ -22,11 +21,13 @@ ORTMODULE_OP("", Where, 9)
       auto values = c.broadcast(c.shape(1), c.shape(2));
       c.out(0, c.dtype(1), c.broadcast(c.shape(0), values ? &*values : nullptr));
     })
-    .grad({"X", "Y"}, [](GradContext& c) {
-      NodeArg* zero = c.scalar(0, c.GO(0));
-      if (c.needs(1)) c.GI(1, c.reduce_to(c.emit("Where", {c.I(0), c.GO(0), zero}), c.I(1)));
-      if (c.needs(2)) c.GI(2, c.reduce_to(c.emit("Where", {c.I(0), zero, c.GO(0)}), c.I(2)));
-    });
+    .grad({"X", "Y"},
+          [](GradContext& c) {
+            NodeArg* zero = c.scalar(0, c.GO(0));
+            if (c.needs(1)) c.GI(1, c.reduce_to(c.emit("Where", {c.I(0), c.GO(0), zero}), c.I(1)));
+            if (c.needs(2)) c.GI(2, c.reduce_to(c.emit("Where", {c.I(0), zero, c.GO(0)}), c.I(2)));
+          })
+    .fuses(instruction<Opcode::kWhere>);
 
 ORTMODULE_OP("", Identity, 1)
     .input("input")
@@ -66,8 +67,6 @@ ORTMODULE_OP("ai.ortmodule", Expect, 1)
     .traits(kSideEffect)
     .not_differentiable()
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
-
-ORTMODULE_FUSES("", Where, instruction<Opcode::kWhere>);
 
 }  // namespace
 }  // namespace ortmodule

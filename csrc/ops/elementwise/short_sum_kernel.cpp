@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-#include "ops/cpu_simd.h"
+#include "kernels/cpu_simd.h"
 
 namespace ortmodule {
 namespace {

@@ -1,9 +1,9 @@
 // Trigonometric and hyperbolic functions beside Sin, Cos and Tanh: Tan, Sinh, Cosh and the six inverses.
 //
 // Gradients are compositions of elementwise operators, as eager's are: fusion joins them.
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

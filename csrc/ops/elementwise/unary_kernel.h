@@ -1,8 +1,8 @@
 // What the unary kernels of this folder share: compute, or compute over the input when nobody else sees it.
 #pragma once
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 

@@ -1,9 +1,9 @@
 // Further activation units: Celu, Selu, Softsign, ThresholdedRelu, Shrink, PRelu, Swish, SwiGLU.
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {

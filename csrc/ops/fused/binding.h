@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ops/fused/tile_ops.h"
-#include "ops/fused_program.h"
+#include "records/fused_program.h"
 
 namespace ortmodule {
 

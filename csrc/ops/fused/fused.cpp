@@ -3,10 +3,10 @@
 #include <functional>
 
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/fused_program.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/fused_program.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

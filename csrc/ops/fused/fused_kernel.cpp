@@ -16,15 +16,15 @@
 #include <mutex>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/conversion.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/conversion.h"
+#include "kernels/kernel_context.h"
+#include "kernels/philox.h"
+#include "kernels/philox_state.h"
+#include "kernels/small_tensor.h"
 #include "ops/fused/binding.h"
 #include "ops/fused/tile_ops.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/philox.h"
-#include "ops/philox_state.h"
-#include "ops/small_tensor.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

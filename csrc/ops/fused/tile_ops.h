@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/fused_program.h"
+#include "records/fused_program.h"
 
 namespace ortmodule {
 

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "ops/cpu_simd.h"
+#include "kernels/cpu_simd.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>

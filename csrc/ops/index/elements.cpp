@@ -1,11 +1,11 @@
 // Element-wise access by position along one axis: GatherElements, ScatterElements, OneHot.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
 #include "ops/index/scatter_gradient.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {

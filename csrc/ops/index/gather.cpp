@@ -1,9 +1,10 @@
 // Gather (whole slices by a list of positions, or one slice by a 0-d position) and Embedding, with their gradients.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
 
 namespace ortmodule {
 namespace {
@@ -58,6 +59,33 @@ NodeArg* onto_base(BodyFormula& f, NodeArg* gradient) {
   return f.c.node().input(3) ? f.add(f.c.in(3), gradient) : gradient;
 }
 
+// A table that the rows of the positions look into, or positions along an axis behind the rows.
+RowRule::Inputs gather_rows(const Node& node, const Shape& out, size_t lead) {
+  const Shape* positions = shape_of(node.input(1));
+  const bool table = axis_of(node, 0) == 0 && positions && positions->size() >= lead;
+  return table && same_front(*positions, out, lead) ? rows_of(node, 1, out, lead)
+                                                    : along_axis<0>.inputs(node, out, lead);
+}
+
+// The positions' dims take the place of one axis.
+InputAxes gather_axes(const Node& node, const Shape&, RowAxes axes) {
+  const Shape* positions = shape_of(node.input(1));
+  if (!positions) return {};
+  const auto axis = static_cast<size_t>(axis_of(node, 0));
+  const size_t added = positions->size();
+  const auto back = [&](size_t a) -> std::optional<size_t> {
+    if (a < axis) return a;
+    if (a < axis + added) return std::nullopt;
+    return a - added + 1;
+  };
+  const auto batch = back(axes.batch), length = back(axes.length);
+  return batch && length ? of_first(node, RowAxes{*batch, *length}) : InputAxes{};
+}
+
+constexpr RowRule kGatherRows{.inputs = gather_rows, .axes = gather_axes, .compact = [](CompactNode& c) {
+                                if (c.roles[0].role != RowInput::kWhole) along_axis<0>.compact(c);
+                              }};
+
 // kView: a constant 0-d position selects, and that is a view.
 ORTMODULE_OP("", Gather, 1)
     .input("data")
@@ -67,10 +95,12 @@ ORTMODULE_OP("", Gather, 1)
     .traits(kView)
     .no_grad({"indices"})
     .infer(infer_gather)
-    .grad({"data"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::GatherGrad", {c.GO(0), c.I(1), c.sizes_of(c.I(0))},
-                     {{"axis", c.node().get_int("axis", 0)}}));
-    });
+    .grad({"data"},
+          [](GradContext& c) {
+            c.GI(0, c.emit("ai.ortmodule::GatherGrad", {c.GO(0), c.I(1), c.sizes_of(c.I(0))},
+                           {{"axis", c.node().get_int("axis", 0)}}));
+          })
+    .rows(kGatherRows);
 
 // Both gradients are added to `base` where it is given: see transforms/accumulate_gradients.cpp.
 ORTMODULE_OP("ai.ortmodule", GatherGrad, 1)
@@ -109,7 +139,8 @@ ORTMODULE_OP("ai.ortmodule", Embedding, 1)
             c.GI(0, c.emit("ai.ortmodule::EmbeddingGrad", {c.GO(0), c.I(1), c.sizes_of(c.I(0))},
                            {{"padding_idx", c.node().get_int("padding_idx", -1)}}));
           })
-    .body([](BodyContext& c) { c.out(0, c.emit("Gather", {c.in(0), c.in(1)}, {{"axis", int64_t{0}}})); });
+    .body([](BodyContext& c) { c.out(0, c.emit("Gather", {c.in(0), c.in(1)}, {{"axis", int64_t{0}}})); })
+    .rows(rows_of_input<1>);
 
 ORTMODULE_OP("ai.ortmodule", EmbeddingGrad, 1)
     .input("dY")

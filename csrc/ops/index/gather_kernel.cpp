@@ -10,11 +10,11 @@
 #include <algorithm>
 
 #include "base/index_error.h"
-#include "ops/cpu_simd.h"
-#include "ops/host_values.h"
+#include "kernels/cpu_simd.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
 #include "ops/index/positions.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

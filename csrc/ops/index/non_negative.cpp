@@ -1,8 +1,8 @@
 // NonNegative: positions on their way to an operator that counts negative ones from the end, where PyTorch's refuses
 // them (embedding, index_select, gather, scatter and their kin).
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

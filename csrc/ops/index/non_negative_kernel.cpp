@@ -1,8 +1,8 @@
 // Kernel of NonNegative.
 #include "base/index_error.h"
+#include "kernels/kernel_context.h"
 #include "ops/index/positions.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -4,10 +4,10 @@
 // at zero picks its experts by that choice. So what comes from torch is an operator of its own.
 #include <cmath>
 
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {

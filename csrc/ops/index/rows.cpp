@@ -10,9 +10,9 @@
 //
 // Not here: which part of a graph runs on compact rows (transforms/row_region.h).
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "ops/grad_context.h"
+#include "records/grad_context.h"
 
 namespace ortmodule {
 

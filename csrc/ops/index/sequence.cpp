@@ -1,8 +1,8 @@
 // Reading and writing by runs or by condition: Compress, ReverseSequence, TensorScatter, Scatter, Unique.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -13,10 +13,10 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/status.h"
-#include "ops/host_values.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
 #include "ops/index/positions.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,8 +1,8 @@
 // Det: the determinant of square matrices. Its gradient exists for singular matrices too, where no inverse does.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/linalg_det.h>
 
 #include "base/status.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

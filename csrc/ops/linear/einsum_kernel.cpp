@@ -2,8 +2,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/einsum.h>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 

@@ -1,10 +1,11 @@
 // Gemm: y = alpha * A' @ B' + beta * C, where A' and B' are A and B, transposed when transA and transB say so.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/recompute_form.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
 
 namespace ortmodule {
 namespace {
@@ -59,6 +60,15 @@ double gemm_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(inner);
 }
 
+constexpr RowRule kGemmRows{
+    .inputs =
+        [](const Node& node, const Shape& out, size_t lead) {
+          const Shape* bias = shape_of(node.input(2));
+          const bool spread = node.input(2) && (!bias || bias->size() > 1);
+          return lead == 1 && !spread && !node.get_int("transA", 0) ? rows_of(node, 0, out, lead) : std::nullopt;
+        },
+    .product = true};
+
 void gemm_grad_body(BodyContext& c) {
   BodyFormula f(c);
   const bool ta = c.node().get_int("transA", 0) != 0, tb = c.node().get_int("transB", 0) != 0;
@@ -81,11 +91,11 @@ ORTMODULE_OP("", Gemm, 1)
     .attr("transA", AttrKind::kInt)
     .attr("transB", AttrKind::kInt)
     .infer(infer_gemm)
-    .grad({"A", "B", "C"}, gemm_gradient);
+    .grad({"A", "B", "C"}, gemm_gradient)
+    .flops(gemm_flops)
+    .rows(kGemmRows);
 
 // dy[M, N], A (for dB), B (for dA) -> dA, dB
-ORTMODULE_FLOPS("", Gemm, gemm_flops);
-
 ORTMODULE_OP("ai.ortmodule", GemmGrad, 1)
     .input("dy")
     .optional_input("A")

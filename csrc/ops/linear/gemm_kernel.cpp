@@ -2,9 +2,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/matmul_provider.h"
+#include "kernels/kernel_context.h"
+#include "products/matmul_provider.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -3,9 +3,9 @@
 // One operator rather than a loop, because the lengths of the runs are data, and because the gradient then is one pass
 // over the same runs.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

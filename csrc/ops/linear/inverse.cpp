@@ -1,8 +1,8 @@
 // Inverse of com.microsoft: the inverses of square matrices, as torch.linalg.inv.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 

@@ -3,11 +3,12 @@
 // One operator rather than Transpose + MatMul + Add, because the library's product takes the transposed weight and the
 // bias in one call, and because the gradient is then one node that flattens by views only.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/recompute_form.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
 
 namespace ortmodule {
 namespace {
@@ -63,6 +64,15 @@ double linear_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(node.input(0)->type().shape->back());
 }
 
+constexpr RowRule kLinearRows{
+    .inputs = [](const Node& node, const Shape& out,
+                 size_t lead) { return out.size() > lead ? rows_of(node, 0, out, lead) : std::nullopt; },
+    .axes =
+        [](const Node& node, const Shape& out, RowAxes axes) {
+          return std::max(axes.batch, axes.length) + 1 < out.size() ? of_first(node, axes) : InputAxes{};
+        },
+    .product = true};
+
 void linear_grad_body(BodyContext& c) {
   BodyFormula f(c);
   NodeArg *dy = c.in(0), *x = c.in(1), *w = c.in(2);
@@ -84,11 +94,11 @@ ORTMODULE_OP("ai.ortmodule", Linear, 1)
     .output("y")
     .infer(infer_linear)
     .grad({"x", "w", "b"}, linear_gradient)
-    .body(linear_body);
+    .body(linear_body)
+    .flops(linear_flops)
+    .rows(kLinearRows);
 
 // dy[..., out], x[..., in] (for dw), w[out, in] (for dx) -> dx, dw, db; an output that is absent costs nothing.
-ORTMODULE_FLOPS("ai.ortmodule", Linear, linear_flops);
-
 ORTMODULE_OP("ai.ortmodule", LinearGrad, 1)
     .input("dy")
     .optional_input("x")

@@ -3,9 +3,9 @@
 
 #include <array>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/matmul_provider.h"
+#include "kernels/kernel_context.h"
+#include "products/matmul_provider.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,10 +2,11 @@
 #include "ops/linear/matmul_shape.h"
 
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/recompute_form.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
 
 namespace ortmodule {
 namespace {
@@ -42,6 +43,14 @@ double matmul_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(node.input(0)->type().shape->back());
 }
 
+constexpr RowRule kMatMulRows{.inputs =
+                                  [](const Node& node, const Shape& out, size_t lead) {
+                                    const Shape *a = shape_of(node.input(0)), *b = shape_of(node.input(1));
+                                    const bool of_rows = a && a->size() > lead && b && b->size() == 2;
+                                    return of_rows ? rows_of(node, 0, out, lead) : std::nullopt;
+                                  },
+                              .product = true};
+
 // The rank of operand i, which is there or has its sizes there.
 int64_t operand_rank(BodyFormula& f, size_t i) {
   if (NodeArg* operand = f.c.in(1 + i)) return f.rank(operand);
@@ -68,9 +77,14 @@ void matmul_grad_body(BodyContext& c) {
 }  // namespace
 
 // A[..., M, K], B[..., K, N] -> Y[..., M, N]
-ORTMODULE_OP("", MatMul, 1).input("A").input("B").output("Y").infer(infer_matmul).grad({"A", "B"}, matmul_gradient);
-
-ORTMODULE_FLOPS("", MatMul, matmul_flops);
+ORTMODULE_OP("", MatMul, 1)
+    .input("A")
+    .input("B")
+    .output("Y")
+    .infer(infer_matmul)
+    .grad({"A", "B"}, matmul_gradient)
+    .flops(matmul_flops)
+    .rows(kMatMulRows);
 
 ORTMODULE_OP("ai.ortmodule", MatMulGrad, 1)
     .input("dy")

@@ -5,10 +5,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/matmul.h>
 
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/matmul_provider.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "products/matmul_provider.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

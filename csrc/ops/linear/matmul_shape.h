@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "ops/infer_context.h"
+#include "records/infer_context.h"
 
 namespace ortmodule {
 

@@ -1,8 +1,8 @@
 // MatMulInteger and QLinearMatMul: matrix products of quantized operands. Integers have no gradient.
 #include "base/status.h"
-#include "ops/infer_context.h"
 #include "ops/linear/matmul_shape.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -6,9 +6,9 @@
 #include <ATen/ops/matmul.h>
 
 #include "base/status.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/requantize.h"
+#include "kernels/kernel_context.h"
+#include "kernels/requantize.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -8,9 +8,9 @@
 // the only one) is kept instead, and its products wait for backward: no work is done early, and no gradient lies
 // around, unless the scores are large. Recomputing the scores in backward would cost a fourth product.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

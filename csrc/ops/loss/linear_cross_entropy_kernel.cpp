@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "ops/conversion.h"
-#include "ops/kernel_registry.h"
+#include "kernels/conversion.h"
 #include "ops/loss/loss_rows.h"
 #include "ops/loss/loss_support.h"
-#include "ops/matmul_provider.h"
+#include "products/matmul_provider.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/index_error.h"
-#include "ops/cpu_simd.h"
+#include "kernels/cpu_simd.h"
 
 namespace ortmodule {
 

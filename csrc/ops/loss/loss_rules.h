@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "ops/infer_context.h"
+#include "records/infer_context.h"
 
 namespace ortmodule {
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "graph/graph.h"
-#include "ops/kernel_context.h"
+#include "kernels/kernel_context.h"
 
 namespace ortmodule {
 

@@ -4,9 +4,9 @@
 #include <ATen/ops/nll_loss_nd.h>
 #include <ATen/ops/zeros.h>
 
-#include "ops/host_values.h"
-#include "ops/kernel_registry.h"
+#include "kernels/host_values.h"
 #include "ops/loss/loss_support.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 

@@ -7,11 +7,11 @@
 // eager has three. max and log_sum stay two numbers, because their sum would lose the digits of a small log_sum
 // beside a large max.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
 #include "ops/loss/loss_rules.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

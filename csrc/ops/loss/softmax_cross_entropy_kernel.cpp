@@ -18,9 +18,9 @@
 #include <cstring>
 
 #include "base/status.h"
-#include "ops/kernel_registry.h"
 #include "ops/loss/loss_rows.h"
 #include "ops/loss/loss_support.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -3,11 +3,11 @@
 // last (SoftmaxCrossEntropy, whose labels are distributions, and SparseSoftmaxCrossEntropy).
 //
 // They come in graphs that ONNX Runtime made; ours hold SoftmaxCrossEntropyLoss. So their gradients run them again.
-#include "ops/infer_context.h"
-#include "ops/like.h"
 #include "ops/loss/loss_rules.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

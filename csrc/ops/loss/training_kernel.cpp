@@ -11,9 +11,9 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/rerun_kernel.h"
 #include "ops/loss/loss_support.h"
-#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

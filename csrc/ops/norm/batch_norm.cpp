@@ -3,13 +3,13 @@
 // The standard's training form averages running_var over the biased variance and inverts momentum, so a graph that
 // must end up with PyTorch's buffers cannot use it: BatchNormTraining has torch.nn.BatchNorm's meaning.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/like.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/recompute_form.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -178,6 +178,7 @@ void standard_form(OpRecord& r) {
       .attr("epsilon", AttrKind::kFloat)
       .attr("momentum", AttrKind::kFloat)
       .attr("training_mode", AttrKind::kInt)
+      .traits(kStatistics)
       .grad({"X", "scale", "B"}, batch_norm_gradient)
       .no_grad({"input_mean", "input_var"});
 }
@@ -240,11 +241,11 @@ ORTMODULE_OP("ai.ortmodule", BatchNormTraining, 1)
     .attr("epsilon", AttrKind::kFloat)
     .attr("momentum", AttrKind::kFloat)
     .infer(infer_batch_norm_training)
+    .traits(kStatistics)
     .body(own_statistics_body)
     .grad({"x", "scale", "bias"}, own_statistics_gradient)
-    .no_grad({"running_mean", "running_var"});
-
-ORTMODULE_RECOMPUTE_FORM("ai.ortmodule", BatchNormTraining, with_known_statistics);
+    .no_grad({"running_mean", "running_var"})
+    .recompute(with_known_statistics);
 
 // y = (x - mean) * invstd * scale + bias per channel: what BatchNormTraining gives, its statistics known.
 ORTMODULE_OP("ai.ortmodule", BatchNormApply, 1)

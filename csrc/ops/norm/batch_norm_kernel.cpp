@@ -18,9 +18,9 @@
 #include <c10/util/DimVector.h>
 
 #include "base/status.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
 #include "ops/norm/batch_planes.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,11 +2,11 @@
 //
 // InstanceNormalization is the case of one channel per group and shares kernels and gradient; num_groups = 0 means it.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {

@@ -5,8 +5,8 @@
 #include <ATen/ops/native_group_norm_backward.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,11 +2,11 @@
 //
 // The standard's optional outputs Mean and InvStdDev are what backward needs, so nothing else is saved.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
 
 namespace ortmodule {
 namespace {
@@ -95,9 +95,10 @@ ORTMODULE_OP("", LayerNormalization, 17)
     .attr("epsilon", AttrKind::kFloat)
     .attr("stash_type", AttrKind::kInt)
     .infer(infer_layer_norm)
-    .grad({"X", "Scale", "B"}, layer_norm_gradient);
-
-ORTMODULE_PASSES("", LayerNormalization, 1.5);  // measured: rows stay in the cache between its passes
+    .grad({"X", "Scale", "B"}, layer_norm_gradient)
+    // Measured: rows stay in the cache between its passes.
+    .passes(1.5)
+    .rows(along_axis<-1, true>);
 
 ORTMODULE_OP("ai.ortmodule", LayerNormalizationGrad, 1)
     .input("dY")

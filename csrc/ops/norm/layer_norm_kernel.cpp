@@ -4,11 +4,11 @@
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "kernels/small_tensor.h"
 #include "ops/norm/norm_rows.h"
-#include "ops/small_tensor.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,8 +1,8 @@
 // LRN: every element over a power of the squares around it, across channels. Krizhevsky et al. (2012), section 3.3.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -3,8 +3,8 @@
 #include <ATen/ops/constant_pad_nd.h>
 
 #include "base/status.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

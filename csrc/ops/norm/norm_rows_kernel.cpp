@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/cpu_simd.h"
+#include "kernels/cpu_simd.h"
 
 namespace ortmodule {
 namespace {

@@ -2,11 +2,11 @@
 //
 // Backward keeps the reciprocal root mean square of each row beside x and scale.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/recompute.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
 
 namespace ortmodule {
 namespace {
@@ -75,9 +75,10 @@ ORTMODULE_OP("", RMSNormalization, 23)
     .attr("stash_type", AttrKind::kInt)
     .infer(infer_rms_norm)
     .grad({"X", "scale"}, rms_norm_gradient)
-    .body(rms_norm_body);
-
-ORTMODULE_PASSES("", RMSNormalization, 1.5);  // measured: rows stay in the cache between its passes
+    .body(rms_norm_body)
+    // Measured: rows stay in the cache between its passes.
+    .passes(1.5)
+    .rows(along_axis<-1, true>);
 
 ORTMODULE_OP("ai.ortmodule", RMSNormalizationGrad, 1)
     .input("dY")

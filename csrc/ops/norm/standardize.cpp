@@ -1,8 +1,8 @@
 // Normalizations without parameters: LpNormalization and MeanVarianceNormalization.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 

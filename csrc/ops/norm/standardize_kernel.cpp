@@ -9,7 +9,7 @@
 
 #include <limits>
 
-#include "ops/rerun_kernel.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

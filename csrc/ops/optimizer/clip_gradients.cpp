@@ -3,9 +3,8 @@
 // The clipped gradients are an output; the inputs are not written, whatever the name says.
 #include "base/container_type.h"
 #include "base/status.h"
-#include "ops/container_trait.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 

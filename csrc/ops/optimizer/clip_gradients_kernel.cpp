@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/sequence_value.h"
+#include "kernels/kernel_context.h"
+#include "kernels/sequence_value.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 

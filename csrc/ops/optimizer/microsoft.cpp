@@ -5,11 +5,10 @@
 // as it is.
 #include "base/container_type.h"
 #include "base/status.h"
-#include "ops/container_trait.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/like.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

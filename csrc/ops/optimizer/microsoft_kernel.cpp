@@ -11,9 +11,9 @@
 #include <limits>
 
 #include "base/status.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/sequence_value.h"
+#include "kernels/kernel_context.h"
+#include "kernels/sequence_value.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,8 +1,8 @@
 // The optimizers of ai.onnx.preview.training: Adagrad, Adam, Momentum. One node updates any number of tensors; inputs
 // and outputs list all parameters first, then all gradients (inputs only), then each kind of state.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

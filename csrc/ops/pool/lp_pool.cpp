@@ -2,11 +2,11 @@
 //
 // The p-norm of a window is rare in training: its gradient runs the forward kernel again under autograd.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
 #include "ops/pool/window.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

@@ -8,9 +8,9 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/status.h"
-#include "ops/host_values.h"
+#include "kernels/host_values.h"
+#include "kernels/rerun_kernel.h"
 #include "ops/pool/window.h"
-#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

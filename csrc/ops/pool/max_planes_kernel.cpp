@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/conversion.h"
-#include "ops/cpu_simd.h"
+#include "kernels/conversion.h"
+#include "kernels/cpu_simd.h"
 
 namespace ortmodule {
 namespace {

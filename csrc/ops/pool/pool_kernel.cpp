@@ -28,12 +28,12 @@
 #include <tuple>
 
 #include "base/status.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
 #include "ops/pool/dilated_mean.h"
 #include "ops/pool/max_planes.h"
 #include "ops/pool/window.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

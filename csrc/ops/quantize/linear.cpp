@@ -3,9 +3,9 @@
 // A quantized tensor has integers or small floats; nothing flows through it. The scale of DequantizeLinear is learned
 // like any weight; what trains the rest with quantization in the loop casts (Cast to a float8 type has a gradient).
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -12,11 +12,11 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/element_types.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/element_types.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

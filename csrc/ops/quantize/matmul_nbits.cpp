@@ -3,9 +3,9 @@
 // Gradients reach the activations, the scales and the bias (adapters train over such weights); they run it again, so
 // that no dequantized weight is kept.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 

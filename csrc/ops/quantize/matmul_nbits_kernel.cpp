@@ -5,7 +5,7 @@
 #include <ATen/ops/stack.h>
 
 #include "base/status.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

@@ -2,8 +2,8 @@
 //
 // Without the attribute `seed` the numbers come from torch's default generator, which torch.manual_seed governs.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -5,10 +5,10 @@
 #include <ATen/ops/softmax.h>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/seeded.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/kernel_context.h"
+#include "kernels/seeded.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

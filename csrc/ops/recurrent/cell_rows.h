@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/cpu_simd.h"
+#include "kernels/cpu_simd.h"
 
 namespace ortmodule {
 

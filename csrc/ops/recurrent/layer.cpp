@@ -4,10 +4,10 @@
 // their gradients; they have no projected outputs; and their gradients run the layer a second time. A stack of layers,
 // two directions and dropout between layers are several nodes. The form in standard operators is in layer_body.cpp.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
 #include "ops/recurrent/layer_body.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

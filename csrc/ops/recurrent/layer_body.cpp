@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "graph/subgraph.h"
-#include "ops/body_formula.h"
+#include "records/body_formula.h"
 
 namespace ortmodule {
 namespace {

@@ -1,7 +1,7 @@
 // RecurrentLayer and its gradient in plain ONNX operators; records only.
 #pragma once
 
-#include "ops/grad_context.h"
+#include "records/grad_context.h"
 
 namespace ortmodule {
 

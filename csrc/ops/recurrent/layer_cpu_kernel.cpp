@@ -19,10 +19,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/matmul_provider.h"
 #include "ops/recurrent/cell_rows.h"
 #include "ops/recurrent/layer.h"
-#include "ops/tile_product.h"
+#include "products/matmul_provider.h"
+#include "products/tile_product.h"
 
 namespace ortmodule {
 namespace {

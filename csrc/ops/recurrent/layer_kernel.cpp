@@ -15,8 +15,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/status.h"
+#include "kernels/rerun_kernel.h"
 #include "ops/recurrent/layer.h"
-#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 

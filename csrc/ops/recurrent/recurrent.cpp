@@ -1,8 +1,8 @@
 // RNN, GRU and LSTM over one layer, in all variants of the standard. The gradient runs the layer again under autograd.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

@@ -6,8 +6,8 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mul.h>
 
+#include "kernels/rerun_kernel.h"
 #include "ops/recurrent/cell.h"
-#include "ops/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

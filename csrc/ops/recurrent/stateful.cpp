@@ -1,8 +1,8 @@
 // LinearAttention and CausalConvWithState: layers that carry a state from call to call. Their gradients run them again.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
 
 namespace ortmodule {
 namespace {

@@ -15,7 +15,7 @@
 #include <cmath>
 
 #include "base/status.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

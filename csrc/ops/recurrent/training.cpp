@@ -3,10 +3,10 @@
 //
 // As in ONNX Runtime, default activations only, without clip, peepholes, input_forget and sequence lengths.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/like.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/infer_like.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

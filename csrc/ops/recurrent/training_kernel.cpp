@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/kernel_context.h"
 #include "ops/recurrent/layer.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,7 +1,7 @@
 // ArgMax and ArgMin (positions, no gradient) and CumSum, whose gradient is the same scan from the other end.
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

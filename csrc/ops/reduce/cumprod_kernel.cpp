@@ -4,8 +4,8 @@
 #include <ATen/ops/cumprod.h>
 #include <ATen/ops/ones_like.h>
 
-#include "ops/host_values.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/host_values.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

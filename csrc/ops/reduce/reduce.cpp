@@ -6,12 +6,13 @@
 #include <cmath>
 
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -57,7 +58,8 @@ void reduction(OpRecord& r) {
       .attr("keepdims", AttrKind::kInt)
       .attr("noop_with_empty_axes", AttrKind::kInt)
       .infer(infer_reduce)
-      .traits(kReduction);
+      .traits(kReduction)
+      .rows(along_axes_input<1, true>);
 }
 
 // A value of the output's shape with the reduced axes back as ones, so that it broadcasts against the input.
@@ -88,16 +90,65 @@ NodeArg* reduced_count(GradContext& c, DType dtype) {
   return c.emit("Div", {element_count(c, c.I(0), dtype), element_count(c, c.O(0), dtype)});
 }
 
-ORTMODULE_OP("", ReduceSum, 13).apply(reduction).older(1, 12, upgrade_axes).grad({"data"}, [](GradContext& c) {
-  c.GI(0, expand_to_input(c, restore_axes(c, c.GO(0))));
-});
+// Whether a reduction leaves rows or columns of its input, by shapes alone; the last axis must be more than a one.
+std::optional<OutputForm> reduced_form(const Node& node) {
+  const auto &from = node.input(0)->type().shape, &to = node.output(0)->type().shape;
+  if (!from || !to || from->empty() || from->back() == Dim(1)) return std::nullopt;
+  const auto begins_alike = [&] { return std::equal(from->begin(), from->end() - 1, to->begin()); };
+  const auto ones = [&](size_t n) {
+    return std::all_of(to->begin(), to->begin() + static_cast<long>(n), [](const Dim& d) { return d == Dim(1); });
+  };
+  const size_t rank = from->size();
+  if (to->size() == rank && to->back() == Dim(1) && begins_alike()) return OutputForm::kRow;
+  if (rank > 1 && to->size() == 1 && to->back() == from->back()) return OutputForm::kColumn;
+  if (rank > 1 && to->size() == rank && to->back() == from->back() && ones(rank - 1) &&
+      !std::equal(from->begin(), from->end(), to->begin()))
+    return OutputForm::kColumnKept;
+  return std::nullopt;
+}
+
+// The axes decide, not the shapes: [n, n] summed over either axis gives [n].
+bool axes_leave(FusionContext& c, OutputForm form) {
+  const auto axes = c.ints(1);
+  if (!axes || axes->empty()) return false;
+  const int64_t rank = static_cast<int64_t>(c.node().input(0)->type().shape->size());
+  std::vector<bool> reduced(rank, false);
+  for (int64_t axis : *axes) reduced.at(axis < 0 ? axis + rank : axis) = true;
+  const bool row = form == OutputForm::kRow;
+  for (int64_t i = 0; i < rank; ++i)
+    if (reduced[i] != (i == rank - 1 ? row : !row)) return false;
+  return true;
+}
+
+bool fuse_sum(FusionContext& c) {
+  const auto form = reduced_form(c.node());
+  if (!form || !axes_leave(c, *form)) return false;
+  const bool row = *form == OutputForm::kRow;
+  c.out(0, row ? c.emit(Opcode::kRowSum, c.in(0)) : c.in(0), *form);
+  return true;
+}
+
+ORTMODULE_OP("", ReduceSum, 13)
+    .apply(reduction)
+    .older(1, 12, upgrade_axes)
+    .grad({"data"}, [](GradContext& c) { c.GI(0, expand_to_input(c, restore_axes(c, c.GO(0)))); })
+    .fuses_rows(fuse_sum);
 
 // The count may not be representable in 16 bits: the division then happens in float.
-ORTMODULE_OP("", ReduceMean, 18).apply(reduction).older(1, 17, upgrade_axes).grad({"data"}, [](GradContext& c) {
-  const DType type = c.GO(0)->type().dtype, wide = is_reduced_floating(type) ? DType::kFloat : type;
-  NodeArg* share = c.emit("Div", {c.cast(c.GO(0), wide), reduced_count(c, wide)});
-  c.GI(0, expand_to_input(c, restore_axes(c, c.cast(share, type))));
-});
+ORTMODULE_OP("", ReduceMean, 18)
+    .apply(reduction)
+    .older(1, 17, upgrade_axes)
+    .grad({"data"},
+          [](GradContext& c) {
+            const DType type = c.GO(0)->type().dtype, wide = is_reduced_floating(type) ? DType::kFloat : type;
+            NodeArg* share = c.emit("Div", {c.cast(c.GO(0), wide), reduced_count(c, wide)});
+            c.GI(0, expand_to_input(c, restore_axes(c, c.cast(share, type))));
+          })
+    .fuses_rows([](FusionContext& c) {
+      if (reduced_form(c.node()) != OutputForm::kRow || !axes_leave(c, OutputForm::kRow)) return false;
+      c.out(0, c.emit(Opcode::kRowMean, c.in(0)), OutputForm::kRow);
+      return true;
+    });
 
 // Elements that equal the extreme share dy evenly, as amax and amin do in PyTorch.
 void extreme_grad(GradContext& c) {
@@ -219,51 +270,6 @@ ORTMODULE_OP("ai.ortmodule", ReduceSumTo, 1)
           c.emit("ReduceSum", {c.in(0), axes}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}});
       c.out(0, c.emit("Reshape", {summed, c.in(1)}, {{"allowzero", int64_t{1}}}));
     });
-
-// Whether a reduction leaves rows or columns of its input, by shapes alone; the last axis must be more than a one.
-std::optional<OutputForm> reduced_form(const Node& node) {
-  const auto &from = node.input(0)->type().shape, &to = node.output(0)->type().shape;
-  if (!from || !to || from->empty() || from->back() == Dim(1)) return std::nullopt;
-  const auto begins_alike = [&] { return std::equal(from->begin(), from->end() - 1, to->begin()); };
-  const auto ones = [&](size_t n) {
-    return std::all_of(to->begin(), to->begin() + static_cast<long>(n), [](const Dim& d) { return d == Dim(1); });
-  };
-  const size_t rank = from->size();
-  if (to->size() == rank && to->back() == Dim(1) && begins_alike()) return OutputForm::kRow;
-  if (rank > 1 && to->size() == 1 && to->back() == from->back()) return OutputForm::kColumn;
-  if (rank > 1 && to->size() == rank && to->back() == from->back() && ones(rank - 1) &&
-      !std::equal(from->begin(), from->end(), to->begin()))
-    return OutputForm::kColumnKept;
-  return std::nullopt;
-}
-
-// The axes decide, not the shapes: [n, n] summed over either axis gives [n].
-bool axes_leave(FusionContext& c, OutputForm form) {
-  const auto axes = c.ints(1);
-  if (!axes || axes->empty()) return false;
-  const int64_t rank = static_cast<int64_t>(c.node().input(0)->type().shape->size());
-  std::vector<bool> reduced(rank, false);
-  for (int64_t axis : *axes) reduced.at(axis < 0 ? axis + rank : axis) = true;
-  const bool row = form == OutputForm::kRow;
-  for (int64_t i = 0; i < rank; ++i)
-    if (reduced[i] != (i == rank - 1 ? row : !row)) return false;
-  return true;
-}
-
-bool fuse_sum(FusionContext& c) {
-  const auto form = reduced_form(c.node());
-  if (!form || !axes_leave(c, *form)) return false;
-  const bool row = *form == OutputForm::kRow;
-  c.out(0, row ? c.emit(Opcode::kRowSum, c.in(0)) : c.in(0), *form);
-  return true;
-}
-ORTMODULE_FUSES_ROWS("", ReduceSum, fuse_sum);
-
-ORTMODULE_FUSES_ROWS("", ReduceMean, [](FusionContext& c) {
-  if (reduced_form(c.node()) != OutputForm::kRow || !axes_leave(c, OutputForm::kRow)) return false;
-  c.out(0, c.emit(Opcode::kRowMean, c.in(0)), OutputForm::kRow);
-  return true;
-});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,9 +1,8 @@
 // Optional, OptionalHasElement, OptionalGetElement. An absent value is an undefined tensor at run time.
 #include "base/container_type.h"
 #include "base/status.h"
-#include "ops/container_trait.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

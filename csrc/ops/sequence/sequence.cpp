@@ -4,9 +4,8 @@
 // differentiated: a sequence has no gradient.
 #include "base/container_type.h"
 #include "base/status.h"
-#include "ops/container_trait.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "base/container_type.h"
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/sequence_value.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "kernels/sequence_value.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

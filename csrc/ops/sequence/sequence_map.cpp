@@ -3,10 +3,9 @@
 #include "base/container_type.h"
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "ops/body_types.h"
-#include "ops/container_trait.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/subgraph_types.h"
 
 namespace ortmodule {
 namespace {

@@ -2,11 +2,11 @@
 #include "base/container_type.h"
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "ops/aten_support.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/sequence_value.h"
-#include "ops/subgraph.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/kernel_context.h"
+#include "kernels/sequence_value.h"
+#include "kernels/subgraph.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,10 +2,11 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -72,6 +73,20 @@ NodeArg* part_sizes(GradContext& c, int64_t axis) {
   return c.emit("Concat", parts, {{"axis", int64_t{0}}});
 }
 
+constexpr RowRule kConcatRows{
+    .inputs =
+        [](const Node& node, const Shape& out, size_t lead) {
+          RowRule::Inputs roles(std::vector<RowInput>(node.inputs().size(), RowInput{RowInput::kRows, lead}));
+          for (const NodeArg* in : node.inputs())
+            if (!shape_of(in) || !same_front(*shape_of(in), out, lead)) return RowRule::Inputs();
+          return axis_of(node, 0) >= static_cast<int64_t>(lead) ? roles : std::nullopt;
+        },
+    .axes =
+        [](const Node& node, const Shape&, RowAxes axes) {
+          return touches(axis_of(node, 0), axes) ? InputAxes{} : InputAxes(node.inputs().size(), axes);
+        },
+    .compact = along_axis<0>.compact};
+
 ORTMODULE_OP("", Concat, 4)
     .older(1, 3,
            [](UpgradeContext& c) {
@@ -82,14 +97,16 @@ ORTMODULE_OP("", Concat, 4)
     .output("concat_result")
     .required_attr("axis", AttrKind::kInt)
     .infer(infer_concat)
-    .grad({"inputs"}, [](GradContext& c) {
-      const int64_t axis = c.node().get_int("axis", 0);
-      std::vector<bool> wanted;
-      for (size_t i = 0; i < c.input_count(); ++i) wanted.push_back(c.needs(i));
-      const auto parts = c.emit_some("Split", {c.GO(0), part_sizes(c, axis)}, wanted, {{"axis", axis}});
-      for (size_t i = 0; i < parts.size(); ++i)
-        if (parts[i]) c.GI(i, parts[i]);
-    });
+    .grad({"inputs"},
+          [](GradContext& c) {
+            const int64_t axis = c.node().get_int("axis", 0);
+            std::vector<bool> wanted;
+            for (size_t i = 0; i < c.input_count(); ++i) wanted.push_back(c.needs(i));
+            const auto parts = c.emit_some("Split", {c.GO(0), part_sizes(c, axis)}, wanted, {{"axis", axis}});
+            for (size_t i = 0; i < parts.size(); ++i)
+              if (parts[i]) c.GI(i, parts[i]);
+          })
+    .rows(kConcatRows);
 
 void infer_split(InferContext& c) {
   const size_t count = c.node().outputs().size();
@@ -142,11 +159,14 @@ ORTMODULE_OP("", Split, 13)
     .attr("num_outputs", AttrKind::kInt)
     .traits(kView | kCheap)
     .infer(infer_split)
-    .grad({"input"}, [](GradContext& c) {
-      std::vector<NodeArg*> parts;
-      for (size_t i = 0; i < c.node().outputs().size(); ++i) parts.push_back(c.GO(i) ? c.GO(i) : c.zeros_like(c.O(i)));
-      c.GI(0, c.emit("Concat", parts, {{"axis", c.node().get_int("axis", 0)}}));
-    });
+    .grad({"input"},
+          [](GradContext& c) {
+            std::vector<NodeArg*> parts;
+            for (size_t i = 0; i < c.node().outputs().size(); ++i)
+              parts.push_back(c.GO(i) ? c.GO(i) : c.zeros_like(c.O(i)));
+            c.GI(0, c.emit("Concat", parts, {{"axis", c.node().get_int("axis", 0)}}));
+          })
+    .rows(along_axis<0, false, true>);
 
 }  // namespace
 }  // namespace ortmodule

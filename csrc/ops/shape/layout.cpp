@@ -2,13 +2,36 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
 
 namespace ortmodule {
 namespace {
+
+constexpr RowRule kTransposeRows{
+    .inputs =
+        [](const Node& node, const Shape& out, size_t lead) {
+          const std::vector<int64_t> perm = node.get_ints("perm");
+          for (size_t i = 0; i < lead; ++i)
+            if (i >= perm.size() || perm[i] != static_cast<int64_t>(i)) return RowRule::Inputs();
+          return rows_of(node, 0, out, lead);
+        },
+    .axes =
+        [](const Node& node, const Shape&, RowAxes axes) {
+          const std::vector<int64_t> perm = node.get_ints("perm");
+          if (perm.size() <= std::max(axes.batch, axes.length)) return InputAxes{};
+          return of_first(node, RowAxes{static_cast<size_t>(perm[axes.batch]), static_cast<size_t>(perm[axes.length])});
+        },
+    .compact =
+        [](CompactNode& c) {
+          std::vector<int64_t> perm{0};
+          for (size_t i = c.lead; i < c.rank(); ++i)
+            perm.push_back(c.node.get_ints("perm")[i] - static_cast<int64_t>(c.lead) + 1);
+          c.attributes["perm"] = perm;
+        }};
 
 ORTMODULE_OP("", Transpose, 1)
     .input("data")
@@ -36,17 +59,23 @@ ORTMODULE_OP("", Transpose, 1)
       }
       c.out(0, c.dtype(0), std::move(out));
     })
-    .grad({"data"}, [](GradContext& c) {
-      const std::vector<int64_t> perm = c.node().get_ints("perm");
-      if (perm.empty()) {
-        c.GI(0, c.emit("Transpose", {c.GO(0)}));
-        return;
-      }
-      const auto rank = static_cast<int64_t>(perm.size());
-      std::vector<int64_t> inverse(perm.size());
-      for (int64_t i = 0; i < rank; ++i) inverse[static_cast<size_t>(perm[i] < 0 ? perm[i] + rank : perm[i])] = i;
-      c.GI(0, c.emit("Transpose", {c.GO(0)}, {{"perm", inverse}}));
-    });
+    .grad({"data"},
+          [](GradContext& c) {
+            const std::vector<int64_t> perm = c.node().get_ints("perm");
+            if (perm.empty()) {
+              c.GI(0, c.emit("Transpose", {c.GO(0)}));
+              return;
+            }
+            const auto rank = static_cast<int64_t>(perm.size());
+            std::vector<int64_t> inverse(perm.size());
+            for (int64_t i = 0; i < rank; ++i) inverse[static_cast<size_t>(perm[i] < 0 ? perm[i] + rank : perm[i])] = i;
+            c.GI(0, c.emit("Transpose", {c.GO(0)}, {{"perm", inverse}}));
+          })
+    .rows(kTransposeRows);
+
+constexpr RowRule kExpandRows{.axes = [](const Node& node, const Shape& out, RowAxes axes) {
+  return of_first(node, aligned(*shape_of(node.input(0)), out, axes));
+}};
 
 // A size of 1 in `shape` keeps the input's size: broadcasting goes both ways.
 ORTMODULE_OP("", Expand, 8)
@@ -59,7 +88,8 @@ ORTMODULE_OP("", Expand, 8)
       if (const auto dims = c.dims_value(1)) wanted = *dims;
       c.out(0, c.dtype(0), c.broadcast(c.shape(0), wanted ? &*wanted : nullptr));
     })
-    .grad({"input"}, [](GradContext& c) { c.GI(0, c.reduce_to(c.GO(0), c.I(0))); });
+    .grad({"input"}, [](GradContext& c) { c.GI(0, c.reduce_to(c.GO(0), c.I(0))); })
+    .rows(kExpandRows);
 
 ORTMODULE_OP("", Tile, 6)
     .input("input")

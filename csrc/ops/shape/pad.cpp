@@ -1,10 +1,10 @@
 // Pad and Trilu. Pad's constant mode differentiates as a Slice, a view; the other modes send each copy's gradient
 // back to where the element came from.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {

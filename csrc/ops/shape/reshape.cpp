@@ -2,10 +2,11 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -59,6 +60,55 @@ void infer_reshape(InferContext& c) {
     if (auto dims = c.dims_value(0)) c.known(0, std::move(*dims));
 }
 
+// Some leading dims of the input are, taken together, the leading dims of the output.
+RowRule::Inputs reshaped_rows(const Node& node, const Shape& out, size_t lead) {
+  const Shape* x = shape_of(node.input(0));
+  if (!x) return std::nullopt;
+  for (size_t i = lead; i < out.size(); ++i)
+    if (!out[i].is_known() || out[i].value() == 0) return std::nullopt;
+  const Dim count = product(out, 0, lead);
+  for (size_t k = 1; k <= x->size(); ++k) {
+    if (product(*x, 0, k) != count) continue;
+    std::vector<RowInput> roles = all_whole(node);
+    roles[0] = {RowInput::kRows, k};
+    return roles;
+  }
+  return std::nullopt;
+}
+
+// The input's axis that is the output's: of the same size, and with as many elements before it.
+std::optional<size_t> kept_axis(const Shape& in, const Shape& out, size_t axis) {
+  const Dim before = product(out, 0, axis);
+  for (size_t a = 0; a < in.size(); ++a)
+    if (in[a] == out[axis] && product(in, 0, a) == before) return a;
+  return std::nullopt;
+}
+
+InputAxes reshaped_axes(const Node& node, const Shape& out, RowAxes axes) {
+  const Shape& in = *shape_of(node.input(0));
+  const auto batch = kept_axis(in, out, axes.batch), length = kept_axis(in, out, axes.length);
+  return batch && length && *batch != *length ? of_first(node, RowAxes{*batch, *length}) : InputAxes{};
+}
+
+void reshape_compact(CompactNode& c) {
+  const Shape &x = *shape_of(c.node.input(0)), &out = *shape_of(c.node.output(0));
+  const auto from = [](const Shape& shape, size_t lead) {
+    return Shape(shape.begin() + static_cast<long>(lead), shape.end());
+  };
+  const Shape rest = from(out, c.lead);
+  if (from(x, c.roles[0].lead) == rest) {
+    c.result = c.inputs[0];
+    return;
+  }
+  std::vector<int64_t> sizes{0};
+  for (const Dim& d : rest) sizes.push_back(d.value());
+  c.op = "Reshape";
+  c.inputs = {c.inputs[0], c.graph.constant(TensorData::of_ints(sizes))};
+  c.attributes.clear();
+}
+
+constexpr RowRule kReshapedRows{.inputs = reshaped_rows, .axes = reshaped_axes, .compact = reshape_compact};
+
 ORTMODULE_OP("", Reshape, 5)
     .older(1, 4, [](UpgradeContext& c) { upgrade_ints_to_input(c, "shape"); })
     .input("data")
@@ -67,7 +117,8 @@ ORTMODULE_OP("", Reshape, 5)
     .attr("allowzero", AttrKind::kInt)
     .traits(kView | kCheap)
     .infer(infer_reshape)
-    .grad({"data"}, back_to_input_shape);
+    .grad({"data"}, back_to_input_shape)
+    .rows(kReshapedRows);
 
 ORTMODULE_OP("", Flatten, 1)
     .input("input")
@@ -85,7 +136,8 @@ ORTMODULE_OP("", Flatten, 1)
       const auto axis = static_cast<size_t>(given < 0 ? given + rank : given);
       c.out(0, c.dtype(0), Shape{product(x, 0, axis), product(x, axis, x.size())});
     })
-    .grad({"input"}, back_to_input_shape);
+    .grad({"input"}, back_to_input_shape)
+    .rows(kReshapedRows);
 
 void infer_squeeze(InferContext& c) {
   const auto known = c.dims_value(0);
@@ -123,12 +175,14 @@ ORTMODULE_OP("", Squeeze, 13)
     .output("squeezed")
     .traits(kView | kCheap)
     .infer(infer_squeeze)
-    .grad({"data"}, [](GradContext& c) {
-      if (c.I(1))
-        c.GI(0, c.emit("Unsqueeze", {c.GO(0), c.I(1)}));
-      else
-        back_to_input_shape(c);
-    });
+    .grad({"data"},
+          [](GradContext& c) {
+            if (c.I(1))
+              c.GI(0, c.emit("Unsqueeze", {c.GO(0), c.I(1)}));
+            else
+              back_to_input_shape(c);
+          })
+    .rows(kReshapedRows);
 
 void infer_unsqueeze(InferContext& c) {
   const auto known = c.dims_value(0);
@@ -157,7 +211,8 @@ ORTMODULE_OP("", Unsqueeze, 13)
     .output("expanded")
     .traits(kView | kCheap)
     .infer(infer_unsqueeze)
-    .grad({"data"}, [](GradContext& c) { c.GI(0, c.emit("Squeeze", {c.GO(0), c.I(1)})); });
+    .grad({"data"}, [](GradContext& c) { c.GI(0, c.emit("Squeeze", {c.GO(0), c.I(1)})); })
+    .rows(kReshapedRows);
 
 }  // namespace
 }  // namespace ortmodule

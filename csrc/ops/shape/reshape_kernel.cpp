@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/strided_view.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "kernels/strided_view.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

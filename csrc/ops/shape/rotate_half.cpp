@@ -5,10 +5,10 @@
 // gradient one pass over memory each (transforms/fuse_rotate_half.cpp puts it in). RotaryEmbedding takes its caches for
 // half a row; here the sine may be anything.
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/fusion.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/body_formula.h"
+#include "records/fusion_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {
@@ -39,15 +39,14 @@ ORTMODULE_OP("ai.ortmodule", RotateHalf, 1)
         return c.emit("Gather", {halves, c.scalar_int(which)}, {{"axis", last}});
       };
       c.out(0, f.concat({f.unary("Neg", half(1)), half(0)}, -1));
+    })
+    // Tiles of a program hold whole rows of a size that is known to be even.
+    .fuses([](FusionContext& c) {
+      const Dim& last = c.node().output(0)->type().shape->back();
+      if (!last.is_known() || last.value() < 2) return false;
+      c.out(0, c.emit(Opcode::kRotateHalf, c.in(0)));
+      return true;
     });
-
-// Tiles of a program hold whole rows of a size that is known to be even.
-ORTMODULE_FUSES("ai.ortmodule", RotateHalf, [](FusionContext& c) {
-  const Dim& last = c.node().output(0)->type().shape->back();
-  if (!last.is_known() || last.value() < 2) return false;
-  c.out(0, c.emit(Opcode::kRotateHalf, c.in(0)));
-  return true;
-});
 
 }  // namespace
 }  // namespace ortmodule

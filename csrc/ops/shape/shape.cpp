@@ -1,8 +1,8 @@
 // Shape and Size: what a tensor's sizes are, as int64 in host memory. They never read an element.
 #include <algorithm>
 
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -2,11 +2,12 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -128,9 +129,11 @@ ORTMODULE_OP("", Slice, 10)
     .output("output")
     .traits(kView | kCheap)
     .infer(infer_slice)
-    .grad({"data"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::SliceGrad", {c.GO(0), c.sizes_of(c.I(0)), c.I(1), c.I(2), c.I(3), c.I(4)}));
-    });
+    .grad({"data"},
+          [](GradContext& c) {
+            c.GI(0, c.emit("ai.ortmodule::SliceGrad", {c.GO(0), c.sizes_of(c.I(0)), c.I(1), c.I(2), c.I(3), c.I(4)}));
+          })
+    .rows(along_axes_input<3, false>);
 
 // Zeros of shape `sizes` with dY where Slice(starts, ends, axes, steps) looks.
 void slice_grad(OpRecord& op) {

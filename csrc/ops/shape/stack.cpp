@@ -3,9 +3,9 @@
 // One operator rather than an Unsqueeze of each part and a Concat, because weights are stacked by the hundred, and a
 // view of each costs more than the few numbers in it.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
-#include "ops/small_tensor.h"
-#include "ops/strided_view.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "kernels/small_tensor.h"
+#include "kernels/strided_view.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

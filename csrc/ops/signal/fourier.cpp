@@ -2,10 +2,10 @@
 //
 // Their gradients run the forward kernel again under autograd: PyTorch knows the adjoint of every kind of transform.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
-#include "ops/upgrade.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {

@@ -8,8 +8,8 @@
 #include <ATen/ops/view_as_real.h>
 
 #include "base/status.h"
-#include "ops/host_values.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/host_values.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

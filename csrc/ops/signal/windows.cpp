@@ -1,7 +1,7 @@
 // HannWindow, HammingWindow, BlackmanWindow and MelWeightMatrix: tables made from a few numbers.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -5,11 +5,11 @@
 #include <cmath>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/host_doubles.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/host_doubles.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

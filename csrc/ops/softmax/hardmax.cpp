@@ -1,9 +1,9 @@
 // Hardmax: one at the first largest element along an axis, zero elsewhere. Up to opset 12 the axes from `axis` on count
 // as one. Its derivative is zero almost everywhere, and the gradient is zero.
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 ORTMODULE_OP("", Hardmax, 13)

@@ -3,8 +3,8 @@
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "ops/host_values.h"
-#include "ops/kernel_registry.h"
+#include "kernels/host_values.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

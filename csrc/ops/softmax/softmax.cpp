@@ -1,9 +1,10 @@
 // Softmax and LogSoftmax over one axis. Both gradients read the output alone.
-#include "ops/body_formula.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/row_rule.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -26,16 +27,21 @@ void softmax_grad_like(OpRecord& op) {
 ORTMODULE_OP("", Softmax, 13)
     .apply(softmax_like)
     .older(1, 12, upgrade_flattened_axis)
-    .grad({"input"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::SoftmaxGrad", {c.GO(0), c.O(0)}, {{"axis", c.node().get_int("axis", -1)}}));
-    });
+    .grad({"input"},
+          [](GradContext& c) {
+            c.GI(0, c.emit("ai.ortmodule::SoftmaxGrad", {c.GO(0), c.O(0)}, {{"axis", c.node().get_int("axis", -1)}}));
+          })
+    .rows(along_axis<-1>);
 
 ORTMODULE_OP("", LogSoftmax, 13)
     .apply(softmax_like)
     .older(1, 12, upgrade_flattened_axis)
-    .grad({"input"}, [](GradContext& c) {
-      c.GI(0, c.emit("ai.ortmodule::LogSoftmaxGrad", {c.GO(0), c.O(0)}, {{"axis", c.node().get_int("axis", -1)}}));
-    });
+    .grad({"input"},
+          [](GradContext& c) {
+            c.GI(0,
+                 c.emit("ai.ortmodule::LogSoftmaxGrad", {c.GO(0), c.O(0)}, {{"axis", c.node().get_int("axis", -1)}}));
+          })
+    .rows(along_axis<-1>);
 
 // dx = y * (dy - sum(dy * y))
 ORTMODULE_OP("ai.ortmodule", SoftmaxGrad, 1).apply(softmax_grad_like).body([](BodyContext& c) {

@@ -2,11 +2,11 @@
 #include <map>
 
 #include "base/status.h"
-#include "ops/fusion.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/upgrade.h"
+#include "records/fusion_context.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {
@@ -66,7 +66,22 @@ ORTMODULE_OP("", Cast, 6)
     .apply(cast_rules)
     .traits(kElementwise | kCheap | kView)
     .infer([](InferContext& c) { infer_cast(c, target(c)); })
-    .grad({"input"}, cast_gradient);
+    .grad({"input"}, cast_gradient)
+    // A value of a program has no type of its own: rounding happens where it is stored, and where the graph asks for
+    // it. Autocast does not: it only wants narrow operands.
+    .fuses([](FusionContext& c) {
+      const DType to = c.node().output(0)->type().dtype;
+      const bool rounds = !c.node().metadata().contains(kAutocast);
+      int result = c.in(0);
+      if (to == DType::kBool)
+        result = c.emit(Opcode::kNot, c.emit(Opcode::kEqual, result, c.number(0)));
+      else if (rounds && to == DType::kBFloat16)
+        result = c.emit(Opcode::kRoundBFloat16, result);
+      else if (rounds && to == DType::kFloat16)
+        result = c.emit(Opcode::kRoundHalf, result);
+      c.out(0, result);
+      return true;
+    });
 
 ORTMODULE_OP("", CastLike, 15)
     .input("input")
@@ -91,22 +106,6 @@ ORTMODULE_OP("", BitCast, 26)
         c.error(str(dtype_name(from), " and ", dtype_name(to), " differ in width"));
       c.out(0, to, c.shape(0) ? std::optional<Shape>(*c.shape(0)) : std::nullopt);
     });
-
-// A value of a program has no type of its own: rounding happens where it is stored, and where the graph asks for it.
-// Autocast does not: it only wants narrow operands.
-ORTMODULE_FUSES("", Cast, [](FusionContext& c) {
-  const DType to = c.node().output(0)->type().dtype;
-  const bool rounds = !c.node().metadata().contains(kAutocast);
-  int result = c.in(0);
-  if (to == DType::kBool)
-    result = c.emit(Opcode::kNot, c.emit(Opcode::kEqual, result, c.number(0)));
-  else if (rounds && to == DType::kBFloat16)
-    result = c.emit(Opcode::kRoundBFloat16, result);
-  else if (rounds && to == DType::kFloat16)
-    result = c.emit(Opcode::kRoundHalf, result);
-  c.out(0, result);
-  return true;
-});
 
 }  // namespace
 }  // namespace ortmodule

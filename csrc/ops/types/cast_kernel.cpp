@@ -2,10 +2,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/status.h"
-#include "ops/aten_support.h"
-#include "ops/element_types.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/element_types.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -6,7 +6,7 @@
 #include <ATen/ops/matmul.h>
 
 #include "base/status.h"
-#include "ops/rerun_kernel.h"
+#include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {

@@ -1,8 +1,8 @@
 // GridSample and AffineGrid: reading an image at given places, and the places of an affine map.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,8 +1,8 @@
 // Col2Im and CenterCropPad: images put together from columns, and cut or padded around their middle.
 #include "base/status.h"
-#include "ops/grad_context.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {

@@ -6,9 +6,9 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/status.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

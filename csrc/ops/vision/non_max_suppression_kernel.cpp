@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "ops/host_doubles.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/host_doubles.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

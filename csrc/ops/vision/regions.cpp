@@ -2,10 +2,10 @@
 //
 // Regions have no gradient: they are places, and PyTorch's detectors do not differentiate them either.
 #include "base/status.h"
-#include "ops/infer_context.h"
-#include "ops/registry.h"
-#include "ops/rerun.h"
-#include "ops/upgrade.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+#include "records/rerun.h"
+#include "records/upgrade.h"
 
 namespace ortmodule {
 namespace {

@@ -16,11 +16,11 @@
 #include <cmath>
 
 #include "base/status.h"
-#include "ops/host_doubles.h"
-#include "ops/host_values.h"
-#include "ops/kernel_context.h"
-#include "ops/kernel_registry.h"
+#include "kernels/host_doubles.h"
+#include "kernels/host_values.h"
+#include "kernels/kernel_context.h"
 #include "ops/vision/resize_plan.h"
+#include "records/kernel_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,0 +1,46 @@
+#include "records/kernel_registry.h"
+
+#include <algorithm>
+#include <shared_mutex>
+
+#include "records/registry.h"
+#include "records/registry_lock.h"
+
+namespace ortmodule {
+
+KernelRegistry& KernelRegistry::instance() {
+  static KernelRegistry registry;
+  return registry;
+}
+
+KernelDef& KernelRegistry::add(const std::string& domain, const std::string& op, const std::string& provider,
+                               KernelFactory make, const char* file) {
+  auto def = std::make_unique<KernelDef>();
+  def->domain = domain;
+  def->op = op;
+  def->provider = provider;
+  def->make = make;
+  def->file = file;
+  by_name_[domain + "::" + op].push_back(def.get());
+  defs_.push_back(std::move(def));
+  return *defs_.back();
+}
+
+const KernelDef* KernelRegistry::find(const Node& node, const std::string& device_type) const {
+  const std::shared_lock<std::shared_mutex> lock(registry_mutex());
+  // By the record's name: a file may hold a standard operator under our own domain.
+  auto it = by_name_.find(node.record()->domain() + "::" + node.record()->name());
+  if (it == by_name_.end()) return nullptr;
+  const DType dtype = node.input(0) ? node.input(0)->type().dtype : DType::kUndefined;
+  const int opset = node.record()->since();
+  const KernelDef* best = nullptr;
+  for (const KernelDef* def : it->second) {
+    if (opset < def->first_opset || opset > def->last_opset) continue;
+    if (!def->dtypes.empty() && std::find(def->dtypes.begin(), def->dtypes.end(), dtype) == def->dtypes.end()) continue;
+    if (def->provider == device_type) return def;
+    if (def->provider == "aten") best = def;
+  }
+  return best;
+}
+
+}  // namespace ortmodule
