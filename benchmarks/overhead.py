@@ -9,8 +9,10 @@ from Python into its autograd engine and back, where it looks at each edge to a 
 steps as the kernels. `own` is the rest: what this project's code takes beyond its kernels. `checks` is the time to find
 out that a call is like the last one. `autograd` is what `backward()` takes in eager with one operator and one
 parameter: the least that `torch` can be. Gradients are cleared before each step, outside the clock; `clearing` says how
-long that takes. Eager and torch.compile run the same step in the same process, in turns. `fastest` is the fastest round
-of each: on a busy machine medians measure what else runs there. Not here: models of a real size (step_time.py).
+long that takes. Eager and torch.compile run the same step in the same process, in turns. All models are made before
+ortmodule is imported: what it imports leaves holes in the heap, and whether 200 parameters lie in 40 pages or in 190
+decides a tenth of `own`. `fastest` is the fastest round of each: on a busy machine medians measure what else runs
+there. Not here: models of a real size (step_time.py).
 """
 
 from __future__ import annotations
@@ -68,20 +70,23 @@ def per_call(run: Callable[[], Any], repeats: int, prepare: Callable[[], Any] | 
     return total / repeats * 1e6
 
 
-def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
+def made(name: str, args: argparse.Namespace) -> dict[str, nn.Module]:
+    """The model once for each runner."""
+    runners = ("eager", "compile", "ortmodule") if args.compile else ("eager", "ortmodule")
+    return {runner: MODELS[name](args.parameters) for runner in runners}
+
+
+def measure(name: str, modules: dict[str, nn.Module], args: argparse.Namespace) -> dict[str, Any]:
     from ortmodule import _C, ORTModule
 
     inputs = [torch.randn(4, 8) for _ in range(4)]
-    torch.manual_seed(0)
-    modules = {"eager": MODELS[name](args.parameters)}
+    ours = modules["ortmodule"] = ORTModule(modules["ortmodule"])
     if args.compile:
-        modules["compile"] = torch.compile(MODELS[name](args.parameters))
-    ours = ORTModule(MODELS[name](args.parameters))
+        modules["compile"] = torch.compile(modules["compile"])
 
     def step_of(module: nn.Module) -> Callable[[], None]:
         return lambda: module(*inputs).backward()
 
-    modules["ortmodule"] = ours
     steps = {runner: step_of(modules[runner]) for runner in ("ortmodule", *modules)}
     failed = {}
     for runner, step in list(steps.items()):
@@ -137,7 +142,9 @@ def main() -> int:
     parser.add_argument("--json", metavar="OUT")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(name, args) for name in args.models]
+    torch.manual_seed(0)
+    models = {name: made(name, args) for name in args.models}
+    rows = [measure(name, modules, args) for name, modules in models.items()]
     columns = ("ortmodule", "kernels", "overhead", "torch", "own", "checks", "autograd", "clearing", "eager", "compile")
     cells = []
     for row in rows:
