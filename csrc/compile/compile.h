@@ -1,4 +1,4 @@
-// The one function that calls the stages in order: import, transforms, gradient, transforms, plan, kernels.
+// From a serialized model to what runs it: the stages of compile/stages.h, then what forward keeps, fusion and plans.
 //
 // Every stage's graph can be kept and looked at; each is stamped with its name, its seconds and its node count.
 #pragma once
@@ -10,6 +10,7 @@
 
 #include <c10/core/Device.h>
 
+#include "compile/stages.h"
 #include "runtime/training_agent.h"
 #include "transforms/fuse.h"
 #include "transforms/recompute.h"
@@ -30,13 +31,6 @@ struct CompileOptions {
   SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
   bool keep_stages = false;          // keep a copy of every stage's graph
   bool verify = false;               // re-resolve after every pass
-};
-
-struct Stage {
-  std::string name;
-  double seconds = 0;
-  size_t nodes = 0;
-  std::shared_ptr<Graph> graph;  // null unless stages are kept
 };
 
 struct CompiledModel {

@@ -3,16 +3,10 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "gradient/gradient_graph_builder.h"
+#include "compile/stages.h"
 #include "onnx/export.h"
-#include "onnx/import.h"
 #include "records/resolve.h"
-#include "records/upgrade.h"
-#include "runtime/constant_evaluator.h"
-#include "transforms/inline_functions.h"
 #include "transforms/lower_portable.h"
-#include "transforms/pass_list.h"
-#include "transforms/subgraphs.h"
 
 namespace ortmodule {
 namespace {
@@ -26,18 +20,6 @@ NodeArg* named(const std::vector<NodeArg*>& values, const std::string& name, con
       return value;
     }
   fail(ErrorCode::kInvalidArgument, "the model has no ", what, " '", name, "'");
-}
-
-void transform(Graph& graph, PassStage stage, const std::vector<std::string>& xs) {
-  TransformContext context;
-  context.training = stage == PassStage::kForward;
-  context.options.dropout = "exact";  // the standard's operator, whose mask backward reads
-  context.evaluate = evaluate_constant_node;
-  for (const std::string& name : xs)
-    if (const NodeArg* in = graph.find(name)) context.grad_inputs.insert(in);
-  make_passes(stage, {}).run(graph, context);
-  graph.remove_unused_initializers();
-  share_constants_with_subgraphs(graph);
 }
 
 Node* add_node(Graph& graph, const char* op, NodeArg* input, const std::string& name, Attributes attributes = {}) {
@@ -86,18 +68,18 @@ void add_gradient(Graph& graph, const TrainingGraphRequest& request) {
 }  // namespace
 
 std::string training_graph(const void* model, size_t size, const TrainingGraphRequest& request) {
-  std::unique_ptr<Graph> graph = import_model(model, size, {});
-  upgrade(*graph);
-  inline_functions(*graph);
-  share_constants_with_subgraphs(*graph);
+  StageLog log(false);
+  std::unique_ptr<Graph> graph = imported(model, size, log);
+  PassSettings settings;  // dropout is the standard's operator, whose mask backward reads
+  settings.trainable = request.xs;
+  transform(*graph, PassStage::kForward, settings);
   resolve(*graph);
-  transform(*graph, PassStage::kForward, request.xs);
-  resolve(*graph);
+  settings.trainable.clear();
   add_gradient(*graph, request);
-  transform(*graph, PassStage::kJoint, {});
+  transform(*graph, PassStage::kJoint, settings);
   resolve(*graph);
   graph = lower_portable(*graph);
-  transform(*graph, PassStage::kJoint, {});
+  transform(*graph, PassStage::kJoint, settings);
   resolve(*graph);
   // Phases are a matter of our planner: other runtimes need no mark on their nodes.
   graph->for_each([](Node& node) { node.set_phase(Phase::kForward); });

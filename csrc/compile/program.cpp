@@ -1,0 +1,106 @@
+#include "compile/program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/aten_bridge.h"
+
+namespace ortmodule {
+namespace {
+
+bool contains(const std::vector<NodeArg*>& values, const NodeArg* value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// Size of a value in bytes; 0 where a dim is symbolic.
+int64_t known_bytes(const TypeInfo& type) {
+  if (!type.shape) return 0;
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(to_scalar_type(type.dtype)));
+  for (const Dim& dim : *type.shape) {
+    if (!dim.is_known()) return 0;
+    bytes *= dim.value();
+  }
+  return bytes;
+}
+
+// Which outputs' gradients read a saved value.
+OutputSet needed_by(const Halves& halves, const std::string& name) {
+  const auto needed = halves.separate.needs.find(name);
+  return needed == halves.separate.needs.end() ? OutputSet(halves.roots.y_outputs.size(), true) : needed->second;
+}
+
+// Gives each value that backward reads a slot, and has `request` keep it.
+KeptValues keep_saved(const Graph& graph, const Halves& halves, const std::vector<NodeArg*>& dxs, PlanRequest& request,
+                      TrainingProgram& program) {
+  KeptValues kept;
+  const std::vector<NodeArg*> forward = request.outputs;
+  for (NodeArg* value : saved_for_backward(graph, dxs)) {
+    if (contains(halves.gradient.dys, value)) continue;
+    const int slot = kept.slots.slot(*value);
+    request.keep[value->id()] = 1;
+    kept.names.insert(value->name());
+    program.saved_slots.push_back(slot);
+    program.needed_by.push_back(needed_by(halves, value->name()));
+    if (value->is_graph_input() || contains(forward, value)) program.watched_slots.push_back(slot);
+    // One that only backward reads is produced by a node that no forward output needs (Shape, say).
+    if (value->producer()) request.outputs.push_back(value);
+  }
+  return kept;
+}
+
+void note_gradients(const Graph& graph, const Halves& halves, const std::vector<NodeArg*>& dxs,
+                    TrainingProgram& program) {
+  program.y_outputs = halves.roots.y_outputs;
+  program.x_inputs = halves.roots.x_inputs;
+  program.meets = halves.separate.meets;
+  for (size_t k = 0; k < halves.roots.x_inputs.size(); ++k) {
+    const NodeArg* dx = k < dxs.size() ? dxs[k] : nullptr;
+    program.x_names.push_back(graph.inputs()[halves.roots.x_inputs[k]]->name());
+    program.x_reachable.push_back(dx != nullptr);
+    program.x_bytes.push_back(dx ? known_bytes(dx->type()) : 0);
+  }
+}
+
+}  // namespace
+
+KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const PlanTarget& target,
+                       TrainingProgram& program) {
+  const size_t count = halves.forward_outputs;
+  const std::vector<NodeArg*> dxs = gradient_outputs(*graph, count, halves.gradient.dxs);
+  PlanRequest request;
+  request.name = "forward";
+  request.outputs = {graph->outputs().begin(), graph->outputs().begin() + static_cast<long>(count)};
+  request.keep.assign(graph->value_id_bound(), 0);
+  request.device_type = target.type();
+  KeptValues kept = keep_saved(*graph, halves, dxs, request, program);
+  ExecutionPlan forward = make_plan(*graph, request, kept.slots);
+  forward.output_slots.resize(count);
+  forward.output_names.resize(count);
+  for (const NodeArg* in : graph->inputs())
+    if (!contains(halves.gradient.dys, in)) program.input_slots.push_back(kept.slots.find(in->name()));
+  program.forward = std::make_unique<Executor>(std::move(forward), target.device);
+  program.slot_count = kept.slots.size();
+  if (!dxs.empty()) program.full_backward = plan_backward(graph, halves.gradient.dys, dxs, kept.slots, target);
+  note_gradients(*graph, halves, dxs, program);
+  program.graph = std::move(graph);
+  return kept;
+}
+
+std::shared_ptr<BackwardProgram> plan_backward(std::shared_ptr<const Graph> graph, const std::vector<NodeArg*>& dys,
+                                               const std::vector<NodeArg*>& dxs, SlotTable slots,
+                                               const PlanTarget& target) {
+  PlanRequest request;
+  request.name = "backward";
+  request.phase = Phase::kBackward;
+  request.outputs = dxs;
+  request.device_type = target.type();
+  ExecutionPlan plan = make_plan(*graph, request, slots);
+  auto program = std::make_shared<BackwardProgram>();
+  for (const NodeArg* dy : dys) program->dy_slots.push_back(dy ? slots.find(dy->name()) : -1);
+  program->executor = std::make_unique<Executor>(std::move(plan), target.device);
+  program->slot_count = slots.size();
+  program->graph = std::move(graph);
+  return program;
+}
+
+}  // namespace ortmodule
