@@ -44,14 +44,7 @@ def make_fast_call(
     tables = [table for m in module.modules() for table in (m._modules, m._parameters, m._buffers)]
     if not all(isinstance(table, dict) for table in tables):  # a module of torch.jit.script has views of its own
         return None
-    sources: list[Any] = []
-    for name in info.onnx_graph_input_names:
-        if name in info.data_accessor:
-            sources.append(info.data_accessor[name])
-        elif name in captured.constants:
-            sources.append(captured.constants[name])
-        else:
-            sources.append(_tensor_entry(module, name))
+    sources = [_source(module, info, name) for name in info.onnx_graph_input_names]
     guard = None
     if (dynamic and captured.guards) or captured.branches:
         guard = captured.check
@@ -62,6 +55,8 @@ def make_fast_call(
         and info.until_backward is None
     )
     restore = None if single and not captured.left and not captured.messages else _Restore(info, bound)
+    further = _further_places(module, set(info.onnx_graph_input_names), captured)
+    further_tensors = [value for _, _, value in further if value is not None]
     try:
         return _C.FastCall(
             transition.session,
@@ -71,13 +66,15 @@ def make_fast_call(
             sources,
             [
                 *_tree_watches(module),
-                *_absent_and_unread(module, set(info.onnx_graph_input_names), captured),
+                *(("entry", *entry) for entry in further),
+                *(("tensor", value) for value in further_tensors),
                 *graph.watches(call.leaves),
                 *_returned(module, captured.result_refs),
                 *_written(module, captured),
             ],
             MISSING,
             _unread(module, {id(source[0][source[1]]) for source in sources if isinstance(source, tuple)}),
+            further_tensors,
             guard,
             restore,
         )
@@ -93,6 +90,14 @@ class _Restore:
 
     def __call__(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
         return self._info.restore_outputs(outputs, leaves, self._bound, self._own)
+
+
+def _source(module: torch.nn.Module, info: PostExportProcessedModelInfo, name: str) -> Any:
+    """Where a graph input is found at a call: a leaf's number, a constant, or a table of the module and a name."""
+    if name in info.data_accessor:
+        return info.data_accessor[name]
+    constant = info.captured.constants.get(name)
+    return _tensor_entry(module, name) if constant is None else constant
 
 
 def _tensor_entry(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str]:
@@ -116,21 +121,24 @@ def _written(module: torch.nn.Module, captured: Captured) -> list[Watch]:
     return [("entry", holder, key, holder[key]) for holder, key in entries]
 
 
-def _absent_and_unread(module: torch.nn.Module, read: set[str], captured: Captured) -> list[Watch]:
+def _further_places(
+    module: torch.nn.Module, read: set[str], captured: Captured,
+) -> list[tuple[dict[str, Any], str, torch.Tensor | None]]:  # fmt: skip
     """Parameters and buffers that are no inputs of the graph: the forward may have asked whether they are None, what
     sizes they have or whether they want a gradient, or they are a further name of one that is. Not buffers that each
     call binds anew.
+
+    Returns:
+        For each: its table, its name there, and what it is.
     """
     anew = {(id(one.table), one.name) for one in captured.left}
-    entries = [
+    return [
         (table, key, value)
         for name, m in module.named_modules()
         for table in (m._parameters, m._buffers)
         for key, value in table.items()
         if f"{name}.{key}".lstrip(".") not in read and (id(table), key) not in anew
     ]
-    watches: list[Watch] = [("entry", *entry) for entry in entries]
-    return watches + [("tensor", value) for _, _, value in entries if value is not None]
 
 
 def _unread(module: torch.nn.Module, read: set[int]) -> list[torch.Tensor]:

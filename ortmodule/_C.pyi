@@ -112,6 +112,7 @@ class FastCall:
         watches: list[tuple[Any, ...]],
         missing: Any,
         unread: list[torch.Tensor],
+        further: list[torch.Tensor],
         guard: Callable[[list[torch.Tensor]], str | None] | None,
         restore: Callable[[list[torch.Tensor], list[torch.Tensor | None]], Any] | None,
     ) -> None: ...

@@ -69,12 +69,14 @@ class FastCall {
  public:
   // sources: int (leaf) | (dict, key) | tensor, per graph input. watches: see Watches; missing: what stands there for
   // what is not there.
-  // unread: the module's tensors that are no graph inputs.
+  // unread: the module's tensors that are no graph inputs. further: those at places that are none, which may be inputs
+  // by another name; `watches` has the places.
   // guard: called with the call's tensors, returns None while it holds. restore: called with (outputs, leaves as
   // given by pytree's order or None) to build the result; None: the result is the one output tensor.
   FastCall(std::shared_ptr<Session> session, const py::tuple& args, const py::dict& kwargs,
            const std::vector<std::pair<size_t, size_t>>& dynamic, const py::list& sources, const py::list& watches,
-           py::object missing, const std::vector<at::Tensor>& unread, py::object guard, py::object restore)
+           py::object missing, const std::vector<at::Tensor>& unread, const py::list& further, py::object guard,
+           py::object restore)
       : session_(std::move(session)),
         args_(args, dynamic),
         kwargs_(kwargs, shifted(dynamic, args_.leaf_count())),
@@ -94,6 +96,7 @@ class FastCall {
         watches_.add(watch);
     }
     watches_.settle();
+    for (const py::handle tensor : further) tensors_.add_other(tensor.ptr());
     tensors_.settle();
     for (const auto type : {at::kCPU, at::kCUDA}) autocast_.push_back(autocast_state(type));
     function_modes_ = function_modes();
@@ -290,9 +293,10 @@ void register_fast_call(py::module_& m) {
                        py::custom_type_setup(&take_part_in_collection))
       .def(py::init<std::shared_ptr<Session>, const py::tuple&, const py::dict&,
                     const std::vector<std::pair<size_t, size_t>>&, const py::list&, const py::list&, py::object,
-                    const std::vector<at::Tensor>&, py::object, py::object>(),
+                    const std::vector<at::Tensor>&, const py::list&, py::object, py::object>(),
            py::arg("session"), py::arg("args"), py::arg("kwargs"), py::arg("dynamic"), py::arg("sources"),
-           py::arg("watches"), py::arg("missing"), py::arg("unread"), py::arg("guard"), py::arg("restore"))
+           py::arg("watches"), py::arg("missing"), py::arg("unread"), py::arg("further"), py::arg("guard"),
+           py::arg("restore"))
       .def("call", &FastCall::call, py::arg("args"), py::arg("kwargs"),
            "The module's result, or NotImplemented when the call differs in anything that matters.")
       .def("matches", &FastCall::matches, py::arg("args"), py::arg("kwargs"), "Whether `call` would run.")

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "bindings/own_attributes.h"
@@ -55,6 +56,22 @@ size_t ModuleTensors::add(const py::object& table, const py::object& key) {
 
 void ModuleTensors::settle() {
   for (const Table& table : tables_) watched_ = watch_dict(table.dict, *this, 0) && watched_;
+  for (One& one : tensors_) one.find();
+  first_places_ = first_places();
+}
+
+// Of each tensor, where it is met first.
+std::vector<size_t> ModuleTensors::first_places() const {
+  std::unordered_map<const PyObject*, size_t> first;
+  first.reserve(tensors_.size() + others_.size());
+  std::vector<size_t> places;
+  places.reserve(first.bucket_count());
+  const auto meet = [&](const PyObject* tensor) {
+    places.push_back(first.emplace(tensor, places.size()).first->second);
+  };
+  for (const One& one : tensors_) meet(one.found);
+  for (const PyObject* other : others_) meet(other);
+  return places;
 }
 
 bool ModuleTensors::are_as_found() const {
@@ -82,12 +99,16 @@ bool ModuleTensors::find_all() {
   for (Table& table : tables) table.version = version_of(table.dict);
   bare_.clear();
   for (One& one : tensors_) {
+    const PyObject* const before = one.found;
     if (!one.find()) {
       PyErr_Clear();
       return false;
     }
+    moved_ = moved_ || one.found != before;
     if (one.bare) bare_.push_back(one.found);
   }
+  if (moved_ && first_places() != first_places_) return false;
+  moved_ = false;
   found_ = changes;
   tables_ = std::move(tables);
   return true;

@@ -27,11 +27,14 @@ class ModuleTensors final : private Watcher {
 
   // The tensor that is table[key]; returns its number.
   size_t add(const pybind11::object& table, const pybind11::object& key);
+  // Another tensor of the module, of which somebody else sees to that it stays and where: those that were added may be
+  // the same tensor, and a forward may ask whether they are.
+  void add_other(PyObject* tensor) { others_.push_back(tensor); }
   // After the last one.
   void settle();
 
-  // Looks the tensors up again if their tables have changed; whether all are there, of a class that fits, and none has
-  // got attributes.
+  // Looks the tensors up again if their tables have changed; whether all are there, of a class that fits, none has got
+  // attributes, and the same ones are one tensor as at first.
   bool find();
   // Those that had no attributes when they were added; before anything else.
   std::unordered_set<PyObject*> bare() const;
@@ -92,9 +95,13 @@ class ModuleTensors final : private Watcher {
   void unwatch_all();
   bool are_as_found() const;
   bool find_all();
+  std::vector<size_t> first_places() const;
 
   std::vector<One> tensors_;
-  std::vector<PyObject*> bare_;  // of what was found
+  std::vector<PyObject*> others_;
+  std::vector<size_t> first_places_;  // at first
+  bool moved_ = false;                // another tensor since the places were last looked at
+  std::vector<PyObject*> bare_;       // of what was found
   std::vector<Table> tables_;
   bool watched_ = true;            // all tables
   uint64_t changes_ = 0;           // that were told of

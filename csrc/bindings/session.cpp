@@ -128,7 +128,9 @@ Session::Session(const py::bytes& model, const std::string& mode, const std::vec
     const Node* producer = compiled_.graph->outputs()[output]->producer();
     if (producer && producer->record()->has(kStatistics)) uncounted_.insert(output);
   }
-  if (!overwritten.empty()) compiled_.agent->set_overwritten(overwritten);
+  if (overwritten.empty()) return;
+  compiled_.agent->set_overwritten(overwritten);
+  compiled_.agent->set_results(first_mutation_);
 }
 
 std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) const {

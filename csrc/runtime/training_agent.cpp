@@ -10,6 +10,7 @@
 #include "kernels/materialized.h"
 #include "kernels/small_tensor.h"
 #include "plan/gradient_segments.h"
+#include "runtime/result_memory.h"
 
 namespace ortmodule {
 namespace {
@@ -137,6 +138,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   if (!state) {
     keep_slots(std::move(frame.slots));
     keep_versions(std::move(run->versions));
+    set_results_apart(outputs, results_, {}, {});
     return outputs;
   }
 
@@ -144,10 +146,12 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   for (int slot : passing_slots_)
     if (frame.slots[slot].defined()) recycle(frame.slots[slot]);
   if (!overwritten.empty()) set_apart(frame.slots, overwritten);
-  for (int slot : program_.watched_slots) {
+  const auto watch = [&](int slot) {
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t), layout_of(t)});
-  }
+  };
+  for (int slot : set_results_apart(outputs, results_, frame.slots, program_.saved_slots)) watch(slot);
+  for (int slot : program_.watched_slots) watch(slot);
   if (program_.y_outputs.size() > 1)
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
   *state = std::move(run);

@@ -106,6 +106,9 @@ class TrainingAgent {
   // Segment of each gradient (plan/gradient_segments.h); empty where nothing has a gradient.
   const std::vector<size_t>& segments() const { return segments_; }
 
+  // How many of the first outputs are handed to whoever called (runtime/result_memory.h); others are written back.
+  void set_results(size_t count) { results_ = count; }
+
   // Graph inputs that the caller overwrites after each forward: outputs and what backward reads share no memory with
   // them.
   void set_overwritten(std::vector<size_t> inputs) { overwritten_ = std::move(inputs); }
@@ -154,6 +157,7 @@ class TrainingAgent {
   std::map<OutputSet, Variant> variants_;
   std::vector<size_t> segments_;
   std::vector<size_t> overwritten_;
+  size_t results_ = SIZE_MAX;
   std::vector<int> passing_slots_;       // not saved for backward
   std::vector<at::Tensor> spare_slots_;  // all undefined
   Versions spare_versions_;              // empty

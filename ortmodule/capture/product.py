@@ -257,6 +257,7 @@ class _Assembly:
         self, leaves: list[Any], in_spec: pytree.TreeSpec, dynamic: Sizes, optional: Sizes,
     ) -> Captured:  # fmt: skip
         self._inputs()
+        self.converter.apart = self._result_bases()
         self.converter.run(self.program.graph)
         outputs, mutations = self._outputs()
         shapes = {self.exported.tensor_index.index(i): self._shape_of(i) for i, _ in self.user_inputs}
@@ -392,6 +393,13 @@ class _Assembly:
             mutations.append((self._graph_output(value, f"{node.name}.new"), kind, target))
         return outputs, mutations
 
+    def _result_bases(self) -> frozenset[Node]:
+        """What the results are views of, or are themselves."""
+        specs = self.program.graph_signature.output_specs
+        nodes = zip(specs, self.program.graph.output_node().args[0], strict=True)
+        results = [n for spec, n in nodes if spec.kind is OutputKind.USER_OUTPUT and isinstance(n, Node)]
+        return frozenset(view_steps(n, self.printer.dim, lambda one: one.op == "placeholder")[0] for n in results)
+
     def _output(self, node: Any, written: dict[Node, Value], declared: dict[Node, OutputRef]) -> OutputRef:
         if not isinstance(node, Node):
             return OutputRef("constant", value=node)
@@ -439,11 +447,11 @@ class _Assembly:
         new = self.converter.values.get(node)
         return next((placeholder for placeholder, value in written.items() if value is new), node)
 
-    def _given(self, placeholder: Node) -> OutputRef | None:
-        """The caller's tensor behind a placeholder."""
+    def _given(self, placeholder: Node) -> OutputRef:
+        """The tensor behind a placeholder: the caller's, or one that lies outside of the module."""
         kind, target = self.sources[placeholder]
         if kind == "constant":
-            return None
+            return OutputRef("constant", value=self.program.constants[str(target)])
         return OutputRef("input", flat_index=int(target)) if kind == "input" else OutputRef("input", name=str(target))
 
     def _input_shapes(self) -> list[tuple[Node, tuple[int | str, ...]]]:

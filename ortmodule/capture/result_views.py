@@ -132,7 +132,10 @@ def _size(dim: Callable[[torch.SymInt], int | str], node: Node) -> int | Symbol:
 def _gives_its_argument(node: Node) -> bool:
     """Whether it is a dropout that drops nothing, whose result is its argument itself."""
     schema = node.target._schema  # type: ignore[union-attr]
-    return schema.name.endswith("dropout") and len(node.args) == 3 and node.args[2] is False
+    if not schema.name.endswith("dropout") or len(node.args) != 3:
+        return False
+    nothing = bool(node.args[1] == 0) and schema.name != "aten::native_dropout"  # which multiplies all the same
+    return node.args[2] is False or nothing
 
 
 def _shares(view: Node, base: Any) -> bool:

@@ -161,3 +161,32 @@ def test_what_changes_of_a_tensor_is_seen_where_it_was_asked(question: str, tens
 def test_which_parameters_want_gradients_counts_those_that_are_not_read() -> None:
     count = Asking(lambda m, x: sum(p.requires_grad for p in m.parameters()))
     follows(count, lambda m: m.unread.weight.requires_grad_(False))
+
+
+class Ties(nn.Module):
+    """Asks which of its weights are one: two that it reads, and one that it does not."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.one, self.other, self.unread = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        if tied:
+            self.one.weight = self.other.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.other(self.one(x))
+        return (
+            y * (2 if self.one.weight is self.other.weight else 3) * (5 if self.one.weight is self.unread.weight else 7)
+        )
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_weight_that_becomes_another_weight_of_the_module(tied: bool) -> None:
+    torch.manual_seed(0)
+    model, eager = pair(Ties(tied), fallback="eager")
+    own = [(m.one.weight, m.other.weight, m.unread.weight) for m in (model.module, eager)]
+    for place, weight in [(0, 1), (0, 2), (0, 0), (1, 0), (1, 2), (1, 1), (2, 1), (0, 1), (2, 0), (2, 2), (0, 0)]:
+        for m, weights in zip((model.module, eager), own, strict=True):
+            (m.one, m.other, m.unread)[place].weight = weights[weight]
+        for _ in range(2):
+            x = torch.randn(3, 4)
+            torch.testing.assert_close(model(x), eager(x))

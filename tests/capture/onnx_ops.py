@@ -74,6 +74,7 @@ ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
     "Not": torch.logical_not,
     "BitwiseNot": torch.bitwise_not,
     "Where": torch.where,
+    "Copy": torch.clone,
     "StopGradient": torch.detach,
     "NonNegative": torch.clone,
     "WithValue": lambda value, history: history + (value - history).detach(),

@@ -233,6 +233,7 @@ UNARY = [
     Row("Ceil", torch.ceil, unary()),
     Row("Round", torch.round, unary(-4, 4)),
     Row("Identity", lambda x: x * 1, unary()),
+    Row("Copy", lambda x: x * 1, unary(), OWN),
     Row("StopGradient", lambda x: x * 1, unary(), OWN, differentiable=False),
     Row("Expect", lambda answer, **_: answer.clone(), answers, OWN, differentiable=False),
     Row("WithValue", lambda value, history: history + (value - history).detach(), with_value_cases, OWN, smooth=False),

@@ -28,7 +28,20 @@ Table = dict[str, Any]
 _MODULE_NAMES = frozenset(nn.Module().__dict__) - {"training", "_parameters", "_buffers", "_modules"}
 _OF_WRAPPERS = ("_is_torch_compile", "__")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_SIMPLE = (int, float, complex, str, bytes, bool, type(None), range, type(Ellipsis), torch.dtype, torch.device)
+_SIMPLE = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    type(None),
+    range,
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    np.generic,
+)
 _GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState)
 _OPAQUE = (
     types.ModuleType,
@@ -53,7 +66,8 @@ class _Walk:
         return text
 
     def walk(self, path: str, value: Any) -> None:
-        if isinstance(value, _SIMPLE) and type(value).__module__ in ("builtins", "torch"):
+        # Numbers and texts by what they are: whether two are one object is nobody's promise.
+        if isinstance(value, _SIMPLE) and type(value).__module__ in ("builtins", "torch", "numpy"):
             self.table[path] = f"{type(value).__name__} {value!r}"
             return
         if id(value) in self.seen and not isinstance(value, torch.Tensor | tuple):
@@ -133,7 +147,7 @@ class _Walk:
             yield ".elements", sorted(self.name(_element(v)) for v in value)
         elif isinstance(value, np.ndarray):
             yield ".array", f"{value.dtype} {value.shape} {value.tolist()!r}" if value.dtype != object else list(value)
-        elif isinstance(value, np.generic | bytearray | slice):
+        elif isinstance(value, bytearray | slice):
             yield ".repr", repr(value)
         elif isinstance(value, _GENERATORS):
             yield ".state", _state(value)

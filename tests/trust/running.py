@@ -113,11 +113,19 @@ class _Run:
                 self.change(call["change"])
             losses = [_loss(t) for t in _tensors(result) if t.requires_grad and t.is_floating_point()]
             if losses:
-                torch.stack(losses).sum().backward()
+                self.backward(torch.stack(losses).sum())
 
         found = self.observe("a call", (lambda: _in_thread(step)) if call.get("thread") else step, shown)
         found.engine = self.wrapper.runs(self.wrapped) > before
         return found
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """After an error no gradients: eager has those that it came to before it (docs/conditions.md)."""
+        try:
+            loss.backward()
+        except Exception:
+            self.module.zero_grad()
+            raise
 
     def forward(self, x: torch.Tensor, call: dict[str, Any]) -> Any:
         around: Any = {

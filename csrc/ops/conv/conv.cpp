@@ -196,8 +196,11 @@ void conv_grad_like(OpRecord& op) {
       .output("dB", Presence::kOptional)
       .apply(conv_attributes)
       .infer([](InferContext& c) {
+        const Shape *w = nullptr, *x = checked_input(c, 1, 2, w), *dy = c.shape(0);
+        if (x && dy && dy->size() != x->size())
+          c.error(str("dY ", shape_text(*dy), " and X ", shape_text(*x), " differ in rank"));
+        if (dy && dy->size() < 2) c.error(str("dY should be [N, M, o...], got ", shape_text(*dy)));
         infer_like<1, 2>(c);
-        const Shape* dy = c.shape(0);
         c.out(2, c.dtype(0), dy ? std::optional<Shape>({(*dy)[1]}) : std::nullopt);
       })
       .not_differentiable();

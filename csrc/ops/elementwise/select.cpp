@@ -1,4 +1,4 @@
-// Operators that hand elements on unchanged: Where, Identity, StopGradient, WithValue, Expect.
+// Operators that hand elements on unchanged: Where, Identity, Copy, StopGradient, WithValue, Expect.
 #include "base/status.h"
 #include "records/fusion_context.h"
 #include "records/grad_context.h"
@@ -35,6 +35,15 @@ ORTMODULE_OP("", Identity, 1)
     .infer(infer_same)
     .traits(kElementwise | kCheap | kView | kIdentity | kTakesContainers)
     .grad({"input"}, [](GradContext& c) { c.GI(0, c.GO(0)); });
+
+// Identity in memory of its own: a result that whoever gets it may write.
+ORTMODULE_OP("ai.ortmodule", Copy, 1)
+    .input("input")
+    .output("output")
+    .infer(infer_same)
+    .traits(kElementwise | kCheap)
+    .grad({"input"}, [](GradContext& c) { c.GI(0, c.GO(0)); })
+    .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 
 // detach: the value passes, the gradient does not. Not kIdentity, or a pass would drop it before differentiation.
 ORTMODULE_OP("ai.ortmodule", StopGradient, 1)

@@ -1,4 +1,5 @@
-// ATen kernels of Where, Identity, StopGradient, WithValue and Expect.
+// ATen kernels of Where, Identity, Copy, StopGradient, WithValue and Expect.
+#include <ATen/ops/clone.h>
 #include <ATen/ops/where.h>
 
 #include <string>
@@ -19,6 +20,9 @@ Kernel pass_on(const Node&) {
 }
 
 ORTMODULE_KERNEL("", Identity, "aten", pass_on);
+ORTMODULE_KERNEL("ai.ortmodule", Copy, "aten", [](const Node&) -> Kernel {
+  return [](KernelContext& c) { c.out(0, c.may_overwrite(0) ? c.in(0) : at::clone(c.in(0))); };
+});
 ORTMODULE_KERNEL("ai.ortmodule", StopGradient, "aten", pass_on);
 ORTMODULE_KERNEL("ai.ortmodule", WithValue, "aten", pass_on);
 

@@ -23,6 +23,8 @@ std::optional<Shape> space(const InferContext& c, const FusedProgram& program) {
 
 void infer_fused(InferContext& c) {
   const FusedProgram program = read_program(c.node());
+  for (size_t i = 0; i < c.node().inputs().size(); ++i)
+    if (!c.node().input(i)) c.error(str("input ", i, " is not given"));
   const std::optional<Shape> full = space(c, program);
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     const FusedProgram::Output& out = program.outputs[i];

@@ -42,11 +42,13 @@ class Converter(Emitter):
 
     Attributes:
         results: for each node that became operators: it, and what it became.
+        apart: nodes whose tensors somebody may write after the forward: they are no others in the graph either.
     """
 
     def __init__(self, builder: GraphBuilder, printer: SizePrinter) -> None:
         super().__init__(builder, printer)
         self.results: list[tuple[Node, Any]] = []
+        self.apart: frozenset[Node] = frozenset()
 
     def define(self, node: Node, value: Any, differentiable: bool = False) -> None:
         """Sets the value of a placeholder, of which a gradient may be asked or not."""
@@ -118,6 +120,8 @@ class Converter(Emitter):
         result = self._translate(functional, args, kwargs)
         if result is NotImplemented:
             result = aten_node.emit(self, functional, args, kwargs)
+        if node in self.apart and isinstance(result, Value) and result is next(iter(args), None):
+            result = self.helper("Copy", [result], result.dtype, result.shape, "ai.ortmodule")
         self.results.append((node, result))
         if written:
             self._write(node, result)
