@@ -7,7 +7,7 @@
 There the call is run again by PyTorch. It draws the random numbers that the engine drew, the masks of dropout too
 (same_masks.py). The gradients are compared with the engine's, so that a forward that is not the same the second time (a
 parameter that changed) is an error and no wrong number. Later calls of the kind run in PyTorch at once.
-Not here: what is kept of a call and when that is asked for (csrc/bindings/higher_order.h, result_nodes.h), where later
+Not here: what is kept of a call and when that is asked for (csrc/autograd/higher_order.h, result_nodes.h), where later
 calls are sent (ortmodule.py).
 """
 

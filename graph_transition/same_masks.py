@@ -5,7 +5,7 @@ element. A run that shall drop the same elements starts from the same state of t
 mask as the engine does: the n-th mask that it draws is the graph's n-th. Everything else draws as it always does.
 
 Where the engine has dropped otherwise (it may leave out rows that nobody reads, and draws on other devices are other
-ones) the gradients differ, which the caller looks at. Not here: the state itself (csrc/bindings/higher_order.h).
+ones) the gradients differ, which the caller looks at. Not here: the state itself (csrc/autograd/higher_order.h).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/autograd_node.h"
+#include "autograd/module_backward.h"
 
 namespace py = pybind11;
 

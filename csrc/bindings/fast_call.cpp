@@ -20,7 +20,7 @@
 #include "bindings/call_pattern.h"
 #include "bindings/module_tensors.h"
 #include "bindings/own_attributes.h"
-#include "bindings/session.h"
+#include "session/session.h"
 #include "bindings/watches.h"
 
 namespace py = pybind11;
@@ -116,7 +116,11 @@ class FastCall {
     std::vector<at::Tensor> leaves, inputs;
     inputs.swap(spare_inputs_);  // with the GIL, and empty
     if (!check(args, kwargs, leaves, inputs)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-    std::vector<at::Tensor> outputs = session_->run(std::move(inputs), runs_ > 0 ? &checked_ : nullptr);
+    std::vector<at::Tensor> outputs;
+    {
+      const py::gil_scoped_release release;
+      outputs = session_->run(std::move(inputs), runs_ > 0 ? &checked_ : nullptr);
+    }
     ++runs_;  // the inputs fit
     inputs.clear();
     inputs.swap(spare_inputs_);

@@ -9,7 +9,7 @@
 #include "bindings/gradient.h"
 #include "bindings/module_call.h"
 #include "bindings/patched_call.h"
-#include "bindings/session.h"
+#include "bindings/python_session.h"
 #include "bindings/thread_state.h"
 #include "runtime/kernel_clock.h"
 

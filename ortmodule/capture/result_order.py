@@ -3,7 +3,7 @@
 In eager the way of a gradient leads through the inner one then, whose hooks see it. Known from the traced forward,
 which autograd recorded.
 
-Not here: how gradients are handed on in that order (csrc/bindings/result_nodes.h).
+Not here: how gradients are handed on in that order (csrc/autograd/result_nodes.h).
 """
 
 from __future__ import annotations

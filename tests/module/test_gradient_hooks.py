@@ -1,4 +1,4 @@
-"""Hooks see the gradients that eager shows them: Note [Direct gradient writes] in csrc/bindings/autograd_node.h."""
+"""Hooks see the gradients that eager shows them: Note [Direct gradient writes] in csrc/autograd/module_backward.h."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Results from which other results are computed: their hooks, retain_grad() and autograd.grad see what eager's see.
 
-Note [Results of results] in csrc/bindings/result_nodes.h.
+Note [Results of results] in csrc/autograd/result_nodes.h.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Known from the traced forward, which autograd recorded on stand-ins for the tens
 engine would run them, the latest first and leaves before all others. The engine's queue is a binary heap, so that of
 leaves that are ready together the heap's own order counts.
 
-Not here: how the gradients of a graph are handed on in that order (csrc/bindings/autograd_node.h).
+Not here: how the gradients of a graph are handed on in that order (csrc/autograd/module_backward.h).
 """
 
 from __future__ import annotations

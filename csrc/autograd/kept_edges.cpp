@@ -1,11 +1,11 @@
-#include "bindings/kept_edges.h"
+#include "autograd/kept_edges.h"
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <unordered_map>
 
-#include "bindings/node_support.h"
+#include "autograd/node_support.h"
 
 namespace ortmodule {
 

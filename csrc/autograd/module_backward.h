@@ -10,9 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "bindings/higher_order.h"
-#include "bindings/kept_edges.h"
-#include "bindings/result_order.h"
+#include "autograd/higher_order.h"
+#include "autograd/kept_edges.h"
+#include "autograd/result_order.h"
 #include "runtime/training_agent.h"
 
 namespace ortmodule {

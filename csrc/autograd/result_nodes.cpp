@@ -1,4 +1,4 @@
-#include "bindings/result_nodes.h"
+#include "autograd/result_nodes.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -9,8 +9,8 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "bindings/batched_gradients.h"
-#include "bindings/node_support.h"
+#include "autograd/batched_gradients.h"
+#include "autograd/node_support.h"
 
 namespace ortmodule {
 

@@ -1,4 +1,4 @@
-#include "bindings/gradient_writer.h"
+#include "autograd/gradient_writer.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>

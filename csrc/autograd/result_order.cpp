@@ -1,4 +1,4 @@
-#include "bindings/result_order.h"
+#include "autograd/result_order.h"
 
 #include <algorithm>
 #include <cstdint>

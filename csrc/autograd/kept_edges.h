@@ -17,7 +17,7 @@
 // The list of edges itself, with its holds on the accumulators, comes back when a step's node goes and serves the next
 // step. In between it is one more holder of each. It is therefore one list for the whole process: who makes edges or
 // counts holders takes it, so that it is known whose it is, and drops it if it is another session's.
-// Not here: what a backward does with the edges (autograd_node.h).
+// Not here: what a backward does with the edges (module_backward.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-#include "bindings/autograd_node.h"
+#include "autograd/module_backward.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -11,10 +11,10 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "bindings/batched_gradients.h"
-#include "bindings/gradient_writer.h"
-#include "bindings/node_support.h"
-#include "bindings/result_nodes.h"
+#include "autograd/batched_gradients.h"
+#include "autograd/gradient_writer.h"
+#include "autograd/node_support.h"
+#include "autograd/result_nodes.h"
 #include "runtime/kernel_clock.h"
 
 namespace ortmodule {

@@ -1,7 +1,7 @@
 // Gradients that the engine's backward does not give, as PyTorch computes them.
 //
 // The engine's backward has no history (`create_graph=True`: a gradient penalty, a Hessian, a physical equation), and
-// it does not stop at a result from which another one is computed (bindings/result_nodes.h). Where that is asked for,
+// it does not stop at a result from which another one is computed (autograd/result_nodes.h). Where that is asked for,
 // the call is run again by PyTorch (graph_transition/higher_order.py); what the call was given is kept for that.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Writes gradients into `.grad` as AccumulateGrad does, without it (autograd_node.h says when that may be).
+// Writes gradients into `.grad` as AccumulateGrad does, without it (module_backward.h says when that may be).
 //
 // Note [Shared buffers]
 // AccumulateGrad takes a buffer that nobody else holds, and copies otherwise. The gradients of weights that were

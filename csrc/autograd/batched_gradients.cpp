@@ -1,4 +1,4 @@
-#include "bindings/batched_gradients.h"
+#include "autograd/batched_gradients.h"
 
 #include <ATen/functorch/BatchedTensorImpl.h>
 // Behind functorch's, whose functions of the same names would find these.

@@ -10,12 +10,12 @@
 // The one result that all others are computed from needs no node: ModuleBackward is what its edge leads to.
 //
 // Where somebody looks (a hook, retain_grad, a capture of the evaluation), the call is run again by PyTorch
-// (bindings/higher_order.h): the gradient that comes to a result through others is computed when these have theirs,
+// (autograd/higher_order.h): the gradient that comes to a result through others is computed when these have theirs,
 // just before its own node, and those of the leaves last, with the gradients that hooks have left.
 // Not here: which result is computed from which (result_order.h).
 #pragma once
 
-#include "bindings/autograd_node.h"
+#include "autograd/module_backward.h"
 
 namespace ortmodule {
 

@@ -1,4 +1,4 @@
-#include "bindings/higher_order.h"
+#include "autograd/higher_order.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/TensorBase.h>

@@ -1,0 +1,304 @@
+#include "bindings/python_session.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <optional>
+
+#include "base/container_type.h"
+#include "base/status.h"
+#include "compile/training_graph.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/sequence_value.h"
+#include "ops/custom/query.h"
+#include "products/matmul_provider.h"
+#include "records/registry.h"
+#include "session/report.h"
+#include "session/session.h"
+
+namespace py = pybind11;
+
+namespace ortmodule {
+namespace {
+
+SessionOptions read_options(const std::string& mode, const std::vector<std::string>& trainable,
+                            const py::dict& options) {
+  SessionOptions out;
+  ORTMODULE_CHECK_ARG(mode == "training" || mode == "inference", "mode should be 'training' or 'inference', got '",
+                      mode, "'");
+  out.training = mode == "training";
+  out.trainable = trainable;
+  for (const auto& [key, value] : options) {
+    const auto name = key.cast<std::string>();
+    if (name == "device")
+      out.device = c10::Device(value.cast<std::string>());
+    else if (name == "dropout")
+      out.dropout = value.cast<std::string>();
+    else if (name == "matmul")
+      out.matmul = value.cast<std::string>();
+    else if (name == "memory_budget")
+      out.memory_budget = value.is_none() ? std::nullopt : std::optional<double>(value.cast<double>());
+    else if (name == "fusion")
+      out.fusion = value.cast<bool>();
+    else if (name == "weights")
+      out.weights = value.cast<std::vector<std::string>>();
+    else if (name == "sizes")
+      out.sizes = value.cast<SymbolTable>();
+    else if (name == "mutations")
+      out.mutations = value.cast<Session::Mutations>();
+    else if (name == "keep_stages")
+      out.keep_stages = value.cast<bool>();
+    else if (name == "verify")
+      out.verify = value.cast<bool>();
+    else
+      fail(ErrorCode::kInvalidArgument, "unknown session option '", name, "'");
+  }
+  return out;
+}
+
+// One value of a run from Python: a tensor, a list of tensors, or None for an absent optional.
+at::Tensor read_value(const py::handle& item, DType type) {
+  if (THPVariable_Check(item.ptr())) return THPVariable_Unpack(item.ptr());
+  if (item.is_none()) return {};
+  ORTMODULE_CHECK_ARG(py::isinstance<py::list>(item) || py::isinstance<py::tuple>(item),
+                      "an input should be a tensor, a list of tensors or None, got ",
+                      std::string(py::str(py::type::handle_of(item))));
+  std::vector<at::Tensor> elements;
+  for (const py::handle element : py::reinterpret_borrow<py::sequence>(item)) {
+    ORTMODULE_CHECK_ARG(THPVariable_Check(element.ptr()), "a sequence should hold tensors, got ",
+                        std::string(py::str(py::type::handle_of(element))));
+    elements.push_back(THPVariable_Unpack(element.ptr()));
+  }
+  const DType element = element_of(type);
+  return make_sequence(std::move(elements), element == DType::kUndefined ? at::kFloat : to_scalar_type(element));
+}
+
+py::object write_value(const at::Tensor& value) {
+  if (!value.defined()) return py::none();
+  if (!holds_sequence(value)) return py::cast(value);
+  py::list out;
+  for (const at::Tensor& element : sequence_elements(value)) out.append(py::cast(element));
+  return out;
+}
+
+py::list write_values(const std::vector<at::Tensor>& values) {
+  py::list out;
+  for (const at::Tensor& value : values) out.append(write_value(value));
+  return out;
+}
+
+// A Python object that is let go of with the GIL, whoever does it.
+std::shared_ptr<py::object> shared(const py::object& object) {
+  return {new py::object(object), [](py::object* held) {
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+std::shared_ptr<Session> make_session(const py::bytes& model, const std::string& mode,
+                                      const std::vector<std::string>& trainable, const py::dict& options) {
+  SessionOptions read = read_options(mode, trainable, options);
+  const auto text = static_cast<std::string_view>(model);
+  const py::gil_scoped_release release;
+  return std::make_shared<Session>(text, std::move(read));
+}
+
+py::list run_values(const Session& session, const py::sequence& inputs) {
+  const std::vector<DType>& types = session.input_types();
+  std::vector<at::Tensor> values;
+  values.reserve(py::len(inputs));
+  for (const py::handle item : inputs)
+    values.push_back(read_value(item, values.size() < types.size() ? types[values.size()] : DType::kUndefined));
+  {
+    const py::gil_scoped_release release;
+    values = session.run(std::move(values));
+  }
+  return write_values(values);
+}
+
+// Note [Observed runs]
+// callback(phase, node, operator, inputs, outputs), the latter two lists of (name, value), as Session::observe has it:
+// what is given up is None.
+void observe(const Session& session, const py::object& callback) {
+  if (callback.is_none()) return session.observe(nullptr);
+  const std::shared_ptr<py::object> held = shared(callback);
+  const auto observer = [held](const Step& step, const Frame& frame) {
+    const py::gil_scoped_acquire gil;
+    py::list inputs, outputs;
+    for (size_t i = 0; i < step.inputs.size(); ++i)
+      if (step.inputs[i] >= 0)
+        inputs.append(py::make_tuple(step.node->input(i)->name(), write_value(frame.slots[step.inputs[i]])));
+    for (size_t i = 0; i < step.outputs.size(); ++i) {
+      if (step.outputs[i] < 0) continue;
+      const at::Tensor& value = frame.slots[step.outputs[i]];
+      outputs.append(py::make_tuple(step.node->output(i)->name(), write_value(value)));
+    }
+    const char* phase = step.node->phase() == Phase::kForward ? "forward" : "backward";
+    (*held)(phase, step.node->name(), step.node->qualified_op(), inputs, outputs);
+  };
+  session.observe(std::make_shared<const StepObserver>(observer));
+}
+
+// repeat(given, random_state, looked) as in HigherOrder: it returns gradients(dys, whole, of, dxs), with None for an
+// undefined tensor and outputs by name.
+void differentiate_again(Session& session, std::vector<size_t> given, const py::object& repeat) {
+  HigherOrder::Repeat call_again = [held = shared(repeat), names = session.differentiable_outputs(),
+                                    wanted = session.gradient_count()](
+                      const std::vector<at::Tensor>& given, const at::Tensor& random_state, bool looked) {
+    const py::gil_scoped_acquire gil;
+    const auto call = shared((*held)(write_values(given), write_value(random_state), looked));
+    return [call, names, wanted](const std::vector<at::Tensor>& dys, const std::vector<char>& whole,
+                                 std::optional<size_t> of, const std::vector<at::Tensor>* dxs) {
+      const py::gil_scoped_acquire gil;
+      py::dict named;
+      py::list last;
+      for (size_t i = 0; i < names.size(); ++i) {
+        if (!dys[i].defined()) continue;
+        named[py::str(names[i])] = write_value(dys[i]);
+        if (!whole.empty() && whole[i]) last.append(names[i]);
+      }
+      std::vector<at::Tensor> out;
+      const py::object name = of ? py::object(py::str(names[*of])) : py::none();
+      const py::object engine = dxs ? py::object(write_values(*dxs)) : py::none();
+      for (const py::handle item : py::list((*call)(named, last, name, engine)))
+        out.push_back(read_value(item, DType::kUndefined));
+      const size_t count = of ? 1 : wanted;
+      ORTMODULE_CHECK(out.size() == count, kInternal, "there are ", count, " gradients, not ", out.size());
+      return out;
+    };
+  };
+  session.differentiate_again(std::move(given), std::move(call_again));
+}
+
+py::dict statistics(const Session& session) {
+  const SessionStatistics found = statistics_of(session);
+  py::dict aten, seconds, out;
+  for (const auto& [op, count] : found.aten_nodes) aten[py::str(op)] = count;
+  for (const auto& [stage, took] : found.seconds) seconds[py::str(stage)] = took;
+  out["forward_nodes"] = found.forward_nodes;
+  out["backward_nodes"] = found.backward_nodes;
+  out["aten_nodes"] = aten;
+  out["gradients"] = found.gradients;
+  out["gradient_segments"] = found.gradient_segments;
+  out["seconds"] = seconds;
+  out["recomputed_nodes"] = found.recomputed_nodes;
+  out["fused_kernels"] = found.fused_kernels;
+  out["fused_nodes"] = found.fused_nodes;
+  out["peak_forward_bytes"] = found.peak_forward_bytes;
+  out["peak_backward_bytes"] = found.peak_backward_bytes;
+  out["saved_bytes"] = found.saved_bytes;
+  out["arena_bytes"] = found.arena_bytes;
+  out["unplanned_allocations"] = found.unplanned_allocations;
+  return out;
+}
+
+}  // namespace
+
+void register_session(py::module_& m) {
+  py::class_<EarlyAccumulators>(
+      m, "EarlyAccumulators",
+      "Autograd's nodes for these leaves, made before a capture leaves the heap in pieces, and "
+      "kept until it goes.")
+      .def(py::init<const std::vector<at::Tensor>&>(), py::arg("leaves"));
+  py::class_<Session, std::shared_ptr<Session>>(m, "Session",
+                                                "A model compiled for one set of trainable inputs and one mode.")
+      .def(py::init(&make_session),
+           py::arg("model"), py::arg("mode") = "inference", py::arg("trainable") = std::vector<std::string>{},
+           py::arg("options") = py::dict())
+      .def("run", &run_values, py::arg("inputs"),
+           "Outputs for one value per graph input (a tensor, a list of tensors for a sequence, None for an absent "
+           "optional); tensors carry history when gradients are enabled.")
+      .def_property_readonly("input_names", [](const Session& s) { return s.compiled().input_names; })
+      .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
+      .def_property_readonly("written_with_history", &Session::written_with_history,
+                             "Names of the graph inputs that are overwritten with something that a gradient reaches.")
+      .def("observe", &observe, py::arg("callback"),
+           "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
+      .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),
+           "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
+      .def("differentiate_again", &differentiate_again, py::arg("given"), py::arg("repeat"),
+           "repeat(given, random_state, looked) runs a call again from the tensors of the graph inputs `given` (None "
+           "where one is gone) and what torch's generator was before (None: nothing was drawn); `looked`: not for "
+           "create_graph=True, but for a result that another is computed from. It returns gradients(dys, whole, of, "
+           "dxs): the gradients of the trainable inputs, or of the output `of` alone, from the outputs' gradients by "
+           "name, those of the outputs `whole` being all that flows on from there; `dxs`: the engine's own or None.")
+      .def("order_hooks", &Session::order_hooks, py::arg("order"),
+           "The trainable inputs, by their places among them, in the order in which hooks hear of their gradients.")
+      .def("order_results", &Session::order_results, py::arg("pairs"), py::arg("sequence"),
+           "(output, one that it is computed from), by their places among the outputs, and the outputs in the order in "
+           "which autograd would make their nodes.")
+      .def("statistics", &statistics)
+      .def("stage_names",
+           [](const Session& s) {
+             std::vector<std::string> names;
+             for (const Stage& stage : s.compiled().stages) names.push_back(stage.name);
+             return names;
+           })
+      .def(
+          "stage_model",
+          [](const Session& s, const std::string& stage, bool portable) {
+            return py::bytes(stage_model(s, stage, portable));
+          },
+          py::arg("stage"), py::arg("portable") = false)
+      .def("plan_text", &plan_text)
+      .def("memory_at_peak",
+           [](const Session& s) {
+             py::list out;
+             for (const PeakValue& v : memory_at_peak(s))
+               out.append(py::make_tuple(v.half, v.name, v.op, v.node, v.bytes, v.kind));
+             return out;
+           })
+      .def("take_times", [](const Session& s) {
+        py::list out;
+        for (const ProfiledStep& step : take_times(s))
+          out.append(py::make_tuple(step.phase, step.op, step.node, step.calls, step.seconds));
+        return out;
+      });
+
+  m.def("matmul_choices", &matmul_choices);
+  m.def("release_memory", &release_step_memory, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "training_graph",
+      [](const py::bytes& model, std::vector<std::string> xs, std::vector<std::string> losses,
+         std::vector<std::string> outputs) {
+        const auto text = static_cast<std::string_view>(model);
+        std::string bytes;
+        {
+          const py::gil_scoped_release release;
+          bytes = training_graph(text.data(), text.size(), {std::move(xs), std::move(losses), std::move(outputs)});
+        }
+        return py::bytes(bytes);
+      },
+      py::arg("model"), py::arg("xs"), py::arg("losses") = std::vector<std::string>{},
+      py::arg("outputs") = std::vector<std::string>{},
+      "The model with its gradients in standard ONNX operators, serialized.");
+  m.def("register_custom_ops_library", &load_custom_ops, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
+        "Loads a shared library of custom operators; their names.");
+  m.def("profile", &Executor::profile, py::arg("on"));
+  m.def("operators", [] {
+    py::list out;
+    for (const OpRecord* record : Registry::instance().all()) {
+      if (record->has(kCustom)) continue;
+      py::dict row;
+      row["domain"] = record->domain();
+      row["name"] = record->name();
+      row["since"] = record->since();
+      row["differentiable"] = record->differentiable();
+      py::list inputs, optional, with_gradient, attributes;
+      for (const FormalInput& f : record->inputs()) {
+        inputs.append(f.name);
+        if (f.presence == Presence::kOptional) optional.append(f.name);
+        if (f.gradient == FormalInput::Gradient::kDifferentiable) with_gradient.append(f.name);
+      }
+      for (const FormalAttribute& f : record->attributes()) attributes.append(f.name);
+      row["inputs"] = inputs;
+      row["optional_inputs"] = optional;
+      row["inputs_with_gradient"] = with_gradient;
+      row["attributes"] = attributes;
+      row["file"] = record->file();
+      out.append(row);
+    }
+    return out;
+  });
+}
+
+}  // namespace ortmodule

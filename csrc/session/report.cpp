@@ -1,0 +1,126 @@
+#include "session/report.h"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/status.h"
+#include "onnx/export.h"
+#include "records/registry.h"
+#include "transforms/lower_portable.h"
+
+namespace ortmodule {
+namespace {
+
+const char* phase_of(const Node& node) { return node.phase() == Phase::kForward ? "forward" : "backward"; }
+
+// An operator of torch's by its own name.
+std::string shown_op(const Node& node) {
+  return node.domain() == kAtenDomain ? node.get_string("operator", node.op()) : node.op();
+}
+
+}  // namespace
+
+SessionStatistics statistics_of(const Session& session) {
+  const CompiledModel& compiled = session.compiled();
+  const TrainingAgent& agent = *compiled.agent;
+  SessionStatistics out;
+  out.forward_nodes = compiled.forward_nodes;
+  out.backward_nodes = compiled.backward_nodes;
+  compiled.graph->for_each([&](Node& node) {
+    if (node.domain() == kAtenDomain && node.phase() == Phase::kForward) ++out.aten_nodes[shown_op(node)];
+  });
+  for (bool reachable : agent.program().x_reachable) out.gradients += reachable;
+  const std::vector<size_t>& segments = agent.segments();
+  out.gradient_segments = segments.empty() ? 0 : *std::max_element(segments.begin(), segments.end()) + 1;
+  for (const Stage& stage : compiled.stages) out.seconds.emplace_back(stage.name, stage.seconds);
+  out.recomputed_nodes = compiled.recomputed.nodes;
+  out.fused_kernels = compiled.fused.kernels;
+  out.fused_nodes = compiled.fused.nodes;
+  out.peak_forward_bytes = agent.peak_forward_bytes();
+  out.peak_backward_bytes = agent.peak_backward_bytes();
+  out.saved_bytes = agent.saved_bytes();
+  if (const StepMemory* memory = agent.memory()) {
+    out.arena_bytes = memory->arena_bytes();
+    out.unplanned_allocations = memory->unplanned();
+  }
+  return out;
+}
+
+std::vector<PeakValue> memory_at_peak(const Session& session) {
+  const TrainingAgent& agent = *session.compiled().agent;
+  const TrainingProgram& program = agent.program();
+  struct Maker {
+    const NodeArg* value;
+    const Node* node;
+  };
+  std::unordered_map<int, Maker> makers;
+  const auto note = [&](const ExecutionPlan& plan) {
+    for (const LogicStream& stream : plan.streams)
+      for (const Step& step : stream.steps)
+        for (size_t i = 0; i < step.outputs.size(); ++i)
+          if (step.outputs[i] >= 0) makers.try_emplace(step.outputs[i], Maker{step.node->output(i), step.node});
+  };
+  note(program.forward->plan());
+  if (program.full_backward) note(program.full_backward->executor->plan());
+  // What a value is for; a saved output is both, and it is the saving that costs.
+  const ExecutionPlan* backward = program.full_backward ? &program.full_backward->executor->plan() : nullptr;
+  using Slots = std::unordered_set<int>;
+  const auto set_of = [](const std::vector<int>& slots) { return Slots(slots.begin(), slots.end()); };
+  const std::array<std::pair<const char*, Slots>, 3> kinds{{
+      {"saved", set_of(program.saved_slots)},
+      {"gradient", backward ? set_of(backward->output_slots) : Slots()},
+      {"output", set_of(program.forward->plan().output_slots)},
+  }};
+  std::vector<PeakValue> out;
+  const auto add = [&](const char* half, const std::vector<HeldBytes>& all) {
+    for (const HeldBytes& held : all) {
+      int slot = held.slots.front();
+      const char* kind = makers.count(slot) ? "temporary" : "given";
+      for (auto named = kinds.rbegin(); named != kinds.rend(); ++named)
+        for (int holder : held.slots)
+          if (named->second.count(holder)) {
+            slot = holder;
+            kind = named->first;
+          }
+      const auto maker = makers.find(slot);
+      const Node* node = maker == makers.end() ? nullptr : maker->second.node;
+      out.push_back({half, node ? maker->second.value->name() : "", node ? node->op() : "", node ? node->name() : "",
+                     held.bytes, kind});
+    }
+  };
+  add("forward", agent.forward_held());
+  add("backward", agent.backward_held());
+  return out;
+}
+
+std::string stage_model(const Session& session, const std::string& stage, bool portable) {
+  for (const Stage& one : session.compiled().stages) {
+    if (one.name != stage) continue;
+    ORTMODULE_CHECK_ARG(one.graph, "the graph of stage '", stage,
+                        "' was not kept; create the session with keep_stages");
+    ExportOptions options;
+    options.portable = portable;
+    return export_model(portable ? *lower_portable(*one.graph) : *one.graph, options);
+  }
+  fail(ErrorCode::kInvalidArgument, "there is no stage '", stage, "'");
+}
+
+std::string plan_text(const Session& session) {
+  const TrainingProgram& program = session.compiled().agent->program();
+  std::string text = program.forward->plan().text();
+  if (program.full_backward) text += program.full_backward->executor->plan().text();
+  return text;
+}
+
+std::vector<ProfiledStep> take_times(const Session& session) {
+  std::vector<ProfiledStep> out;
+  for (const StepTime& time : session.compiled().agent->take_times()) {
+    const Node& node = *time.step->node;
+    out.push_back({phase_of(node), shown_op(node), node.name(), time.calls, time.seconds});
+  }
+  return out;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,52 @@
+// What a session says of itself: counts, seconds, bytes, its plan.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "session/session.h"
+
+namespace ortmodule {
+
+struct SessionStatistics {
+  size_t forward_nodes = 0, backward_nodes = 0;
+  std::map<std::string, int> aten_nodes;  // forward nodes without a record of their own, by operator
+  size_t gradients = 0;                   // trainable inputs that the outputs hang on
+  size_t gradient_segments = 0;
+  std::vector<std::pair<std::string, double>> seconds;  // of each stage of the compilation
+  size_t recomputed_nodes = 0, fused_kernels = 0, fused_nodes = 0;
+  int64_t peak_forward_bytes = 0, peak_backward_bytes = 0, saved_bytes = 0;  // of the first run
+  size_t arena_bytes = 0;
+  int64_t unplanned_allocations = 0;
+};
+
+// A value that was in memory when a half of the first run held most.
+struct PeakValue {
+  const char* half;           // "forward", "backward"
+  std::string name, op, node;  // the value, and what made it; empty where nothing of the graph did
+  int64_t bytes;
+  const char* kind;  // "saved" by forward for backward, "gradient", "output", "given" by autograd, "temporary"
+};
+
+// A step that ran while profiled.
+struct ProfiledStep {
+  const char* phase;  // "forward", "backward"
+  std::string op, node;
+  int64_t calls;
+  double seconds;
+};
+
+SessionStatistics statistics_of(const Session& session);
+std::vector<PeakValue> memory_at_peak(const Session& session);
+// The graph of a stage as a serialized ModelProto; `portable`: in operators that any ONNX runtime has. Throws where
+// there is no such stage, or the session was made without keep_stages.
+std::string stage_model(const Session& session, const std::string& stage, bool portable);
+std::string plan_text(const Session& session);
+// Since the last time.
+std::vector<ProfiledStep> take_times(const Session& session);
+
+}  // namespace ortmodule

@@ -1,0 +1,111 @@
+#include "session/session.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/status.h"
+#include "records/registry.h"
+
+namespace ortmodule {
+
+Session::Session(std::string_view model, SessionOptions options) : mutations_(std::move(options.mutations)) {
+  compiled_ = compile(model.data(), model.size(), options);
+  for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
+  std::vector<size_t> overwritten;
+  for (const auto& [output, input] : mutations_) {
+    ORTMODULE_CHECK_ARG(output < compiled_.output_names.size() && input < compiled_.input_names.size(), "mutation (",
+                        output, ", ", input, ") is out of range");
+    first_mutation_ = std::min(first_mutation_, output);
+    overwritten.push_back(input);
+    const Node* producer = compiled_.graph->outputs()[output]->producer();
+    if (producer && producer->record()->has(kStatistics)) uncounted_.insert(output);
+  }
+  if (overwritten.empty()) return;
+  compiled_.agent->set_overwritten(overwritten);
+  compiled_.agent->set_results(first_mutation_);
+}
+
+std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) const {
+  std::vector<at::Tensor> overwritten;
+  for (const auto& [output, input] : mutations_) overwritten.push_back(inputs[input]);
+  std::vector<at::Tensor> outputs =
+      run_with_history(compiled_.agent, edges_, higher_, hook_order_, results_, std::move(inputs), checked);
+  if (!mutations_.empty()) {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < mutations_.size(); ++i) {
+      const size_t output = mutations_[i].first;
+      const at::Tensor &value = outputs[output], &target = overwritten[i];
+      std::optional<at::AutoDispatchBelowADInplaceOrView> unseen;
+      if (uncounted_.count(output)) unseen.emplace();
+      // An observer gives its buffers as many elements as it finds channels.
+      if (value.numel() > target.numel()) target.resize_(value.sizes());
+      target.copy_(value);
+    }
+    outputs.resize(first_mutation_);
+  }
+  return outputs;
+}
+
+void Session::differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat) {
+  HigherOrder higher;
+  for (size_t i : given) {
+    ORTMODULE_CHECK_ARG(i < compiled_.input_names.size(), "the graph has no input ", i);
+    higher.written.push_back(
+        std::any_of(mutations_.begin(), mutations_.end(), [i](const auto& mutation) { return mutation.second == i; }));
+  }
+  higher.given = std::move(given);
+  higher.repeat = std::move(repeat);
+  compiled_.graph->for_each([&](Node& node) {
+    higher.draws = higher.draws || (node.record() && node.record()->has(kRandom) && !node.find_attribute("seed"));
+  });
+  higher_ = std::make_shared<const HigherOrder>(std::move(higher));
+}
+
+std::vector<std::string> Session::differentiable_outputs() const {
+  std::vector<std::string> names;
+  for (size_t i : compiled_.agent->program().y_outputs) names.push_back(compiled_.output_names[i]);
+  return names;
+}
+
+std::vector<std::string> Session::written_with_history() const {
+  const std::vector<size_t>& reached = compiled_.agent->program().y_outputs;
+  std::vector<std::string> names;
+  for (const auto& [output, input] : mutations_)
+    if (!uncounted_.count(output) && std::find(reached.begin(), reached.end(), output) != reached.end())
+      names.push_back(compiled_.input_names[input]);
+  return names;
+}
+
+void Session::order_hooks(std::vector<size_t> order) {
+  std::vector<size_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 0; i < sorted.size(); ++i)
+    ORTMODULE_CHECK_ARG(sorted[i] == i && sorted.size() == compiled_.agent->program().x_inputs.size(),
+                        "the order of hooks should name each of the ", compiled_.agent->program().x_inputs.size(),
+                        " trainable inputs once");
+  hook_order_ = std::make_shared<const std::vector<size_t>>(std::move(order));
+}
+
+void Session::order_results(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<size_t>& sequence) {
+  const std::vector<size_t>& ys = compiled_.agent->program().y_outputs;
+  const auto place_of = [&](size_t output) { return std::find(ys.begin(), ys.end(), output) - ys.begin(); };
+  const auto named = [&](size_t k) { return std::find(sequence.begin(), sequence.end(), ys[k]) - sequence.begin(); };
+  std::vector<size_t> seen;  // what is written back is no result
+  for (size_t k = 0; k < ys.size(); ++k)
+    if (ys[k] < first_mutation_) seen.push_back(k);
+  if (seen.size() < 2) return;
+  const auto unnamed = std::stable_partition(
+      seen.begin(), seen.end(), [&](size_t k) { return static_cast<size_t>(named(k)) == sequence.size(); });
+  std::stable_sort(unnamed, seen.end(), [&](size_t a, size_t b) { return named(a) < named(b); });
+  std::vector<std::pair<size_t, size_t>> found;
+  for (const auto& [result, inner] : pairs) {
+    const size_t a = place_of(result), b = place_of(inner);
+    if (a < ys.size() && b < ys.size()) found.emplace_back(a, b);
+  }
+  results_ = std::make_shared<const ResultOrder>(ResultOrder::of(found, std::move(seen), ys.size()));
+}
+
+}  // namespace ortmodule

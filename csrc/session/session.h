@@ -1,0 +1,81 @@
+// A compiled model that runs: what holds the graph, the agent, what is written back and what autograd is told.
+//
+// Knows nothing of Python: `_C.Session` (csrc/bindings/python_session.cpp) converts, a C++ program uses it as it is.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "autograd/higher_order.h"
+#include "autograd/kept_edges.h"
+#include "autograd/module_backward.h"
+#include "compile/compile.h"
+
+namespace ortmodule {
+
+struct SessionOptions : CompileOptions {
+  // Graph output -> graph input that it is written back into (BatchNorm's statistics, in-place changes of an input).
+  // They follow the caller's outputs.
+  std::vector<std::pair<size_t, size_t>> mutations;
+};
+
+class Session {
+ public:
+  using Mutations = std::vector<std::pair<size_t, size_t>>;
+
+  // `model`: a serialized onnx.ModelProto. Throws the core's typed errors.
+  Session(std::string_view model, SessionOptions options);
+
+  // The caller's outputs for one value per graph input (sequences as in kernels/sequence_value.h), with history where
+  // gradients are enabled; mutations are written back. `checked` as in InputBinding::bind; takes the tensors out of
+  // `inputs` (TrainingAgent::forward). May be called from several threads.
+  std::vector<at::Tensor> run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr) const;
+
+  // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
+  void release_edges() const { edges_->release(); }
+
+  // Calls the observer after every step of every later run; null: no more. An input may have been overwritten or given
+  // up (undefined) by then, and outputs may be overwritten later: the observer copies what it wants to keep. Graph
+  // inputs and constants are as they were.
+  void observe(std::shared_ptr<const StepObserver> observer) const { compiled_.agent->observe(std::move(observer)); }
+
+  // How a call is run again, and of which graph inputs that needs the caller's tensors (HigherOrder).
+  void differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat);
+
+  // The trainable inputs, by their places among them, in the order in which eager's hooks hear of their gradients.
+  void order_hooks(std::vector<size_t> order);
+
+  // Which outputs are computed from which others: (output, one that it is computed from), by their places; and in
+  // which order autograd would make their nodes. What it does not name comes first.
+  void order_results(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<size_t>& sequence);
+
+  const CompiledModel& compiled() const { return compiled_; }
+  const std::vector<DType>& input_types() const { return input_types_; }
+  const Mutations& mutations() const { return mutations_; }
+  // Names of the outputs that a gradient can come to, and how many inputs have a gradient.
+  std::vector<std::string> differentiable_outputs() const;
+  size_t gradient_count() const { return compiled_.agent->program().x_inputs.size(); }
+  // Names of the graph inputs that are overwritten with something that a gradient can reach, but for a normalization's
+  // statistics: in PyTorch the caller's tensor would have a history then.
+  std::vector<std::string> written_with_history() const;
+
+ private:
+  CompiledModel compiled_;
+  std::shared_ptr<KeptEdges> edges_ = std::make_shared<KeptEdges>();
+  std::shared_ptr<const HigherOrder> higher_;
+  HookOrder hook_order_;
+  std::shared_ptr<const ResultOrder> results_;
+  Mutations mutations_;
+  // Statistics that a normalization updates: torch's own do not count as a change either, and a backward in PyTorch of
+  // the same module, which has saved them, stays possible.
+  std::unordered_set<size_t> uncounted_;
+  std::vector<DType> input_types_;
+  size_t first_mutation_ = SIZE_MAX;
+};
+
+}  // namespace ortmodule
