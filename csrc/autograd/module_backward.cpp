@@ -10,11 +10,11 @@
 
 #include <algorithm>
 
-#include "base/status.h"
 #include "autograd/batched_gradients.h"
 #include "autograd/gradient_writer.h"
 #include "autograd/node_support.h"
 #include "autograd/result_nodes.h"
+#include "base/status.h"
 #include "runtime/kernel_clock.h"
 
 namespace ortmodule {

@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "base/status.h"
 #include "autograd/batched_gradients.h"
 #include "autograd/node_support.h"
+#include "base/status.h"
 
 namespace ortmodule {
 

@@ -20,8 +20,8 @@
 #include "bindings/call_pattern.h"
 #include "bindings/module_tensors.h"
 #include "bindings/own_attributes.h"
-#include "session/session.h"
 #include "bindings/watches.h"
+#include "session/session.h"
 
 namespace py = pybind11;
 

@@ -142,8 +142,8 @@ void observe(const Session& session, const py::object& callback) {
 // undefined tensor and outputs by name.
 void differentiate_again(Session& session, std::vector<size_t> given, const py::object& repeat) {
   HigherOrder::Repeat call_again = [held = shared(repeat), names = session.differentiable_outputs(),
-                                    wanted = session.gradient_count()](
-                      const std::vector<at::Tensor>& given, const at::Tensor& random_state, bool looked) {
+                                    wanted = session.gradient_count()](const std::vector<at::Tensor>& given,
+                                                                       const at::Tensor& random_state, bool looked) {
     const py::gil_scoped_acquire gil;
     const auto call = shared((*held)(write_values(given), write_value(random_state), looked));
     return [call, names, wanted](const std::vector<at::Tensor>& dys, const std::vector<char>& whole,
@@ -201,9 +201,8 @@ void register_session(py::module_& m) {
       .def(py::init<const std::vector<at::Tensor>&>(), py::arg("leaves"));
   py::class_<Session, std::shared_ptr<Session>>(m, "Session",
                                                 "A model compiled for one set of trainable inputs and one mode.")
-      .def(py::init(&make_session),
-           py::arg("model"), py::arg("mode") = "inference", py::arg("trainable") = std::vector<std::string>{},
-           py::arg("options") = py::dict())
+      .def(py::init(&make_session), py::arg("model"), py::arg("mode") = "inference",
+           py::arg("trainable") = std::vector<std::string>{}, py::arg("options") = py::dict())
       .def("run", &run_values, py::arg("inputs"),
            "Outputs for one value per graph input (a tensor, a list of tensors for a sequence, None for an absent "
            "optional); tensors carry history when gradients are enabled.")

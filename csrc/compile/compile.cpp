@@ -95,7 +95,8 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   TrainingProgram program;
   program.matmul = matmul_provider(options.matmul);
   program.binding = std::make_unique<InputBinding>(graph->inputs());
-  Halves halves{.forward_outputs = graph->outputs().size()};
+  Halves halves;
+  halves.forward_outputs = graph->outputs().size();
   if (options.training) halves.roots = find_roots(*graph, options.trainable);
   log.done("optimized_pre_grad", *graph);
 

@@ -113,17 +113,15 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   for (size_t i = 0; i < inputs.size(); ++i)
     if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = materialized(std::move(inputs[i]));
 
-  if (peak_forward_ == 0) {  // the first run is measured
-    MemoryMeter meter(frame, std::vector<char>(frame.slots.size(), true));
+  if (first_forward_->claim()) {
+    Measurement measurement(first_forward_, frame, std::vector<char>(frame.slots.size(), true));
     const StepObserver measured = [&](const Step& step, const Frame& f) {
-      meter.after_step(step, f);
+      measurement.meter.after_step(step, f);
       if (observer) (*observer)(step, f);
     };
     program_.forward->run(frame, nullptr, &measured);
-    meter.finish(frame);
-    peak_forward_ = meter.peak();
-    forward_held_ = meter.held_at_peak();
-    saved_bytes_ = meter.held_by(program_.saved_slots);
+    measurement.meter.finish(frame);
+    measurement.finish(program_.saved_slots);
   } else {
     program_.forward->run(frame, nullptr, observer.get());
   }
@@ -289,12 +287,12 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
     frame.slots[slot] =
         dys[i].defined() ? materialized(dys[i]) : at::zeros(state.y_types[i].first, state.y_types[i].second);
   }
-  if (peak_backward_ == 0) {
+  if (first_backward_->claim()) {
     std::vector<char> given(frame.slots.size(), false);
     for (const int slot : program_.input_slots)
       if (slot >= 0) given[slot] = true;
     for (const auto& [slot, constant] : program.executor->plan().constants) given[slot] = true;
-    run->meter = std::make_unique<MemoryMeter>(frame, given);
+    run->measurement = std::make_unique<Measurement>(first_backward_, frame, given);
   }
   return run;
 }
@@ -304,16 +302,13 @@ void TrainingAgent::advance(BackwardRun& run, size_t end, const OutputSink& sink
   const MatmulScope matmul(program_.matmul);
   const std::shared_ptr<const StepObserver> observer = this->observer();
   const Executor& executor = *run.program->executor;
-  if (run.meter) {
+  if (run.measurement) {
     const StepObserver measured = [&](const Step& step, const Frame& f) {
-      run.meter->after_step(step, f);
+      run.measurement->meter.after_step(step, f);
       if (observer) (*observer)(step, f);
     };
     executor.run(run.frame, &sink, &measured, run.next, end);
-    if (end >= executor.step_count()) {
-      peak_backward_ = run.meter->peak();
-      backward_held_ = run.meter->held_at_peak();
-    }
+    if (end >= executor.step_count()) run.measurement->finish({});
   } else {
     executor.run(run.frame, &sink, observer.get(), run.next, end);
   }

@@ -25,8 +25,8 @@
 #include "plan/separate_backwards.h"
 #include "products/matmul_provider.h"
 #include "runtime/executor.h"
+#include "runtime/first_run.h"
 #include "runtime/input_binding.h"
-#include "runtime/memory_meter.h"
 
 namespace ortmodule {
 
@@ -87,7 +87,7 @@ class TrainingAgent {
   struct BackwardRun {
     std::shared_ptr<BackwardProgram> program;  // null: no output has a gradient, and nothing is to be done
     Frame frame;
-    std::unique_ptr<MemoryMeter> meter;
+    std::unique_ptr<Measurement> measurement;  // of the first one
     size_t next = 0;
   };
 
@@ -117,14 +117,9 @@ class TrainingAgent {
   void observe(std::shared_ptr<const StepObserver> observer);
 
   const TrainingProgram& program() const { return program_; }
-  // Largest total of tensor bytes that a forward and a backward held beyond inputs and parameters, as measured on
-  // the first run of each; 0 before.
-  int64_t peak_forward_bytes() const { return peak_forward_; }
-  int64_t peak_backward_bytes() const { return peak_backward_; }
-  int64_t saved_bytes() const { return saved_bytes_; }
-  // What made those peaks up.
-  const std::vector<HeldBytes>& forward_held() const { return forward_held_; }
-  const std::vector<HeldBytes>& backward_held() const { return backward_held_; }
+  // The most that a forward and a backward held beyond inputs and parameters, as measured on the first run of each.
+  MemoryPeak forward_peak() const { return first_forward_->peak(); }
+  MemoryPeak backward_peak() const { return first_backward_->peak(); }
   // The kept memory of the session's runs; null where the device's allocator keeps its own (every GPU's does).
   const StepMemory* memory() const { return memory_.get(); }
   // Of forward, then of every variant of backward (see Executor::take_times).
@@ -162,8 +157,8 @@ class TrainingAgent {
   std::vector<at::Tensor> spare_slots_;  // all undefined
   Versions spare_versions_;              // empty
   std::shared_ptr<const StepObserver> observer_;
-  int64_t peak_forward_ = 0, peak_backward_ = 0, saved_bytes_ = 0;
-  std::vector<HeldBytes> forward_held_, backward_held_;
+  const std::shared_ptr<FirstRun> first_forward_ = std::make_shared<FirstRun>();
+  const std::shared_ptr<FirstRun> first_backward_ = std::make_shared<FirstRun>();
 };
 
 }  // namespace ortmodule

@@ -38,9 +38,10 @@ SessionStatistics statistics_of(const Session& session) {
   out.recomputed_nodes = compiled.recomputed.nodes;
   out.fused_kernels = compiled.fused.kernels;
   out.fused_nodes = compiled.fused.nodes;
-  out.peak_forward_bytes = agent.peak_forward_bytes();
-  out.peak_backward_bytes = agent.peak_backward_bytes();
-  out.saved_bytes = agent.saved_bytes();
+  const MemoryPeak forward = agent.forward_peak();
+  out.peak_forward_bytes = forward.bytes;
+  out.saved_bytes = forward.saved;
+  out.peak_backward_bytes = agent.backward_peak().bytes;
   if (const StepMemory* memory = agent.memory()) {
     out.arena_bytes = memory->arena_bytes();
     out.unplanned_allocations = memory->unplanned();
@@ -90,8 +91,8 @@ std::vector<PeakValue> memory_at_peak(const Session& session) {
                      held.bytes, kind});
     }
   };
-  add("forward", agent.forward_held());
-  add("backward", agent.backward_held());
+  add("forward", agent.forward_peak().held);
+  add("backward", agent.backward_peak().held);
   return out;
 }
 

@@ -26,7 +26,7 @@ struct SessionStatistics {
 
 // A value that was in memory when a half of the first run held most.
 struct PeakValue {
-  const char* half;           // "forward", "backward"
+  const char* half;            // "forward", "backward"
   std::string name, op, node;  // the value, and what made it; empty where nothing of the graph did
   int64_t bytes;
   const char* kind;  // "saved" by forward for backward, "gradient", "output", "given" by autograd, "temporary"

@@ -140,7 +140,9 @@ def test_an_operator_family_is_included_by_itself_alone() -> None:
 
 
 def test_python_is_seen_by_bindings_alone() -> None:
-    bad = re.compile(r"^(Python\.h|pybind11/|torch/csrc/utils/pybind|torch/csrc/autograd/python_|torch/csrc/Exceptions)")
+    bad = re.compile(
+        r"^(Python\.h|pybind11/|torch/csrc/utils/pybind|torch/csrc/autograd/python_|torch/csrc/Exceptions)"
+    )
     wrong = [str(p) for p in sources() if layer(p) != "bindings" and any(bad.match(n) for n in includes(p))]
     assert not wrong, "\n".join(wrong)
 
