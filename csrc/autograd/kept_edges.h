@@ -28,6 +28,8 @@
 #include <mutex>
 #include <vector>
 
+#include "base/export.h"
+
 namespace ortmodule {
 
 class KeptAccumulator;
@@ -49,7 +51,7 @@ struct StepEdges {
 // Makes the accumulators of these leaves, and has them be kept until a session keeps them itself, or this goes.
 class EarlyAccumulators {
  public:
-  explicit EarlyAccumulators(const std::vector<at::Tensor>& leaves);
+  ORTMODULE_API explicit EarlyAccumulators(const std::vector<at::Tensor>& leaves);
 
  private:
   KeptAccumulators kept_;
@@ -63,7 +65,7 @@ class KeptEdges {
                  const std::vector<bool>& wanted);
   // Takes edges that no node uses any more, with or without the GIL.
   void give_back(StepEdges edges) noexcept;
-  void release();
+  ORTMODULE_API void release();
 
   // While it lives nobody's edges lie idle but those in `edges`, which the steps of `kept` left.
   class TakenIdle {

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "autograd/batched_gradients.h"
 #include "autograd/gradient_writer.h"
@@ -374,6 +375,21 @@ at::Tensor ModuleBackward::signal() const {
   const Edge& next = next_edges().back();
   const at::TensorOptions options = next.function->input_metadata(next.input_nr).options();
   return options.device().is_cpu() ? at::Tensor() : at::empty({0}, options);
+}
+
+ModuleBackward* step_behind(const std::vector<std::optional<at::Tensor>>& results) {
+  std::vector<torch::autograd::Node*> pending;
+  for (const std::optional<at::Tensor>& result : results)
+    if (result && result->defined() && result->grad_fn()) pending.push_back(&*result->grad_fn());
+  std::unordered_set<torch::autograd::Node*> seen(pending.begin(), pending.end());
+  while (!pending.empty()) {
+    torch::autograd::Node* const node = pending.back();
+    pending.pop_back();
+    if (auto* const step = dynamic_cast<ModuleBackward*>(node)) return step;
+    for (const Edge& edge : node->next_edges())
+      if (edge.function && seen.insert(&*edge.function).second) pending.push_back(&*edge.function);
+  }
+  return nullptr;
 }
 
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,

@@ -13,6 +13,7 @@
 #include "autograd/higher_order.h"
 #include "autograd/kept_edges.h"
 #include "autograd/result_order.h"
+#include "base/export.h"
 #include "runtime/training_agent.h"
 
 namespace ortmodule {
@@ -140,6 +141,9 @@ class ModuleBackward : public torch::autograd::Node {
   std::vector<size_t> order_;  // where the edges belong that lie in another order; empty: none does
   size_t shown_ = SIZE_MAX;
 };
+
+// The step behind the nodes of its results; null where nothing has a gradient.
+ORTMODULE_API ModuleBackward* step_behind(const std::vector<std::optional<at::Tensor>>& results);
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
 // InputBinding::bind; `higher`, `hook_order` and `results` may be null. Takes the tensors out of `inputs`

@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/export.h"
+
 namespace ortmodule {
 
 // Receives a dim's expression from the leaves up; values are the visitor's own handles. See Dim::visit.
@@ -46,7 +48,7 @@ class Dim {
   int64_t value() const { return value_; }  // only when is_known()
   // The symbol's name when the expression is one lone symbol.
   std::optional<std::string> lone_symbol() const;
-  std::string text() const;
+  ORTMODULE_API std::string text() const;
 
   // Value under a binding; throws Error(kInvalidArgument) naming the first unbound symbol or a division by zero.
   int64_t evaluate(const SymbolTable& symbols) const;
@@ -64,7 +66,7 @@ class Dim {
   // a / b when b divides a as polynomials (term by term), nothing otherwise.
   static std::optional<Dim> exact_div(const Dim& a, const Dim& b);
 
-  friend bool operator==(const Dim& a, const Dim& b);
+  ORTMODULE_API friend bool operator==(const Dim& a, const Dim& b);
   friend bool operator!=(const Dim& a, const Dim& b) { return !(a == b); }
 
  private:

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "base/export.h"
+
 namespace ortmodule {
 
 enum class ErrorCode {
@@ -21,7 +23,7 @@ enum class ErrorCode {
   kInternal,         // a defect of ours
 };
 
-class Error : public std::runtime_error {
+class ORTMODULE_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   ErrorCode code() const { return code_; }

@@ -7,7 +7,6 @@
 
 #include <memory>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -38,25 +37,9 @@ class Call final : public torch::autograd::FunctionPreHook {
   py::object callable_;
 };
 
-// The step behind the nodes of its results; null where nothing has a gradient.
-ModuleBackward* step_of(const std::vector<std::optional<at::Tensor>>& results) {
-  std::vector<Node*> pending;
-  for (const std::optional<at::Tensor>& result : results)
-    if (result && result->defined() && result->grad_fn()) pending.push_back(&*result->grad_fn());
-  std::unordered_set<Node*> seen(pending.begin(), pending.end());
-  while (!pending.empty()) {
-    Node* const node = pending.back();
-    pending.pop_back();
-    if (auto* const step = dynamic_cast<ModuleBackward*>(node)) return step;
-    for (const torch::autograd::Edge& edge : node->next_edges())
-      if (edge.function && seen.insert(&*edge.function).second) pending.push_back(&*edge.function);
-  }
-  return nullptr;
-}
-
 // Whether there is such a backward.
 bool before_backward(const std::vector<std::optional<at::Tensor>>& results, py::object callable) {
-  ModuleBackward* const step = step_of(results);
+  ModuleBackward* const step = step_behind(results);
   if (step) step->add_pre_hook(std::make_unique<Call>(std::move(callable)));
   return step != nullptr;
 }

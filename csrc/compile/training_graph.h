@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/export.h"
+
 namespace ortmodule {
 
 struct TrainingGraphRequest {
@@ -19,6 +21,6 @@ struct TrainingGraphRequest {
 // The serialized ModelProto. Its inputs are the model's, then the gradients of `outputs`; its outputs are the model's,
 // then one `<x>_grad` per x: zeros where nothing depends on x. Throws kUnsupported naming an operator that has no form
 // in standard operators, kInvalidArgument for an unknown name or a type without a gradient.
-std::string training_graph(const void* model, size_t size, const TrainingGraphRequest& request);
+ORTMODULE_API std::string training_graph(const void* model, size_t size, const TrainingGraphRequest& request);
 
 }  // namespace ortmodule

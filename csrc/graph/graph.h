@@ -16,6 +16,7 @@
 
 #include "base/dim.h"
 #include "base/dtype.h"
+#include "base/export.h"
 #include "graph/attribute.h"
 
 namespace ortmodule {
@@ -28,7 +29,7 @@ class OpRecord;
 struct TypeInfo {
   DType dtype = DType::kUndefined;
   std::optional<Shape> shape;
-  std::string text() const;  // "float[batch, 768]", "int64[]", "float[?]" without a shape
+  ORTMODULE_API std::string text() const;  // "float[batch, 768]", "int64[]", "float[?]" without a shape
 };
 
 // One use of a value: the input slot of a node.
@@ -149,7 +150,7 @@ class Graph {
   NodeArg* add_input(const std::string& name, TypeInfo type);
   NodeArg* add_initializer(const std::string& name, TensorData data);
   // Equal small constants are shared.
-  NodeArg* constant(const TensorData& data);
+  ORTMODULE_API NodeArg* constant(const TensorData& data);
   NodeArg* find(const std::string& name) const;
 
   // Appends a node before `before` (at the end when null). `outputs` are new values; an empty name asks for a fresh

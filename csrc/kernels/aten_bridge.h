@@ -5,17 +5,18 @@
 #include <c10/core/ScalarType.h>
 
 #include "base/dtype.h"
+#include "base/export.h"
 #include "graph/attribute.h"
 
 namespace ortmodule {
 
 // What holds the elements: the type itself, or for a type below a byte int8 or uint8. Throws kUnsupported for strings.
-at::ScalarType to_scalar_type(DType dtype);
+ORTMODULE_API at::ScalarType to_scalar_type(DType dtype);
 // The type that torch knows; a type below a byte is known to the graph alone.
 DType to_dtype(at::ScalarType type);
 // A CPU tensor with a copy of the constant's elements.
-at::Tensor tensor_from(const TensorData& data);
+ORTMODULE_API at::Tensor tensor_from(const TensorData& data);
 // A copy of a tensor's elements as a constant (moved to the CPU and made contiguous first).
-TensorData tensor_data_from(const at::Tensor& tensor);
+ORTMODULE_API TensorData tensor_data_from(const at::Tensor& tensor);
 
 }  // namespace ortmodule

@@ -11,12 +11,14 @@
 
 #include <vector>
 
+#include "base/export.h"
+
 namespace ortmodule {
 
-at::Tensor make_sequence(std::vector<at::Tensor> elements, at::ScalarType element_type);
-bool holds_sequence(const at::Tensor& value);
+ORTMODULE_API at::Tensor make_sequence(std::vector<at::Tensor> elements, at::ScalarType element_type);
+ORTMODULE_API bool holds_sequence(const at::Tensor& value);
 // Throws kRuntime when the value is no sequence.
-const std::vector<at::Tensor>& sequence_elements(const at::Tensor& value);
+ORTMODULE_API const std::vector<at::Tensor>& sequence_elements(const at::Tensor& value);
 // The declared type of the elements, which an empty sequence has as well.
 at::ScalarType sequence_element_type(const at::Tensor& value);
 

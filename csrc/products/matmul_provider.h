@@ -14,6 +14,7 @@
 #include <array>
 #include <string>
 
+#include "base/export.h"
 #include "products/sgemm.h"
 
 namespace ortmodule {
@@ -47,6 +48,6 @@ at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b);
 LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w, std::array<bool, 3> wanted);
 
 // What multiplies on this processor and why, a line per type.
-std::string matmul_choices();
+ORTMODULE_API std::string matmul_choices();
 
 }  // namespace ortmodule

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/export.h"
 #include "graph/graph.h"
 
 namespace ortmodule {
@@ -29,33 +30,33 @@ class GradContext {
   Node& node() { return node_; }
   size_t input_count() const { return node_.inputs().size(); }
   NodeArg* I(size_t i) const { return node_.input(i); }
-  NodeArg* O(size_t i);  // an absent optional output comes into being
+  ORTMODULE_API NodeArg* O(size_t i);  // an absent optional output comes into being
   // Null when nothing flows in; formulas of single-output operators may rely on GO(0).
   NodeArg* GO(size_t i) const { return i < grad_outputs_.size() ? grad_outputs_[i] : nullptr; }
   bool needs(size_t i) const { return i < needed_.size() && needed_[i] && node_.input(i); }
-  void GI(size_t i, NodeArg* value);
+  ORTMODULE_API void GI(size_t i, NodeArg* value);
   NodeArg* saved(const std::string& name);  // Note [Saved outputs]
 
   // -- emitting ----------------------------------------------------------------------------------------------------
   // `op` is "Mul" (ai.onnx) or "ai.ortmodule::GeluGrad"; types are inferred at once.
   NodeArg* emit(const std::string& op, const std::vector<NodeArg*>& inputs, Attributes attributes = {});
-  std::vector<NodeArg*> emit_n(const std::string& op, const std::vector<NodeArg*>& inputs, size_t outputs,
-                               Attributes attributes = {});
+  ORTMODULE_API std::vector<NodeArg*> emit_n(const std::string& op, const std::vector<NodeArg*>& inputs, size_t outputs,
+                                             Attributes attributes = {});
   // emit_n with output i left absent where wanted[i] is false.
   std::vector<NodeArg*> emit_some(const std::string& op, const std::vector<NodeArg*>& inputs,
                                   const std::vector<bool>& wanted, Attributes attributes = {});
-  NodeArg* ints(const std::vector<int64_t>& values);   // int64[n] constant
-  NodeArg* scalar_int(int64_t value);                  // int64 0-d constant
-  NodeArg* scalar(double value, const NodeArg* like);  // 0-d constant of like's dtype
+  ORTMODULE_API NodeArg* ints(const std::vector<int64_t>& values);   // int64[n] constant
+  ORTMODULE_API NodeArg* scalar_int(int64_t value);                  // int64 0-d constant
+  ORTMODULE_API NodeArg* scalar(double value, const NodeArg* like);  // 0-d constant of like's dtype
   // The sizes of `value` as an int64 vector, without keeping `value` alive where its shape is known symbolically.
-  NodeArg* sizes_of(const NodeArg* value);
+  ORTMODULE_API NodeArg* sizes_of(const NodeArg* value);
   // int64[n] from dims: a constant when all are integers, else a Sizes node.
   NodeArg* sizes(const std::vector<Dim>& dims);
   NodeArg* size_scalar(const Dim& dim);
   NodeArg* cast(NodeArg* value, DType dtype);  // nothing emitted when it has that type already
-  NodeArg* zeros_like(NodeArg* value);
+  ORTMODULE_API NodeArg* zeros_like(NodeArg* value);
   // Undoes broadcasting: sums `grad` to the shape of `like`.
-  NodeArg* reduce_to(NodeArg* grad, NodeArg* like);
+  ORTMODULE_API NodeArg* reduce_to(NodeArg* grad, NodeArg* like);
 
   const std::vector<NodeArg*>& results() const { return grad_inputs_; }
 

@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/export.h"
 #include "graph/graph.h"
 
 namespace ortmodule {
@@ -188,7 +189,7 @@ class OpRecord {
 
 class Registry {
  public:
-  static Registry& instance();
+  ORTMODULE_API static Registry& instance();
   OpRecord& add(const std::string& domain, const std::string& name, int since, const char* file);
   // The record of (domain, op) with the largest since-version <= opset; null when unknown. The domain
   // "ai.ortmodule" also finds the ai.onnx and com.microsoft records: that is where a standard operator with
@@ -198,7 +199,7 @@ class Registry {
   const OlderForm* find_older(const std::string& op, int64_t opset) const;
   // "7 to 12, 13 and later": where `op` of ai.onnx works; empty for an unknown name.
   std::string versions(const std::string& op) const;
-  std::vector<const OpRecord*> all() const;
+  ORTMODULE_API std::vector<const OpRecord*> all() const;
   // Names near to `op`, for error messages.
   std::string suggestion(const std::string& domain, const std::string& op) const;
 

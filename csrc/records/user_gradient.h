@@ -6,16 +6,17 @@
 
 #include <string>
 
+#include "base/export.h"
 #include "records/registry.h"
 
 namespace ortmodule {
 
 // Throws kInvalidArgument where the operator has a gradient already (its own or one set before) and `replace` is not
 // given, and for a name that no operator has in a domain of the engine's own.
-void set_user_gradient(const std::string& domain, const std::string& op, GradFn formula, bool replace);
+ORTMODULE_API void set_user_gradient(const std::string& domain, const std::string& op, GradFn formula, bool replace);
 
 // The record's own formula holds again; nothing happens where none was set.
-void remove_user_gradient(const std::string& domain, const std::string& op);
+ORTMODULE_API void remove_user_gradient(const std::string& domain, const std::string& op);
 
 // Null where none was set.
 const GradFn* user_gradient(const OpRecord& record);

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/export.h"
 #include "kernels/kernel_context.h"
 #include "plan/execution_plan.h"
 #include "records/kernel_registry.h"
@@ -41,7 +42,7 @@ struct StepTime {
 class Executor {
  public:
   // While the count of those who asked is above zero, every executor of the process times its steps.
-  static void profile(bool on);
+  ORTMODULE_API static void profile(bool on);
 
   // Finds every kernel; throws kUnsupported naming the node that has none. The plan's graph must outlive it.
   Executor(ExecutionPlan plan, c10::Device device);

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/export.h"
+
 namespace ortmodule {
 
-class KernelClock {
+class ORTMODULE_API KernelClock {
  public:
   // The clock that runs now, or null.
   static KernelClock* running() { return running_.load(std::memory_order_relaxed); }

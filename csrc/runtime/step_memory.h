@@ -23,6 +23,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/export.h"
 #include "device/cpu_allocations.h"
 #include "device/cpu_arena.h"
 #include "runtime/arena_pool.h"
@@ -135,6 +136,6 @@ class StepMemory::Run : public CpuAllocationServer {
 };
 
 // Gives back the arenas that no run and no tensor uses.
-void release_step_memory();
+ORTMODULE_API void release_step_memory();
 
 }  // namespace ortmodule

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/export.h"
 #include "plan/separate_backwards.h"
 #include "products/matmul_provider.h"
 #include "runtime/executor.h"
@@ -114,7 +115,7 @@ class TrainingAgent {
   void set_overwritten(std::vector<size_t> inputs) { overwritten_ = std::move(inputs); }
 
   // Called after each step of every run, on the thread that runs it; null: nobody.
-  void observe(std::shared_ptr<const StepObserver> observer);
+  ORTMODULE_API void observe(std::shared_ptr<const StepObserver> observer);
 
   const TrainingProgram& program() const { return program_; }
   // The most that a forward and a backward held beyond inputs and parameters, as measured on the first run of each.

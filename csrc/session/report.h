@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/export.h"
 #include "session/session.h"
 
 namespace ortmodule {
@@ -40,13 +41,13 @@ struct ProfiledStep {
   double seconds;
 };
 
-SessionStatistics statistics_of(const Session& session);
-std::vector<PeakValue> memory_at_peak(const Session& session);
+ORTMODULE_API SessionStatistics statistics_of(const Session& session);
+ORTMODULE_API std::vector<PeakValue> memory_at_peak(const Session& session);
 // The graph of a stage as a serialized ModelProto; `portable`: in operators that any ONNX runtime has. Throws where
 // there is no such stage, or the session was made without keep_stages.
-std::string stage_model(const Session& session, const std::string& stage, bool portable);
-std::string plan_text(const Session& session);
+ORTMODULE_API std::string stage_model(const Session& session, const std::string& stage, bool portable);
+ORTMODULE_API std::string plan_text(const Session& session);
 // Since the last time.
-std::vector<ProfiledStep> take_times(const Session& session);
+ORTMODULE_API std::vector<ProfiledStep> take_times(const Session& session);
 
 }  // namespace ortmodule

@@ -14,6 +14,7 @@
 #include "autograd/higher_order.h"
 #include "autograd/kept_edges.h"
 #include "autograd/module_backward.h"
+#include "base/export.h"
 #include "compile/compile.h"
 
 namespace ortmodule {
@@ -29,12 +30,13 @@ class Session {
   using Mutations = std::vector<std::pair<size_t, size_t>>;
 
   // `model`: a serialized onnx.ModelProto. Throws the core's typed errors.
-  Session(std::string_view model, SessionOptions options);
+  ORTMODULE_API Session(std::string_view model, SessionOptions options);
 
   // The caller's outputs for one value per graph input (sequences as in kernels/sequence_value.h), with history where
   // gradients are enabled; mutations are written back. `checked` as in InputBinding::bind; takes the tensors out of
   // `inputs` (TrainingAgent::forward). May be called from several threads.
-  std::vector<at::Tensor> run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr) const;
+  ORTMODULE_API std::vector<at::Tensor> run(std::vector<at::Tensor>&& inputs,
+                                            const std::vector<char>* checked = nullptr) const;
 
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
   void release_edges() const { edges_->release(); }
@@ -45,24 +47,25 @@ class Session {
   void observe(std::shared_ptr<const StepObserver> observer) const { compiled_.agent->observe(std::move(observer)); }
 
   // How a call is run again, and of which graph inputs that needs the caller's tensors (HigherOrder).
-  void differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat);
+  ORTMODULE_API void differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat);
 
   // The trainable inputs, by their places among them, in the order in which eager's hooks hear of their gradients.
-  void order_hooks(std::vector<size_t> order);
+  ORTMODULE_API void order_hooks(std::vector<size_t> order);
 
   // Which outputs are computed from which others: (output, one that it is computed from), by their places; and in
   // which order autograd would make their nodes. What it does not name comes first.
-  void order_results(const std::vector<std::pair<size_t, size_t>>& pairs, const std::vector<size_t>& sequence);
+  ORTMODULE_API void order_results(const std::vector<std::pair<size_t, size_t>>& pairs,
+                                   const std::vector<size_t>& sequence);
 
   const CompiledModel& compiled() const { return compiled_; }
   const std::vector<DType>& input_types() const { return input_types_; }
   const Mutations& mutations() const { return mutations_; }
   // Names of the outputs that a gradient can come to, and how many inputs have a gradient.
-  std::vector<std::string> differentiable_outputs() const;
+  ORTMODULE_API std::vector<std::string> differentiable_outputs() const;
   size_t gradient_count() const { return compiled_.agent->program().x_inputs.size(); }
   // Names of the graph inputs that are overwritten with something that a gradient can reach, but for a normalization's
   // statistics: in PyTorch the caller's tensor would have a history then.
-  std::vector<std::string> written_with_history() const;
+  ORTMODULE_API std::vector<std::string> written_with_history() const;
 
  private:
   CompiledModel compiled_;
