@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <tuple>
 
-#include "bindings/before_backward.h"
-#include "bindings/call_monitor.h"
+#include "bindings/calls/before_backward.h"
+#include "bindings/tracing/call_monitor.h"
 #include "bindings/errors.h"
-#include "bindings/fast_call.h"
+#include "bindings/calls/fast_call.h"
 #include "bindings/gradient.h"
-#include "bindings/module_call.h"
-#include "bindings/patched_call.h"
+#include "bindings/calls/module_call.h"
+#include "bindings/tracing/patched_call.h"
 #include "bindings/python_session.h"
 #include "bindings/thread_state.h"
 #include "runtime/kernel_clock.h"

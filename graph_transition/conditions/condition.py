@@ -47,7 +47,7 @@ class _Missing:
 
 
 MISSING = _Missing()
-# What the native check compares, by kind: see csrc/bindings/watches.h.
+# What the native check compares, by kind: see csrc/bindings/watching/watches.h.
 Watch = tuple[Any, ...]
 _LONGEST_TEXT = 80
 

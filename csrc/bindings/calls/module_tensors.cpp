@@ -1,4 +1,4 @@
-#include "bindings/module_tensors.h"
+#include "bindings/calls/module_tensors.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "bindings/own_attributes.h"
-#include "bindings/watches.h"
+#include "bindings/watching/own_attributes.h"
+#include "bindings/watching/watches.h"
 
 namespace py = pybind11;
 

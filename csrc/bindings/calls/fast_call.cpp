@@ -1,4 +1,4 @@
-#include "bindings/fast_call.h"
+#include "bindings/calls/fast_call.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
@@ -16,11 +16,11 @@
 
 #include <memory>
 
-#include "bindings/argument_aliases.h"
-#include "bindings/call_pattern.h"
-#include "bindings/module_tensors.h"
-#include "bindings/own_attributes.h"
-#include "bindings/watches.h"
+#include "bindings/calls/argument_aliases.h"
+#include "bindings/calls/call_pattern.h"
+#include "bindings/calls/module_tensors.h"
+#include "bindings/watching/own_attributes.h"
+#include "bindings/watching/watches.h"
 #include "session/session.h"
 
 namespace py = pybind11;

@@ -7,7 +7,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include "bindings/frame_function.h"
+#include "bindings/tracing/frame_function.h"
 
 namespace ortmodule {
 

@@ -1,4 +1,4 @@
-#include "bindings/before_backward.h"
+#include "bindings/calls/before_backward.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
@@ -17,7 +17,6 @@ namespace py = pybind11;
 namespace ortmodule {
 namespace {
 
-using torch::autograd::Node;
 
 // A hook of ours, not of the user's: nobody looks at a result by it (Note [Results of results]).
 class Call final : public torch::autograd::FunctionPreHook {

@@ -1,4 +1,4 @@
-#include "bindings/same_value.h"
+#include "bindings/watching/same_value.h"
 
 #include <torch/csrc/Device.h>
 

@@ -1,4 +1,4 @@
-#include "bindings/call_monitor.h"
+#include "bindings/tracing/call_monitor.h"
 
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/frame_function.h"
-#include "bindings/hook_gate.h"
+#include "bindings/tracing/frame_function.h"
+#include "bindings/tracing/hook_gate.h"
 
 namespace py = pybind11;
 

@@ -7,7 +7,7 @@ extern "C" {
 #include <internal/pycore_object.h>
 }
 
-#include "bindings/own_attributes.h"
+#include "bindings/watching/own_attributes.h"
 
 namespace ortmodule {
 namespace {

@@ -1,4 +1,4 @@
-#include "bindings/module_call.h"
+#include "bindings/calls/module_call.h"
 
 #include <array>
 #include <memory>

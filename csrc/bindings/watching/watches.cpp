@@ -1,13 +1,13 @@
-#include "bindings/watches.h"
+#include "bindings/watching/watches.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <string>
 
-#include "bindings/call_pattern.h"
-#include "bindings/own_attributes.h"
-#include "bindings/same_value.h"
+#include "bindings/calls/call_pattern.h"
+#include "bindings/watching/own_attributes.h"
+#include "bindings/watching/same_value.h"
 
 namespace py = pybind11;
 

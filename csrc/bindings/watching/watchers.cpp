@@ -1,4 +1,4 @@
-#include "bindings/watchers.h"
+#include "bindings/watching/watchers.h"
 
 #include <unordered_map>
 #include <utility>

@@ -7,7 +7,7 @@ extern "C" {
 #include <internal/pycore_frame.h>
 }
 
-#include "bindings/frame_function.h"
+#include "bindings/tracing/frame_function.h"
 
 namespace ortmodule {
 

@@ -5,7 +5,7 @@ extern "C" {
 #include <internal/pycore_frame.h>
 }
 
-#include "bindings/hook_gate.h"
+#include "bindings/tracing/hook_gate.h"
 
 namespace ortmodule {
 

@@ -1,4 +1,4 @@
-#include "bindings/argument_aliases.h"
+#include "bindings/calls/argument_aliases.h"
 
 namespace ortmodule {
 namespace {

@@ -1,4 +1,4 @@
-#include "bindings/patched_call.h"
+#include "bindings/tracing/patched_call.h"
 
 #include <structmember.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/frame_function.h"
+#include "bindings/tracing/frame_function.h"
 
 namespace py = pybind11;
 

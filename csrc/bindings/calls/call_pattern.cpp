@@ -1,8 +1,8 @@
-#include "bindings/call_pattern.h"
+#include "bindings/calls/call_pattern.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 
-#include "bindings/same_value.h"
+#include "bindings/watching/same_value.h"
 
 namespace py = pybind11;
 

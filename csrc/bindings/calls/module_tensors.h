@@ -13,8 +13,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "bindings/call_pattern.h"
-#include "bindings/watchers.h"
+#include "bindings/calls/call_pattern.h"
+#include "bindings/watching/watchers.h"
 
 namespace ortmodule {
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/watchers.h"
+#include "bindings/watching/watchers.h"
 
 namespace ortmodule {
 
