@@ -308,7 +308,10 @@ void TrainingAgent::advance(BackwardRun& run, size_t end, const OutputSink& sink
       if (observer) (*observer)(step, f);
     };
     executor.run(run.frame, &sink, &measured, run.next, end);
-    if (end >= executor.step_count()) run.measurement->finish({});
+    if (end >= executor.step_count()) {
+      run.measurement->finish({});
+      run.measurement.reset();  // a last part may have no steps
+    }
   } else {
     executor.run(run.frame, &sink, observer.get(), run.next, end);
   }

@@ -25,6 +25,7 @@ __all__ = ["PATCHES", "check_data_writes", "restore_parameters"]
 _data_writes: list[tuple[torch.Tensor, int, dict[torch.fx.Node, int], str | None]] = []
 # Parameters whose `.data` was taken, by the identity of that.
 _data_of: dict[int, tuple[torch.Tensor, torch.nn.Parameter]] = {}
+_OUTSIDE_DATA = "`.data` of a tensor outside of the module is set inside forward; a captured graph cannot do that"
 _SHARED_DATA = "`.data` of a tensor is set to another's memory inside forward; a captured graph cannot honour it"
 
 
@@ -55,10 +56,9 @@ def _data(descriptor: Any, state: TraceState) -> property:
         return data
 
     def put(self: torch.Tensor, value: torch.Tensor) -> None:
-        if not isinstance(self, FakeTensor):
-            descriptor.__set__(self, value)
-            return
         line = current_source_line()
+        if not isinstance(self, FakeTensor):  # which would keep it, also where the trace is not used
+            raise CaptureError(_OUTSIDE_DATA, line)
         alike = (self.shape, self.dtype, self.device) == (value.shape, value.dtype, value.device)
         if not alike or not isinstance(value, FakeTensor) or not _has_own_memory(value):
             raise CaptureError(_SHARED_DATA, line)
