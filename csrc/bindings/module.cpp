@@ -3,14 +3,14 @@
 #include <tuple>
 
 #include "bindings/calls/before_backward.h"
-#include "bindings/tracing/call_monitor.h"
-#include "bindings/errors.h"
 #include "bindings/calls/fast_call.h"
-#include "bindings/gradient.h"
 #include "bindings/calls/module_call.h"
-#include "bindings/tracing/patched_call.h"
+#include "bindings/errors.h"
+#include "bindings/gradient.h"
 #include "bindings/python_session.h"
 #include "bindings/thread_state.h"
+#include "bindings/tracing/call_monitor.h"
+#include "bindings/tracing/patched_call.h"
 #include "runtime/kernel_clock.h"
 
 namespace {

@@ -17,7 +17,6 @@ namespace py = pybind11;
 namespace ortmodule {
 namespace {
 
-
 // A hook of ours, not of the user's: nobody looks at a result by it (Note [Results of results]).
 class Call final : public torch::autograd::FunctionPreHook {
  public:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError
 from .. import torch_private
+from ..layouts import Layouts
 from ..result_order import ResultOrder, result_order
 from ..rewrite.regions import is_write
 from ..written_saved import saved_storages
@@ -173,6 +174,7 @@ class Wrapper(torch.nn.Module):
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         self._state.side_outputs.begin()
         self._assigned.begin()
+        layouts = Layouts(t for _, t in self._named(leaves))
         with contextlib.ExitStack() as stack:
             for device, dtype in self.autocast:
                 stack.enter_context(
@@ -189,6 +191,7 @@ class Wrapper(torch.nn.Module):
             self.result.saved = [name for name, t in self._named(leaves) if torch_private.storage_of(t) in saved]
         self.result.recorded = self._recorded(leaves)
         tensor_data.check_data_writes(values)
+        layouts.check()
         return values
 
     def _run(
