@@ -1,4 +1,4 @@
-"""Tensors that are given to a forward and that it gives another shape, other strides or other memory, by operators in place
+"""Tensors that a forward is given and gives another shape, other strides or other memory, by operators in place
 (`set_`, `resize_`, `t_`, `unsqueeze_`): a graph writes values alone.
 """
 
