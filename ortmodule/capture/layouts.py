@@ -33,7 +33,7 @@ class Layouts:
         with torch_private.outside_the_trace():
             if any(t.layout is not torch.strided or _layout(t) != layout for t, layout in self._before):
                 raise CaptureError(
-                    "the shape or the memory of a tensor is changed in place inside forward (set_, resize_, t_, ...); a "
+                    "the shape or the memory of a tensor is changed in place inside forward (set_, resize_, t_); a "
                     "captured graph cannot do that"
                 )
 
