@@ -39,6 +39,6 @@ class Layouts:
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """By texts: a comparison of sizes that vary would fix them."""
+    """Sizes that vary by their expressions as they were made: a comparison of values would fix them."""
     numbers = (*tensor.shape, None, *tensor.stride(), None, tensor.storage_offset())
-    return torch_private.storage_of(tensor), *(n if type(n) is int else str(n) for n in numbers)
+    return torch_private.storage_of(tensor), *(n.node._expr if isinstance(n, torch.SymInt) else n for n in numbers)
