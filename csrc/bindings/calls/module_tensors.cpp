@@ -62,10 +62,10 @@ void ModuleTensors::settle() {
 
 // Of each tensor, where it is met first.
 std::vector<size_t> ModuleTensors::first_places() const {
-  std::unordered_map<const PyObject*, size_t> first;
-  first.reserve(tensors_.size() + others_.size());
+  const size_t count = tensors_.size() + others_.size();
+  std::unordered_map<const PyObject*, size_t> first(count);
   std::vector<size_t> places;
-  places.reserve(first.bucket_count());
+  places.reserve(count);
   const auto meet = [&](const PyObject* tensor) {
     places.push_back(first.emplace(tensor, places.size()).first->second);
   };
