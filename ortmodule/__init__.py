@@ -21,7 +21,7 @@ from .errors import (  # noqa: E402
     ORTModuleError,
     UnsupportedError,
 )
-from .extending import SessionOptions, include_dir, register_gradient  # noqa: E402
+from .extending import SessionOptions, cmake_dir, include_dir, register_gradient  # noqa: E402
 from .inference_session import InferenceSession  # noqa: E402
 from .memory_report import HeldTensor, MemoryReport, SessionMemory  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
@@ -51,6 +51,7 @@ __all__ = [
     "SessionMemory",
     "SessionOptions",
     "UnsupportedError",
+    "cmake_dir",
     "export_training_graph",
     "include_dir",
     "register_gradient",

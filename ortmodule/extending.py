@@ -16,7 +16,7 @@ from . import _C
 from ._C import GradientContext, GradientValue
 from .errors import InvalidArgumentError, ORTModuleError
 
-__all__ = ["GradientContext", "GradientValue", "SessionOptions", "include_dir", "load_libraries", "register_gradient"]
+__all__ = ["GradientContext", "GradientValue", "SessionOptions", "cmake_dir", "include_dir", "load_libraries", "register_gradient"]
 
 _Formula = TypeVar("_Formula", bound=Callable[[GradientContext], Any])
 
@@ -69,6 +69,11 @@ def register_gradient(domain: str, name: str, *, replace: bool = False) -> Calla
 def include_dir() -> str:
     """The folder with `ortmodule/custom_op.h`, for the compiler of a custom-operator library."""
     return str(Path(__file__).parent / "include")
+
+
+def cmake_dir() -> str:
+    """The folder with `ortmoduleConfig.cmake`, for `find_package(ortmodule)` of a C++ program."""
+    return str(Path(__file__).parent / "cmake" / "ortmodule")
 
 
 def load_libraries(paths: Sequence[str | os.PathLike[str]]) -> None:

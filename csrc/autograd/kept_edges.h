@@ -28,7 +28,7 @@
 #include <mutex>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

@@ -13,7 +13,7 @@
 #include "autograd/higher_order.h"
 #include "autograd/kept_edges.h"
 #include "autograd/result_order.h"
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "runtime/training_agent.h"
 
 namespace ortmodule {

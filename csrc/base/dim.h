@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

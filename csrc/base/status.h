@@ -1,36 +1,13 @@
-// Errors of the core.
-//
-// Two kinds of failure exist: the user's (a bad model, a bad argument, something unsupported) and ours (Internal).
-// Each is thrown as `Error` with a code; bindings/ turns the code into the matching Python type. Messages follow
-// one form: what is wrong, with both values, the node in parentheses, and what to do where that is known.
+// How the core raises its errors (ortmodule/error.h says which there are).
 #pragma once
 
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "base/export.h"
+#include "ortmodule/error.h"
 
 namespace ortmodule {
-
-enum class ErrorCode {
-  kInvalidArgument,  // a call's argument does not fit
-  kInvalidGraph,     // the model breaks a rule of ONNX or of an operator
-  kUnsupported,      // correct, but not something this build can do
-  kParse,            // bytes or text that are no model
-  kRuntime,          // an operator failed while it ran
-  kInternal,         // a defect of ours
-};
-
-class ORTMODULE_API Error : public std::runtime_error {
- public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
-  ErrorCode code() const { return code_; }
-
- private:
-  ErrorCode code_;
-};
 
 // Joins its arguments with operator<<: str("expected ", 3, ", got ", 4).
 template <typename... Args>

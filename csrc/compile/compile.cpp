@@ -86,7 +86,7 @@ std::vector<std::string> names_of(const Values& values) {
 CompiledModel compile(const void* model, size_t size, const CompileOptions& options) {
   CompiledModel compiled;
   StageLog log(options.keep_stages);
-  const std::shared_ptr<Graph> graph = imported(model, size, log);
+  const std::shared_ptr<Graph> graph = imported(model, size, options.external_data_dir, log);
   compiled.input_names = names_of(graph->inputs());
   compiled.output_names = names_of(graph->outputs());
 

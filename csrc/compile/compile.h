@@ -29,6 +29,7 @@ struct CompileOptions {
   bool fusion = true;                // clusters of elementwise work become one kernel each, on the CPU
   std::vector<std::string> weights;  // graph inputs that are parameters: backward may read them, trained or not
   SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
+  std::string external_data_dir;     // of the model's tensors in files of their own (ImportOptions); none: refused
   bool keep_stages = false;          // keep a copy of every stage's graph
   bool verify = false;               // re-resolve after every pass
 };

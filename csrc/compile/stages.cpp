@@ -21,8 +21,10 @@ void StageLog::done(const std::string& name, const Graph& graph) {
   start_ = Clock::now();
 }
 
-std::unique_ptr<Graph> imported(const void* model, size_t size, StageLog& log) {
-  std::unique_ptr<Graph> graph = import_model(model, size, {});
+std::unique_ptr<Graph> imported(const void* model, size_t size, const std::string& external_data_dir, StageLog& log) {
+  ImportOptions options;
+  options.external_data_dir = external_data_dir;
+  std::unique_ptr<Graph> graph = import_model(model, size, options);
   log.done("imported", *graph);
   upgrade(*graph);
   inline_functions(*graph);

@@ -33,9 +33,9 @@ class StageLog {
   Clock::time_point start_ = Clock::now();
 };
 
-// A serialized model with operators as the records have them, functions inlined, types inferred. Throws what
-// import_model and resolve throw.
-std::unique_ptr<Graph> imported(const void* model, size_t size, StageLog& log);
+// A serialized model with operators as the records have them, functions inlined, types inferred; `external_data_dir` as
+// in ImportOptions. Throws what import_model and resolve throw.
+std::unique_ptr<Graph> imported(const void* model, size_t size, const std::string& external_data_dir, StageLog& log);
 
 struct PassSettings {
   TransformerManager::Options manager;

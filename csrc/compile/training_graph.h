@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

@@ -16,7 +16,7 @@
 
 #include "base/dim.h"
 #include "base/dtype.h"
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "graph/attribute.h"
 
 namespace ortmodule {

@@ -5,7 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "base/dtype.h"
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "graph/attribute.h"
 
 namespace ortmodule {

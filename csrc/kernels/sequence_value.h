@@ -11,7 +11,7 @@
 
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

@@ -14,7 +14,7 @@
 #include <array>
 #include <string>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "products/sgemm.h"
 
 namespace ortmodule {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "graph/graph.h"
 
 namespace ortmodule {

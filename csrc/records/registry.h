@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "graph/graph.h"
 
 namespace ortmodule {

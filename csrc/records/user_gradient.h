@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "records/registry.h"
 
 namespace ortmodule {

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "kernels/kernel_context.h"
 #include "plan/execution_plan.h"
 #include "records/kernel_registry.h"

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

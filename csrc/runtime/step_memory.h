@@ -23,7 +23,7 @@
 #include <mutex>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "device/cpu_allocations.h"
 #include "device/cpu_arena.h"
 #include "runtime/arena_pool.h"

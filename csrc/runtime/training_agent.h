@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "plan/separate_backwards.h"
 #include "products/matmul_provider.h"
 #include "runtime/executor.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "session/session.h"
 
 namespace ortmodule {

@@ -14,7 +14,7 @@
 #include "autograd/higher_order.h"
 #include "autograd/kept_edges.h"
 #include "autograd/module_backward.h"
-#include "base/export.h"
+#include "ortmodule/export.h"
 #include "compile/compile.h"
 
 namespace ortmodule {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -74,3 +75,42 @@ def test_build_info_records_what_was_built():
     assert _build_info.TORCH_VERSION == torch.__version__
     assert _build_info.TORCH_CUDA == torch.version.cuda
     assert _build_info.VERSION and _build_info.COMPILER and "-O" in _build_info.FLAGS
+
+
+def test_the_library_knows_no_python_and_shows_little(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    library = tmp_path / "ortmodule/libortmodule.so"
+    needed = subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
+    assert "libtorch_cpu" in needed and "python" not in needed
+    shown = subprocess.run(["nm", "-DC", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    ours = [line for line in shown.splitlines() if "ortmodule::" in line]
+    assert 0 < len(ours) < 200, "\n".join(ours)
+
+
+def test_a_cpp_program_is_built_on_the_wheel_and_trains(wheel, tmp_path):
+    """The example, in a CMake project of its own, on what the wheel holds."""
+    import torch
+
+    site, build, model = tmp_path / "site", tmp_path / "build", tmp_path / "model.onnx"
+    zipfile.ZipFile(wheel).extractall(site)
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+
+    def run(*command: str | Path, fails: bool = False) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert bool(done.returncode) == fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    example = ROOT / "examples" / "cpp_training"
+    folder = run(sys.executable, "-m", "ortmodule", "--cmake-dir").strip()
+    assert Path(folder) == site / "ortmodule" / "cmake" / "ortmodule"
+    torch_root = f"-DTORCH_ROOT={Path(torch.__file__).parent}"
+    run("cmake", "-S", example, "-B", build, f"-Dortmodule_DIR={folder}", torch_root)
+    run("cmake", "--build", build)
+    run(sys.executable, example / "save_graph.py", model)
+    losses = [float(line.split()[-1]) for line in run(build / "train", model, "200").splitlines()]
+    assert losses[0] > 2 and losses[-1] < 0.3, losses
+    assert "cannot be read" in run(build / "train", "nothing.onnx", fails=True)
+
+    (site / "ortmodule" / "_build_info.py").write_text('TORCH_VERSION: str = "1.0"\nVERSION: str = "0.1"\n')
+    other = run("cmake", "-S", example, "-B", tmp_path / "other", f"-Dortmodule_DIR={folder}", torch_root, fails=True)
+    assert "was built for torch 1.0" in " ".join(other.split())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 CSRC = Path(__file__).parents[2] / "csrc"
+PUBLIC = CSRC.parent / "ortmodule" / "include"  # what is installed for programs and libraries of users
 # base < graph < records < {kernels < products < ops, {onnx, transforms, gradient} < plan}, then as they stand
 RANK = {
     "base": 0,
@@ -144,6 +145,18 @@ def test_python_is_seen_by_bindings_alone() -> None:
         r"^(Python\.h|pybind11/|torch/csrc/utils/pybind|torch/csrc/autograd/python_|torch/csrc/Exceptions)"
     )
     wrong = [str(p) for p in sources() if layer(p) != "bindings" and any(bad.match(n) for n in includes(p))]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_public_headers_include_nothing_of_the_core() -> None:
+    found = sorted(PUBLIC.rglob("*.h"))
+    assert found
+    wrong = []
+    for path in found:
+        for name in includes(path):
+            standard = "/" not in name
+            if not standard and not TORCH.match(name) and not (PUBLIC / name).is_file():
+                wrong.append(f"{path.name} includes {name}")
     assert not wrong, "\n".join(wrong)
 
 

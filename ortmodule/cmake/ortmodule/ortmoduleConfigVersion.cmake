@@ -1,0 +1,13 @@
+# The version of the package that this file lies in. Before 1.0 the second number counts as the first.
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../../_build_info.py" _line REGEX "^VERSION")
+string(REGEX REPLACE ".*\"([0-9.]+).*\".*" "\\1" PACKAGE_VERSION "${_line}")
+string(REGEX MATCH "^[0-9]+(\\.[0-9]+)?" _own "${PACKAGE_VERSION}")
+string(REGEX MATCH "^[0-9]+(\\.[0-9]+)?" _asked "${PACKAGE_FIND_VERSION}")
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION OR (_own MATCHES "^0" AND NOT _asked VERSION_EQUAL _own))
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
