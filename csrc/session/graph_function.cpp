@@ -86,8 +86,8 @@ GraphFunction GraphFunction::parse(std::string_view model, const GraphOptions& o
   return GraphFunction(std::make_shared<const State>(model, session_options(options)));
 }
 
-const std::vector<ValueInfo>& GraphFunction::inputs() const { return state_->inputs; }
-const std::vector<ValueInfo>& GraphFunction::outputs() const { return state_->outputs; }
+std::vector<ValueInfo> GraphFunction::inputs() const { return state_->inputs; }
+std::vector<ValueInfo> GraphFunction::outputs() const { return state_->outputs; }
 
 std::vector<at::Tensor> GraphFunction::operator()(std::vector<at::Tensor> inputs) const {
   return state_->session.run(std::move(inputs));

@@ -34,16 +34,16 @@ std::vector<std::string> weight_names(const std::string& path) {
 
 void train(const std::string& path, int steps) {
   const auto loss_of = ortmodule::GraphFunction::load(path, {.trainable = weight_names(path)});
+  const std::vector<ortmodule::ValueInfo> infos = loss_of.inputs();
   std::vector<at::Tensor> inputs;
-  for (const ortmodule::ValueInfo& input : loss_of.inputs())
-    inputs.push_back(is_given(input.name) ? at::Tensor() : new_weight(input));
+  for (const ortmodule::ValueInfo& info : infos) inputs.push_back(is_given(info.name) ? at::Tensor() : new_weight(info));
 
   const at::Tensor centres = at::randn({10, 64});
   for (int step = 0; step < steps; ++step) {
     const at::Tensor labels = at::randint(10, {kBatch}, at::kLong);
     const at::Tensor images = centres.index_select(0, labels) + at::randn({kBatch, 64});
-    for (size_t i = 0; i < inputs.size(); ++i)
-      if (is_given(loss_of.inputs()[i].name)) inputs[i] = loss_of.inputs()[i].name == "images" ? images : labels;
+    for (size_t i = 0; i < infos.size(); ++i)
+      if (is_given(infos[i].name)) inputs[i] = infos[i].name == "images" ? images : labels;
 
     const at::Tensor loss = loss_of(inputs)[0];
     loss.backward();

@@ -53,8 +53,8 @@ class ORTMODULE_API GraphFunction {
   // The same from bytes of a serialized onnx.ModelProto, which must hold all of its tensors.
   static GraphFunction parse(std::string_view model, const GraphOptions& options = {});
 
-  const std::vector<ValueInfo>& inputs() const;
-  const std::vector<ValueInfo>& outputs() const;
+  std::vector<ValueInfo> inputs() const;
+  std::vector<ValueInfo> outputs() const;
 
   // The outputs in the graph's order, for one tensor per input (undefined: an optional one that is left out). With
   // history where gradients are enabled and a trainable input asks for one. May be called from several threads.
