@@ -1,4 +1,5 @@
-// How counter-based dropout draws: a state of two words per run of a node, and the threshold that a ratio means.
+// How counter-based dropout draws: a state of two words per run (Note [Random state]), a stream of it per node, and the
+// threshold that a ratio means.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -22,6 +23,20 @@ inline at::Tensor draw_philox_state() {
   auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
   for (int i = 0; i < 2; ++i) words[i] = static_cast<int64_t>(impl->random64());
   return state;
+}
+
+struct PhiloxStream {
+  uint64_t seed, offset;
+};
+
+// Streams of one state are disjoint: the offset is the upper half of the counter.
+inline PhiloxStream philox_stream(const int64_t* state, int64_t stream) {
+  return {static_cast<uint64_t>(state[0]), static_cast<uint64_t>(state[1]) + static_cast<uint64_t>(stream)};
+}
+
+// A seed for a generator that stands in for a stream, where a device has no kernel of ours.
+inline uint64_t philox_seed(const int64_t* state, int64_t stream) {
+  return static_cast<uint64_t>(state[0]) ^ (static_cast<uint64_t>(stream) * 0x9E3779B97F4A7C15u);
 }
 
 // P(word < threshold) is the ratio to within 2^-32; a ratio of 1 is the caller's.

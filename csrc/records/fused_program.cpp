@@ -92,6 +92,7 @@ class Reader {
       out.number = std::strtod(word.c_str(), &end);
       if (*end) bad(line);
     }
+    if (out.op == Opcode::kPhiloxDropout && !(words >> out.stream)) bad(line);
     if (words >> word) bad(line);
     return out;
   }
@@ -183,6 +184,7 @@ Attributes write_program(const FusedProgram& program) {
     std::string line = str("%", program.inputs + static_cast<int>(k), " = ", opcode_info(i.op).name);
     for (int a = 0; a < opcode_info(i.op).arguments; ++a) line += str(" %", i.arguments[a]);
     if (has_number(i.op)) line += " " + number_text(i.number);
+    if (i.op == Opcode::kPhiloxDropout) line += str(" ", i.stream);
     lines.push_back(std::move(line));
   }
   for (const FusedProgram::Output& out : program.outputs)

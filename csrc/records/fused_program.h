@@ -19,6 +19,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,7 +68,7 @@ enum class Opcode {
   kRoundBFloat16,  // to the nearest number of the type
   kRoundHalf,
   kRotateHalf,     // of each row: [-x2, x1] for [x1, x2]; a full value of an even N
-  kPhiloxDropout,  // x, state (an int64[2] input); `number`: the ratio. The element's index in S decides.
+  kPhiloxDropout,  // x, state (an int64[2] input); `number`: the ratio. The element's place in S in `stream` decides.
   kRowSum,
   kRowMean,
   kCount,
@@ -83,6 +84,7 @@ struct Instruction {
   Opcode op = Opcode::kNumber;
   std::array<int, 3> arguments{-1, -1, -1};
   double number = 0;
+  int64_t stream = 0;  // Note [Random state]
 };
 
 enum class OutputForm {

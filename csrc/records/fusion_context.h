@@ -34,12 +34,10 @@ class FusionContext {
   std::optional<std::vector<int64_t>> ints(size_t i) const;
 
   virtual int in(size_t i) = 0;
-  // Output `slot` of the node as a value that a node of its own draws before, so that random draws keep their order.
-  virtual int drawn(size_t slot, const char* domain, const char* op) = 0;
   // Says what output i is.
   virtual void out(size_t i, int value, OutputForm form = OutputForm::kFull) = 0;
 
-  int emit(Opcode op, int a, int b = -1, int c = -1) { return append({op, {a, b, c}, 0}); }
+  int emit(Opcode op, int a, int b = -1, int c = -1) { return append({op, {a, b, c}}); }
   int number(double value);
   int append(const Instruction& instruction);
 

@@ -46,13 +46,6 @@ class Writer : public FusionContext {
     int number;
     OutputForm form;
   };
-  // A draw that leaves its node: it becomes a node of its own in front of it.
-  struct Draw {
-    Node* node;
-    size_t slot;
-    std::string domain, op;
-    size_t input;
-  };
 
   Writer() : FusionContext(code_) {}
 
@@ -70,12 +63,6 @@ class Writer : public FusionContext {
     return numbers_[value] = add_input(value);
   }
 
-  int drawn(size_t slot, const char* domain, const char* op) override {
-    const int number = add_input(nullptr);
-    draws_.push_back({at_, slot, domain, op, inputs_.size() - 1});
-    return number;
-  }
-
   void out(size_t i, int value, OutputForm form) override {
     NodeArg* result = at_->output(i);
     if (!result) return;
@@ -83,9 +70,8 @@ class Writer : public FusionContext {
     if (form == OutputForm::kFull || form == OutputForm::kRow) numbers_[result] = value;
   }
 
-  const std::vector<NodeArg*>& inputs() const { return inputs_; }  // null: a draw
+  const std::vector<NodeArg*>& inputs() const { return inputs_; }
   const std::vector<Output>& outputs() const { return outputs_; }
-  const std::vector<Draw>& draws() const { return draws_; }
   size_t instructions() const { return code_.code.size(); }
 
   // The program over `space` with the outputs that `wanted` says; inputs come first in its numbering.
@@ -100,14 +86,14 @@ class Writer : public FusionContext {
     const bool has_rows = !space.empty() && !is_one(space.back());
     for (const NodeArg* in : inputs_) {
       const bool row =
-          has_rows && in && in->type().shape && !in->type().shape->empty() && is_one(in->type().shape->back());
+          has_rows && in->type().shape && !in->type().shape->empty() && is_one(in->type().shape->back());
       program.row_input.push_back(row && in->type().dtype != DType::kInt64);
     }
     // A single element fits row values and full ones; it is a row value where there are any.
     const std::vector<char> rows = program.row_values();
     if (has_rows && std::find(rows.begin(), rows.end(), 1) != rows.end())
       for (size_t i = 0; i < inputs_.size(); ++i)
-        if (inputs_[i] && inputs_[i]->type().shape && inputs_[i]->type().shape->empty()) program.row_input[i] = 1;
+        if (inputs_[i]->type().shape && inputs_[i]->type().shape->empty()) program.row_input[i] = 1;
     for (const Output& out : outputs_)
       if (wanted(out.value)) program.outputs.push_back({final_number(out.number), out.value->type().dtype, out.form});
     return program;
@@ -128,7 +114,6 @@ class Writer : public FusionContext {
   Node* at_ = nullptr;
   std::vector<NodeArg*> inputs_;
   std::vector<Output> outputs_;
-  std::vector<Draw> draws_;
   std::unordered_map<const NodeArg*, int> numbers_;
 };
 
@@ -180,7 +165,7 @@ class Fuser {
     const Shape& space = *shaped->type().shape;
     if (record->fuses_over_rows() && space.size() < 2) return false;
     for (const NodeArg* out : node.outputs())
-      if (out && (!out->type().shape || (!fusable_type(out->type().dtype) && !is_state(node, *out)))) return false;
+      if (out && (!out->type().shape || !fusable_type(out->type().dtype))) return false;
     for (size_t i = 0; i < node.inputs().size(); ++i) {
       const NodeArg* in = node.input(i);
       const FormalInput* formal = record->formal_input(i);
@@ -193,11 +178,6 @@ class Fuser {
     cluster_[node.id()] = static_cast<int>(clusters_.size());
     clusters_.push_back({{&node}, space});
     return true;
-  }
-
-  // The drawn state of a random operator, which a node of its own will make.
-  static bool is_state(const Node& node, const NodeArg& out) {
-    return node.record()->has(kRandom) && out.output_index() > 0 && out.type().dtype == DType::kInt64;
   }
 
   // Puts the node's cluster and cluster `other` together where Note [Clusters] allows it.
@@ -260,7 +240,6 @@ class Fuser {
       for (const NodeArg* out : member->outputs()) {
         if (!out) continue;
         if (out->uses().size() > kMostReaders) return true;
-        if (is_state(*member, *out)) continue;  // made by a node before
         for (const Use& use : out->uses()) {
           const int reader = cluster_[use.node->id()];
           if (reader != mine && reader != other && position_[use.node->id()] < position_[node.id()]) return true;
@@ -298,8 +277,8 @@ class Fuser {
     size_t rank = 0;
     for (size_t k = 0; k < writer.inputs().size(); ++k) {
       const NodeArg* in = writer.inputs()[k];
-      if (in && in->producer() && members.count(in->producer())) return false;
-      if (!in || program.is_state(static_cast<int>(k))) continue;
+      if (in->producer() && members.count(in->producer())) return false;
+      if (program.is_state(static_cast<int>(k))) continue;
       const Shape& shape = *in->type().shape;
       if (!broadcasts_to(shape, cluster.space)) return false;
       rank = std::max(rank, shape.size());
@@ -324,22 +303,12 @@ class Fuser {
     for (FusedProgram::Output& out : program.outputs)
       if (out.form == OutputForm::kFull && rows[out.value]) out.form = OutputForm::kRow;
 
-    std::vector<NodeArg*> values, inputs = writer.inputs();
+    const std::vector<NodeArg*>& inputs = writer.inputs();
+    std::vector<NodeArg*> values;
     for (const Writer::Output& out : writer.outputs())
       if (needed(out.value)) values.push_back(out.value);
-    // New nodes take the names of the values that they replace, which are free once the old nodes are gone: until then
-    // they stand in under fresh names.
-    std::vector<Node*> draws;
-    std::vector<std::string> drawn_names;
-    for (const Writer::Draw& draw : writer.draws()) {
-      NodeArg* old = draw.node->output(draw.slot);
-      drawn_names.push_back(old ? old->name() : graph_.fresh_name(draw.node->name() + "_state"));
-      Node* node = graph_.add_node(draw.domain, draw.op, {}, {""}, {}, draw.node, graph_.fresh_name(draw.node->name()));
-      infer_node(*node);
-      draws.push_back(node);
-      inputs[draw.input] = node->output(0);
-      if (old) graph_.replace_all_uses(old, node->output(0));
-    }
+    // The new node takes the names of the values that it replaces, which are free once the old nodes are gone: until
+    // then another stands in under fresh names.
     Node* last = cluster.nodes.back();
     const Phase phase = last->phase();
     auto metadata = last->metadata();
@@ -357,16 +326,6 @@ class Fuser {
       graph_.replace_all_uses(values[i], stand_in->output(i));
     }
     for (auto node = cluster.nodes.rbegin(); node != cluster.nodes.rend(); ++node) graph_.remove(*node);
-    for (size_t k = 0; k < draws.size(); ++k) {
-      Node* old = draws[k];
-      Node* node = graph_.add_node(old->domain(), old->op(), {}, {drawn_names[k]}, {}, old, old->name());
-      node->set_phase(phase);
-      infer_node(*node);
-      graph_.replace_all_uses(old->output(0), node->output(0));
-      graph_.remove(old);
-      cluster_.resize(graph_.node_id_bound(), -1);
-      inputs[writer.draws()[k].input] = node->output(0);
-    }
     Node* fused = graph_.add_node("ai.ortmodule", "FusedKernel", inputs, names, attributes, stand_in, name);
     fused->set_phase(phase);
     fused->metadata() = std::move(metadata);

@@ -35,10 +35,11 @@ TEST(OnnxExport, WritesSavedOutputsInOurDomainAndReadsThemBack) {
     %y, %mean = LayerNormalization(%x, %s))");
   const std::string plain = export_model(*g);
   EXPECT_EQ(plain.find("ai.ortmodule"), std::string::npos);
-  auto saved = resolved(R"(graph g(x: float[2, 4]) -> (y, state)
+  auto saved = resolved(R"(graph g(q: float[1, 2, 4, 8]) -> (y, lse)
     opset "" 23
     const %r: double[] = [0.5]
-    %y, %state = ai.ortmodule::PhiloxDropout(%x, %r))");
+    %state = ai.ortmodule::RandomState()
+    %y, %lse = ai.ortmodule::PhiloxAttention(%q, %q, %q, _, %r, %state))");
   EXPECT_NE(export_model(*saved).find("ai.ortmodule"), std::string::npos);
   resolve(*round_trip(*saved));
 }

@@ -48,6 +48,32 @@ TEST(CounterDropout, ReplacesWhatMakesAGraphOutput) {
   EXPECT_EQ(g->find("y")->type().text(), "float[2]");
 }
 
+TEST(CounterDropout, GivesEachNodeAStreamOfOneState) {
+  TransformContext fast{.training = true};
+  fast.options.dropout = "fast";
+  auto g = resolved(
+      "graph g(x: float[2]) -> (y, z)\n const %r: double[] = [0.5]\n const %t: bool[] = [1]\n"
+      " %y = Dropout(%x, %r, %t)\n %z = Dropout(%x, %r, %t)");
+  run_pass(make_counter_dropout(), *g, fast);
+  EXPECT_EQ(count(*g, "ai.ortmodule::RandomState"), 1u);
+  const Node *y = g->find("y")->producer(), *z = g->find("z")->producer();
+  EXPECT_EQ(y->input(2), z->input(2));
+  EXPECT_EQ(y->get_int("stream", -1), 0);
+  EXPECT_EQ(z->get_int("stream", -1), 1);
+  EXPECT_EQ(run_pass(make_common_subexpression_elimination(), *g, fast), 0u) << "they draw two masks";
+  // One that comes later has a stream that nobody had before, also where another is gone by then.
+  NodeArg* kept = g->find("z");
+  g->clear_outputs();
+  g->add_output(kept);
+  run_pass(make_dead_node_elimination(), *g, fast);
+  NodeArg* training = g->constant(TensorData::scalar(DType::kBool, 1));
+  Node* late = g->add_node("", "Dropout", {g->find("x"), g->find("r"), training}, {"late"});
+  infer_node(*late);
+  g->add_output(late->output(0));
+  run_pass(make_counter_dropout(), *g, fast);
+  EXPECT_EQ(g->find("late")->producer()->get_int("stream", -1), 2);
+}
+
 TEST(CounterDropout, DoesNothingUnlessAskedFor) {
   EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", {.training = true}), 0u);
   EXPECT_EQ(replaced("%d = Dropout(%x, %r, %t)", {}), 0u);

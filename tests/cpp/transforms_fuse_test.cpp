@@ -101,14 +101,25 @@ TEST(Fuse, WhatReadsASumOverColumnsStaysOutside) {
   EXPECT_NE(g->find("y")->producer(), g->find("d")->producer());
 }
 
-TEST(Fuse, ADrawKeepsItsPlaceAndItsState) {
-  auto g = resolved(R"(graph g(x: float[4, 4]) -> (y, state)
+TEST(Fuse, DropoutKeepsItsStateAndItsStream) {
+  auto g = resolved(R"(graph g(x: float[4, 4]) -> (y, z)
     const %r: double[] = [0.5]
-    %d, %state = ai.ortmodule::PhiloxDropout(%x, %r)
-    %y = Add(%d, %x))");
+    %state = ai.ortmodule::RandomState()
+    %d = ai.ortmodule::PhiloxDropout(%x, %r, %state) {stream=4}
+    %y = Add(%d, %x)
+    %z = ai.ortmodule::PhiloxDropout(%y, %r, %state) {stream=5})");
   EXPECT_EQ(run(*g).kernels, 1u);
-  EXPECT_EQ(g->find("state")->producer()->op(), "PhiloxState");
-  EXPECT_EQ(g->find("y")->producer()->input(0), g->find("state"));
+  const Node* fused = g->find("y")->producer();
+  EXPECT_EQ(fused, g->find("z")->producer());
+  EXPECT_EQ(count(*g, "ai.ortmodule::RandomState"), 1u);
+  const FusedProgram program = read_program(*fused);
+  std::vector<int64_t> streams;
+  for (const Instruction& i : program.code)
+    if (i.op == Opcode::kPhiloxDropout) {
+      streams.push_back(i.stream);
+      EXPECT_EQ(fused->input(i.arguments[1]), g->find("state"));
+    }
+  EXPECT_EQ(streams, (std::vector<int64_t>{4, 5}));
 }
 
 TEST(FusedProgram, TextIsReadBackAsItWasWritten) {

@@ -160,5 +160,5 @@ def drawn() -> torch.Tensor:
 
 ROWS = [
     Row("FusedKernel", fused, fused_cases, OWN, differentiable=False, symbolic=False, refuses=True),
-    Row("PhiloxState", drawn, lambda _: [Case(())], OWN, differentiable=False),
+    Row("RandomState", drawn, lambda _: [Case(())], OWN, differentiable=False),
 ]

@@ -7,6 +7,7 @@ test_random.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -310,8 +311,19 @@ def dropout_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
+_STATE = torch.tensor([7, 11])  # of the counter-based kinds
+
+
 def philox_cases(dtype: torch.dtype) -> Sequence[Case]:
-    return [Case((rand(3, 4, dtype=dtype), double(r)), {}, (1,)) for r in (0.0, 1.0)]
+    return [Case((rand(3, 4, dtype=dtype), double(r), _STATE), {"stream": 3}, (1,)) for r in (0.0, 1.0)]
+
+
+def philox_attention_cases(dtype: torch.dtype) -> Sequence[Case]:
+    return [Case((*c.inputs, _STATE), c.attributes, c.constants) for c in attention_dropout_cases(dtype)]
+
+
+def philox_attention(*operands: torch.Tensor | None, **attributes: Any) -> torch.Tensor:
+    return attention(*operands[:5], **{k: v for k, v in attributes.items() if k != "stream"})
 
 
 # -- ATen --------------------------------------------------------------------------------------------------------------
@@ -434,8 +446,8 @@ ROWS = [
     Row("NegativeLogLikelihoodLoss", nll_loss, nll_cases, grads=(0,), no_forms=("size 70 as 0",)),
     Row("Attention", lambda q, k, v, mask=None, **a: attention(q, k, v, mask, **a), attention_cases, refuses=True),
     Row("AttentionDropout", attention, attention_dropout_cases, OWN, refuses=True),
-    Row("PhiloxAttention", attention, attention_dropout_cases, OWN, refuses=True),
+    Row("PhiloxAttention", philox_attention, philox_attention_cases, OWN, refuses=True),
     Row("Dropout", dropout, dropout_cases),
-    Row("PhiloxDropout", lambda x, ratio: x * (1 - ratio.to(x.dtype)), philox_cases, OWN),
+    Row("PhiloxDropout", lambda x, ratio, state, stream: x * (1 - ratio.to(x.dtype)), philox_cases, OWN),
     Row("ATen", aten, aten_cases, "org.pytorch.aten", symbolic=False, refuses=True),
 ]

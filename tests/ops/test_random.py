@@ -13,8 +13,14 @@ OWN = "ai.ortmodule"
 
 
 def drop(x: torch.Tensor, ratio: float) -> torch.Tensor:
-    built = node_model("PhiloxDropout", [x, torch.tensor(ratio, dtype=torch.float64)], domain=OWN, constants=[1])
-    return built.session(["x0"] if x.requires_grad else []).run([x])[0]
+    state = node_model("RandomState", [], domain=OWN).session([]).run([])[0]
+    return drop_with(state, x, ratio)
+
+
+def drop_with(state: torch.Tensor, x: torch.Tensor, ratio: float, stream: int = 0) -> torch.Tensor:
+    inputs = [x, torch.tensor(ratio, dtype=torch.float64), state]
+    built = node_model("PhiloxDropout", inputs, {"stream": stream}, domain=OWN, constants=[1])
+    return built.session(["x0"] if x.requires_grad else []).run([x, state])[0]
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +66,14 @@ def test_the_number_of_threads_changes_nothing() -> None:
         torch.manual_seed(3)
         results.append(drop(x, 0.3))
     assert torch.equal(*results)
+
+
+def test_streams_of_one_state_are_independent_and_repeat() -> None:
+    state, x = torch.tensor([5, -1]), torch.ones(1_000_000)
+    first, again, second = (drop_with(state, x, 0.5, stream) for stream in (0, 0, 1))
+    assert torch.equal(first, again)
+    kept, other = (first != 0).double() - 0.5, (second != 0).double() - 0.5
+    assert abs((kept * other).mean() * 4) < 5e-3
 
 
 def test_backward_applies_the_mask_of_forward() -> None:

@@ -22,7 +22,8 @@ def attend(inputs: Operands, ratio: float | None = None, **attributes: Any) -> t
     """The engine's attention of q, k, v and perhaps a mask; with a ratio, under dropout."""
     if ratio is None:
         return run_engine(PLAIN, Case(tuple(inputs), attributes), inputs)[0]
-    operands = [*inputs, *[None] * (4 - len(inputs)), torch.tensor(ratio, dtype=torch.float64)]
+    state = torch.empty(2, dtype=torch.int64).random_(-(2**63), None)
+    operands = [*inputs, *[None] * (4 - len(inputs)), torch.tensor(ratio, dtype=torch.float64), state]
     return run_engine(DROPPING, Case(tuple(operands), attributes, (4,)), operands)[0]
 
 

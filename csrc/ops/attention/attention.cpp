@@ -74,10 +74,8 @@ void infer_attention(InferContext& c) {
     if (q) scores = Shape{q->batch, q->heads, q->length, keys};
   }
   c.out(0, c.dtype(kQuery), std::move(y));
-  if (c.node().op() == "PhiloxAttention") {
+  if (c.node().op() == "PhiloxAttention")
     c.out(1, DType::kFloat, c.fresh_shape(3));  // empty after a run on the unfused path, as Attention's
-    c.out(2, DType::kInt64, Shape{Dim(2)});
-  }
   if (!standard) return;
   c.out(1, c.dtype(kKey), std::move(present_key));
   c.out(2, c.dtype(kValue), std::move(present_value));
@@ -101,10 +99,12 @@ void attention_gradient(GradContext& c) {
 }
 
 void philox_attention_gradient(GradContext& c) {
+  Attributes attributes = attention_attributes(c.node());
+  attributes["stream"] = c.node().get_int("stream", 0);
   const auto grads = c.emit_some(
       "ai.ortmodule::AttentionGrad",
-      {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask), c.I(4), c.saved("state")},
-      {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, attention_attributes(c.node()));
+      {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask), c.I(4), c.I(5)},
+      {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, std::move(attributes));
   for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
 }
 
@@ -270,6 +270,7 @@ ORTMODULE_OP("ai.ortmodule", AttentionGrad, 1)
     .output("dMask", Presence::kOptional)
     .attr("is_causal", AttrKind::kInt)
     .attr("scale", AttrKind::kFloat)
+    .attr("stream", AttrKind::kInt)
     .infer(infer_attention_grad)
     .not_differentiable()
     .body(attention_grad_body);
@@ -293,19 +294,19 @@ ORTMODULE_OP("ai.ortmodule", AttentionDropout, 1)
     .body([](BodyContext& c) { attention_body(c, c.in(4)); });
 
 // AttentionDropout as training runs it by default: one node forward and one backward, which finds the dropped
-// probabilities again from the state, int64[2] in host memory (dropout.cpp).
+// probabilities again from state and stream (Note [Random state]).
 ORTMODULE_OP("ai.ortmodule", PhiloxAttention, 1)
     .input("q")
     .input("k")
     .input("v")
     .optional_input("mask")
     .host_input("ratio")
+    .host_input("state")
     .output("y")
     .saved("lse")
-    .saved("state")
     .attr("is_causal", AttrKind::kInt)
     .attr("scale", AttrKind::kFloat)
-    .traits(kRandom)
+    .attr("stream", AttrKind::kInt)
     .infer(infer_attention)
     .grad({"q", "k", "v", "mask"}, philox_attention_gradient)
     .body([](BodyContext& c) { attention_body(c, c.in(4)); });

@@ -40,8 +40,10 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 struct Options {
   bool causal;
   std::optional<double> scale;
+  int64_t stream;  // of the random state
 
-  explicit Options(const Node& node) : causal(node.get_int("is_causal", 0) != 0) {
+  explicit Options(const Node& node)
+      : causal(node.get_int("is_causal", 0) != 0), stream(node.get_int("stream", 0)) {
     if (node.find_attribute("scale")) scale = node.get_float("scale", 1.0);
   }
 };
@@ -100,13 +102,13 @@ void attention(KernelContext& c, const Options& options) {
 }
 
 // Which probabilities PhiloxAttention keeps, bool[batch, heads, queries, keys], for the unfused path. On the CPU these
-// are the elements that the tiled kernel keeps; elsewhere a throw-away generator's, seeded with the state.
-at::Tensor keep_mask(const at::Tensor& q, const at::Tensor& k, double ratio, const at::Tensor& state) {
+// are the elements that the tiled kernel keeps; elsewhere a throw-away generator's, seeded with state and stream.
+at::Tensor keep_mask(const at::Tensor& q, const at::Tensor& k, double ratio, const at::Tensor& state, int64_t stream) {
   const std::vector<int64_t> sizes{q.size(0), q.size(1), q.size(2), k.size(2)};
   const auto* words = state.const_data_ptr<int64_t>();
-  if (q.is_cpu()) return flash_keep_mask(sizes, dropout_state(ratio, words[0], words[1]));
+  if (q.is_cpu()) return flash_keep_mask(sizes, dropout_state(ratio, philox_stream(words, stream)));
   at::Generator generator = at::globalContext().defaultGenerator(q.device()).clone();
-  generator.set_current_seed(static_cast<uint64_t>(words[0]));
+  generator.set_current_seed(philox_seed(words, stream));
   return at::empty(sizes, q.options().dtype(at::kBool)).bernoulli_(1 - ratio, generator);
 }
 
@@ -122,7 +124,7 @@ at::Tensor unfused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
 void attention_grad_again(KernelContext& c, const Options& options) {
   at::Tensor kept;
   const double ratio = c.has(7) ? c.double_value(7) : 0.0;
-  if (ratio > 0) kept = keep_mask(c.in(1), c.in(2), ratio, c.in(8));
+  if (ratio > 0) kept = keep_mask(c.in(1), c.in(2), ratio, c.in(8), options.stream);
   AutogradScope scope;
   std::vector<at::Tensor> handles;
   std::vector<size_t> slots;
@@ -156,10 +158,9 @@ void philox_attention(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2);
   const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
   const double ratio = c.double_value(4);
-  const at::Tensor state = draw_philox_state();
-  c.out(0, unfused(q, k, v, mask, ratio, ratio > 0 ? keep_mask(q, k, ratio, state) : at::Tensor(), options));
+  const at::Tensor kept = ratio > 0 ? keep_mask(q, k, ratio, c.in(5), options.stream) : at::Tensor();
+  c.out(0, unfused(q, k, v, mask, ratio, kept, options));
   if (c.wants(1)) c.out(1, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
-  c.out(2, state);
 }
 
 // -- the tiled kernels -----------------------------------------------------------------------------------------------
@@ -189,14 +190,11 @@ void tiled_attention(KernelContext& c, const Options& options) {
 void tiled_philox_attention(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2), mask = flash_mask(c, 3, k);
   if (!flash_supports(q, k, v, mask)) return philox_attention(c, options);
-  const at::Tensor state = draw_philox_state();
-  const auto* words = state.const_data_ptr<int64_t>();
   FlashInputs in = flash_inputs(q, k, v, mask, options);
-  in.dropout = dropout_state(c.double_value(4), words[0], words[1]);
+  in.dropout = dropout_state(c.double_value(4), philox_stream(c.in(5).const_data_ptr<int64_t>(), options.stream));
   FlashResult result = flash_forward(in);
   c.out(0, std::move(result.y));
   c.out(1, std::move(result.lse));
-  c.out(2, state);
 }
 
 void tiled_attention_grad(KernelContext& c, const Options& options) {
@@ -204,10 +202,8 @@ void tiled_attention_grad(KernelContext& c, const Options& options) {
   const bool of_aten = !c.has(8) && is_single_query(q, mask);  // lse is that of ATen's kernel
   if (lse.numel() == 0 || of_aten || !flash_supports(q, k, v, mask)) return attention_grad(c, options);
   FlashInputs in = flash_inputs(q, k, v, mask, options);
-  if (c.has(8)) {
-    const auto* words = c.in(8).const_data_ptr<int64_t>();
-    in.dropout = dropout_state(c.double_value(7), words[0], words[1]);
-  }
+  if (c.has(8))
+    in.dropout = dropout_state(c.double_value(7), philox_stream(c.in(8).const_data_ptr<int64_t>(), options.stream));
   FlashGrads grads = flash_backward(in, c.in(0), c.in(4), lse, {c.wants(0), c.wants(1), c.wants(2), c.wants(3)});
   c.out(0, std::move(grads.q));
   c.out(1, std::move(grads.k));

@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "kernels/philox_state.h"
+
 namespace ortmodule {
 
 struct AttentionDropoutState {
@@ -22,8 +24,8 @@ struct AttentionDropoutState {
   float factor = 1;        // of what is kept
 };
 
-// Ratio and state of a PhiloxAttention node. A ratio of 0 drops nothing.
-AttentionDropoutState dropout_state(double ratio, int64_t seed, int64_t offset);
+// A ratio of 0 drops nothing.
+AttentionDropoutState dropout_state(double ratio, const PhiloxStream& stream);
 // The mask of the comment above as bool[batch, heads, queries, keys], true where a probability is kept.
 at::Tensor flash_keep_mask(at::IntArrayRef sizes, const AttentionDropoutState& dropout);
 

@@ -221,11 +221,11 @@ LeftOperand FlashProblem::over_rows(const float* tile, int64_t rows, int64_t col
   return {narrow, 1, kKeyTile};
 }
 
-AttentionDropoutState dropout_state(double ratio, int64_t seed, int64_t offset) {
+AttentionDropoutState dropout_state(double ratio, const PhiloxStream& stream) {
   AttentionDropoutState out;
   out.active = ratio > 0;
-  out.seed = static_cast<uint64_t>(seed);
-  out.offset = static_cast<uint64_t>(offset);
+  out.seed = stream.seed;
+  out.offset = stream.offset;
   out.threshold = philox_threshold(ratio);
   out.factor = static_cast<float>(1.0 / (1.0 - ratio));
   return out;

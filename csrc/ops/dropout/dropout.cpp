@@ -1,8 +1,8 @@
 // Dropout in two forms.
 //
 // The standard's Dropout draws exactly as PyTorch's eager dropout does and keeps the boolean mask. It is the form for
-// bit parity. ai.ortmodule::PhiloxDropout is what training runs by default: the mask is a function of (seed, element
-// index), so that backward recomputes it and nothing of the tensor's size is stored.
+// bit parity. ai.ortmodule::PhiloxDropout is what training runs by default: the mask is a function of (state, stream,
+// element index), so that backward recomputes it and nothing of the tensor's size is stored.
 #include "base/status.h"
 #include "records/body_formula.h"
 #include "records/fusion_context.h"
@@ -25,19 +25,10 @@ void dropout_gradient(GradContext& c) {
   c.GI(0, c.emit("ai.ortmodule::DropoutGrad", {c.GO(0), c.O(1), c.I(1), c.I(2)}));
 }
 
-void infer_philox_dropout(InferContext& c) {
-  c.same_as(0, 0);
-  c.out(1, DType::kInt64, Shape{Dim(2)});
-}
-
+// The same map on dy: the mask is a function of the state, the stream and the element's place.
 void philox_dropout_gradient(GradContext& c) {
-  c.GI(0, c.emit("ai.ortmodule::PhiloxDropoutGrad", {c.GO(0), c.I(1), c.saved("state")}));
-}
-
-// The mask is not drawn again: it is a function of the saved state.
-std::optional<RecomputeForm> same_mask(const Node& node) {
-  if (!node.output(1)) return std::nullopt;
-  return RecomputeForm{"ai.ortmodule", "PhiloxDropoutGrad", {node.input(0), node.input(1), node.output(1)}, {}};
+  const Attributes stream{{"stream", c.node().get_int("stream", 0)}};
+  c.GI(0, c.emit("ai.ortmodule::PhiloxDropout", {c.GO(0), c.I(1), c.I(2)}, stream));
 }
 
 std::optional<RecomputeForm> stored_mask(const Node& node) {
@@ -46,7 +37,9 @@ std::optional<RecomputeForm> stored_mask(const Node& node) {
       "ai.ortmodule", "DropoutGrad", {node.input(0), node.output(1), node.input(1), node.input(2)}, {}};
 }
 
+// Not of backward, which would draw another mask.
 void philox_body(BodyContext& c) {
+  if (c.node().phase() == Phase::kBackward) return;
   NodeArg* training = c.node().graph().constant(TensorData::scalar(DType::kBool, 1));
   c.out(0, c.emit("Dropout", {c.in(0), c.in(1), training}));
 }
@@ -108,45 +101,34 @@ ORTMODULE_OP("ai.ortmodule", DropoutGrad, 1)
     .not_differentiable()
     .body(dropout_grad_body);
 
-// y = x * kept / (1 - ratio); state is int64[2] in host memory: the seed and the counter's upper half.
+// Note [Random state]
+// A run draws two words of torch's generator once, a seed and an offset, whatever drops elements in it. Each node that
+// does has a stream of its own, a constant that is added to the offset, and the number of an element's place in it
+// (philox.h). So a mask does not depend on the order in which nodes run, backward and recomputation find it again from
+// the same three things, and who runs a recorded graph again needs to change two words. Bodies of If and Loop draw a
+// state of their own each time they run.
+ORTMODULE_OP("ai.ortmodule", RandomState, 1)
+    .output("state")
+    .attr("streams", AttrKind::kInt)  // how many were given out
+    .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{Dim(2)}); })
+    .traits(kRandom);
+
+// y = x * kept / (1 - ratio); state is a RandomState's int64[2] in host memory.
 ORTMODULE_OP("ai.ortmodule", PhiloxDropout, 1)
     .input("x")
     .host_input("ratio")
+    .host_input("state")
     .output("y")
-    .saved("state")
-    .infer(infer_philox_dropout)
-    .traits(kRandom)
+    .attr("stream", AttrKind::kInt)
+    .infer(infer_same)
+    .traits(kCheap)
     .grad({"x"}, philox_dropout_gradient)
     .body(philox_body)
-    .recompute(same_mask)
     .rows(rows_of_input<0>)
     .fuses([](FusionContext& c) {
       const auto ratio = c.constant(1);
       if (!ratio) return false;
-      const int state = c.drawn(1, "ai.ortmodule", "PhiloxState");
-      c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), state, -1}, *ratio}));
-      return true;
-    });
-
-// What PhiloxDropout draws, on its own: a fused kernel applies the mask, and draws keep their order.
-ORTMODULE_OP("ai.ortmodule", PhiloxState, 1)
-    .output("state")
-    .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{Dim(2)}); })
-    .traits(kRandom);
-
-// The same map applied to dy. With x in place of dy it recomputes y.
-ORTMODULE_OP("ai.ortmodule", PhiloxDropoutGrad, 1)
-    .input("dy")
-    .host_input("ratio")
-    .host_input("state")
-    .output("dx")
-    .infer(infer_same)
-    .traits(kElementwise | kCheap)
-    .not_differentiable()
-    .fuses([](FusionContext& c) {
-      const auto ratio = c.constant(1);
-      if (!ratio) return false;
-      c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), c.in(2), -1}, *ratio}));
+      c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), c.in(2), -1}, *ratio, c.node().get_int("stream", 0)}));
       return true;
     });
 

@@ -1,7 +1,7 @@
-// Kernels of PhiloxDropout and its gradient, which are the same map with the state drawn or given.
+// Kernels of RandomState and PhiloxDropout, forward and backward, which are the same map.
 //
 // "cpu": one pass that reads x, makes the mask in registers and writes y. "aten", for devices without a kernel of
-// their own: the mask of a throw-away generator seeded with the state, so that backward gets it again.
+// their own: the mask of a throw-away generator seeded with state and stream, so that backward gets it again.
 #include <ATen/Context.h>
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
@@ -21,8 +21,7 @@
 namespace ortmodule {
 namespace {
 
-struct Drawing {
-  uint64_t seed, offset;
+struct Drawing : PhiloxStream {
   uint32_t threshold;
 };
 
@@ -66,11 +65,10 @@ void dropout_blocks(const Drawing& d, Opmath scale, const T* x, T* y, int64_t n,
   apply_any(d, scale, x, y, n, begin, end);
 }
 
-at::Tensor cpu_apply(const at::Tensor& source, double ratio, const at::Tensor& state, bool overwrite) {
+at::Tensor cpu_apply(const at::Tensor& source, double ratio, const int64_t* state, int64_t stream, bool overwrite) {
   const at::Tensor x = source.contiguous();
   const at::Tensor y = overwrite && source.is_contiguous() ? x : at::empty_like(x);
-  const auto* words = state.const_data_ptr<int64_t>();
-  const Drawing drawing{static_cast<uint64_t>(words[0]), static_cast<uint64_t>(words[1]), philox_threshold(ratio)};
+  const Drawing drawing{philox_stream(state, stream), philox_threshold(ratio)};
   const int64_t n = x.numel(), blocks = (n + kPhiloxBlock - 1) / kPhiloxBlock;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "philox_dropout", [&] {
     using opmath_t = at::opmath_type<scalar_t>;
@@ -83,44 +81,34 @@ at::Tensor cpu_apply(const at::Tensor& source, double ratio, const at::Tensor& s
   return y;
 }
 
-at::Tensor generator_apply(const at::Tensor& x, double ratio, const at::Tensor& state) {
+at::Tensor generator_apply(const at::Tensor& x, double ratio, const int64_t* state, int64_t stream) {
   at::Generator generator = at::globalContext().defaultGenerator(x.device()).clone();
-  generator.set_current_seed(static_cast<uint64_t>(state.const_data_ptr<int64_t>()[0]));
+  generator.set_current_seed(philox_seed(state, stream));
   const at::Tensor mask = at::empty_like(x, at::kBool).bernoulli_(1 - ratio, generator);
   return at::mul(x, mask).mul_(1.0 / (1.0 - ratio));
 }
 
 template <bool on_cpu>
-at::Tensor apply(KernelContext& c, const at::Tensor& state) {
+at::Tensor apply(KernelContext& c, int64_t stream) {
   const at::Tensor& x = c.in(0);
   const double ratio = c.double_value(1);
   if (ratio == 0 || x.numel() == 0) return x;
   if (ratio == 1) return at::mul(x, 0);
-  if (on_cpu) return cpu_apply(x, ratio, state, c.may_overwrite(0));
-  return generator_apply(x, ratio, state);
+  const auto* state = c.in(2).const_data_ptr<int64_t>();
+  if (on_cpu) return cpu_apply(x, ratio, state, stream, c.may_overwrite(0));
+  return generator_apply(x, ratio, state, stream);
 }
 
 template <bool on_cpu>
-void forward(KernelContext& c) {
-  const at::Tensor state = draw_philox_state();
-  c.out(0, apply<on_cpu>(c, state));
-  c.out(1, state);
-}
-
-template <bool on_cpu>
-void backward(KernelContext& c) {
-  c.out(0, apply<on_cpu>(c, c.in(2)));
+Kernel make(const Node& node) {
+  return [stream = node.get_int("stream", 0)](KernelContext& c) { c.out(0, apply<on_cpu>(c, stream)); };
 }
 
 }  // namespace
 
-ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "aten", [](const Node&) -> Kernel { return forward<false>; });
-ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "cpu", [](const Node&) -> Kernel { return forward<true>; }).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", PhiloxState, "aten",
+ORTMODULE_KERNEL("ai.ortmodule", RandomState, "aten",
                  [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, draw_philox_state()); }; });
-ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropoutGrad, "aten", [](const Node&) -> Kernel { return backward<false>; });
-ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropoutGrad, "cpu", [](const Node&) -> Kernel {
-  return backward<true>;
-}).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "aten", make<false>);
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "cpu", make<true>).inplace();
 
 }  // namespace ortmodule

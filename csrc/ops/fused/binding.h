@@ -20,6 +20,7 @@ struct FusedStep {
   int arguments[3] = {-1, -1, -1};
   int result = -1;
   double number = 0;
+  int64_t stream = 0;
   bool product = false;  // a row's sum is of the products of two arguments
 };
 

@@ -168,6 +168,7 @@ void FusedPlan::find_steps() {
     std::copy(i.arguments.begin(), i.arguments.end(), step.arguments);
     step.result = result;
     step.number = i.number;
+    step.stream = i.stream;
     const auto absorb = [&](int value) {
       absorbed[value] = 1;
       return code_of(value);

@@ -165,8 +165,9 @@ class Expansion {
       case Opcode::kRotateHalf:
         return c_.emit("ai.ortmodule::RotateHalf", {x});
       case Opcode::kPhiloxDropout:
-        return c_.emit("ai.ortmodule::PhiloxDropoutGrad",
-                       {x, c_.node().graph().constant(TensorData::scalar(DType::kDouble, i.number)), y});
+        return c_.emit("ai.ortmodule::PhiloxDropout",
+                       {x, c_.node().graph().constant(TensorData::scalar(DType::kDouble, i.number)), y},
+                       {{"stream", i.stream}});
       case Opcode::kRowSum:
         return f_.sum(x, {-1});
       case Opcode::kRowMean:

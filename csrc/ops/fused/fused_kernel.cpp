@@ -85,8 +85,7 @@ float* scratch(int64_t floats) {
 }
 
 // y = x * scale where the element's word is at least the threshold, else x * 0: as PhiloxDropout's own kernel.
-struct Masking {
-  uint64_t seed, stream;
+struct Masking : PhiloxStream {
   uint32_t threshold;
   float scale;
 };
@@ -102,7 +101,7 @@ void mask_any(Masking m, const float* x, float* y, int64_t first, int64_t n) {
   alignas(64) uint32_t words[kPhiloxBlock];
   for (int64_t done = 0; done < n;) {
     const int64_t offset = (first + done) % kPhiloxBlock, count = std::min(kPhiloxBlock - offset, n - done);
-    philox_block(m.seed, m.stream, static_cast<uint64_t>((first + done) / kPhiloxBlock), words);
+    philox_block(m.seed, m.offset, static_cast<uint64_t>((first + done) / kPhiloxBlock), words);
     keep_words(words + offset, m.threshold, m.scale, x + done, y + done, count);
     done += count;
   }
@@ -113,14 +112,14 @@ ORTMODULE_AVX2 void mask_avx2(Masking m, const float* x, float* y, int64_t first
   alignas(64) uint32_t words[kPhiloxBlock];
   for (int64_t done = 0; done < n;) {
     const int64_t offset = (first + done) % kPhiloxBlock, count = std::min(kPhiloxBlock - offset, n - done);
-    philox_block_avx2(m.seed, m.stream, static_cast<uint64_t>((first + done) / kPhiloxBlock), words);
+    philox_block_avx2(m.seed, m.offset, static_cast<uint64_t>((first + done) / kPhiloxBlock), words);
     keep_words(words + offset, m.threshold, m.scale, x + done, y + done, count);
     done += count;
   }
 }
 #endif
 
-void philox_tile(float* y, const TileOperand& x, const int64_t* state, double ratio, int64_t first, int64_t n) {
+void philox_tile(float* y, const TileOperand& x, const PhiloxStream& stream, double ratio, int64_t first, int64_t n) {
   const float* from = x.data;
   if (x.single) {
     std::fill(y, y + n, *x.data);
@@ -131,8 +130,7 @@ void philox_tile(float* y, const TileOperand& x, const int64_t* state, double ra
     for (int64_t i = 0; i < n; ++i) y[i] = from[i] * scale;
     return;
   }
-  const Masking m{static_cast<uint64_t>(state[0]), static_cast<uint64_t>(state[1]), philox_threshold(ratio),
-                  static_cast<float>(1.0 / (1.0 - ratio))};
+  const Masking m{stream, philox_threshold(ratio), static_cast<float>(1.0 / (1.0 - ratio))};
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) return mask_avx2(m, from, y, first, n);
 #endif
@@ -231,7 +229,7 @@ class TileRunner {
         return rotate(to, operands[0]);
       case FusedStep::Kind::kPhilox: {
         const auto* state = reinterpret_cast<const int64_t*>(run_.inputs[s.arguments[1]]);
-        return philox_tile(to, operands[0], state, s.number, first_, n_);
+        return philox_tile(to, operands[0], philox_stream(state, s.stream), s.number, first_, n_);
       }
       case FusedStep::Kind::kRowSum:
       case FusedStep::Kind::kRowMean:
