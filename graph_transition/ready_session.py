@@ -14,6 +14,7 @@ from .. import _C
 from ..errors import ORTModuleError
 from ..node_dump import NodeDump
 from ..options import DebugOptions, Options
+from ..passes import session_passes
 from ..report import SessionReport
 from .info import Bound, PostExportProcessedModelInfo
 
@@ -116,6 +117,7 @@ class SessionBuilder:
             "sizes": info.symbol_values(leaves),
             "keep_stages": self._debug.save_onnx,
             "mutations": mutations,
+            **session_passes(self._options.passes, self._options.disabled_passes),
         }
         session = _C.Session(info.post_export_processed_model.SerializeToString(), mode, list(wanted), options)
         self._log_stages(info, session, mode)

@@ -26,6 +26,7 @@ from .inference_session import InferenceSession  # noqa: E402
 from .memory_report import HeldTensor, MemoryReport, SessionMemory  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
+from .passes import Graph, GraphPass, graph_pass, pass_names  # noqa: E402
 from .profiler import NodeTime, Profile, profile  # noqa: E402
 from .report import Report  # noqa: E402
 from .training_graph import export_training_graph  # noqa: E402
@@ -34,6 +35,8 @@ from .vouching import vouch  # noqa: E402
 __all__ = [
     "CaptureError",
     "DebugOptions",
+    "Graph",
+    "GraphPass",
     "HeldTensor",
     "InferenceSession",
     "IndexOutOfRangeError",
@@ -53,7 +56,9 @@ __all__ = [
     "UnsupportedError",
     "cmake_dir",
     "export_training_graph",
+    "graph_pass",
     "include_dir",
+    "pass_names",
     "register_gradient",
     "register_operator_mapping",
     "profile",

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from . import _C
 from ._C import GradientContext, GradientValue
 from .errors import InvalidArgumentError, ORTModuleError
+from .passes import GraphPass, checked_names, checked_passes
 
 __all__ = ["GradientContext", "GradientValue", "SessionOptions", "cmake_dir", "include_dir", "load_libraries", "register_gradient"]
 
@@ -87,6 +88,8 @@ class SessionOptions:
 
     def __init__(self) -> None:
         self._libraries: list[str] = []
+        self._passes: tuple[GraphPass, ...] = ()
+        self._disabled: tuple[str, ...] = ()
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
         """Loads a shared library of custom operators, built with `ortmodule/custom_op.h` (see `include_dir`).
@@ -100,6 +103,28 @@ class SessionOptions:
         """
         load_libraries([path])
         self._libraries.append(os.fspath(path))
+
+    def register_pass(self, graph_pass: GraphPass) -> None:
+        """Adds a pass (`ortmodule.graph_pass`) to those that sessions with these options run on their graph.
+
+        Raises:
+            InvalidArgumentError: no pass, or one whose name another one has.
+        """
+        self._passes = checked_passes("SessionOptions.register_pass", (*self._passes, graph_pass))
+
+    @property
+    def passes(self) -> tuple[GraphPass, ...]:
+        """The passes that were registered, in their order."""
+        return self._passes
+
+    @property
+    def disabled_passes(self) -> tuple[str, ...]:
+        """Names of the engine's passes (`ortmodule.pass_names()`) that are left out."""
+        return self._disabled
+
+    @disabled_passes.setter
+    def disabled_passes(self, names: Sequence[str]) -> None:
+        self._disabled = checked_names("SessionOptions.disabled_passes", names)
 
     @property
     def custom_op_libraries(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import torch
 from . import _C
 from .errors import InvalidArgumentError, UnsupportedError
 from .extending import SessionOptions
+from .passes import session_passes
 
 __all__ = ["InferenceSession", "NodeArg"]
 
@@ -58,7 +59,7 @@ class InferenceSession:
 
     Args:
         model: a path, the bytes of a ModelProto, or the ModelProto.
-        sess_options: what loads libraries of custom operators.
+        sess_options: libraries of custom operators, passes over the graph.
         device: where it runs, "cpu" or "cuda".
 
     Raises:
@@ -82,7 +83,9 @@ class InferenceSession:
         else:
             proto = None
         data = bytes(model) if proto is None else proto.SerializeToString()  # type: ignore[arg-type]
-        self._session = _C.Session(data, "inference", [], {"device": device})
+        settings = sess_options or SessionOptions()
+        passes = session_passes(settings.passes, settings.disabled_passes)
+        self._session = _C.Session(data, "inference", [], {"device": device, **passes})
         proto = onnx.load_model_from_string(data) if proto is None else proto
         self._device = device
         initialized = {i.name for i in proto.graph.initializer}

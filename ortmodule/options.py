@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .errors import InvalidArgumentError
+from .passes import GraphPass, checked_names, checked_passes
 from .reference_variables import WITHOUT_EFFECT, fallback_policy, note_variables_without_effect
 
 __all__ = ["DebugOptions", "LogLevel", "Options"]
@@ -55,6 +56,8 @@ class LogLevel(enum.IntEnum):
         return {0: 10, 1: 15, 2: 20, 3: 30, 4: 40, 5: 50}[int(self)]
 
 
+# Fields that are functions and objects.
+_NOT_IN_THE_ENVIRONMENT = {"vouched", "passes"}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "dropout": ("fast", "torch"),
     "fallback": ("eager", "error"),
@@ -91,6 +94,9 @@ class Options:
             it would keep if backward recomputed nothing. What does not fit is recomputed, the cheapest per byte first.
             None (default): only what is nearly free is recomputed (activations, normalizations with known statistics,
             dropout, casts). "all": nothing is.
+        passes: passes over the module's graph written in Python (`ortmodule.graph_pass`), in the order in which they run.
+        disabled_passes: names of the engine's passes (`ortmodule.pass_names()`) that are left out; in the environment
+            separated by commas.
         vouched: functions and objects that give the same each time, though a capture cannot see into them; a forward
             that uses them need not run in PyTorch (see `ortmodule.vouch`).
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
@@ -113,6 +119,8 @@ class Options:
     cache_dir: str = ""
     cache_dir_mib: int = 1024
     custom_op_libraries: tuple[str, ...] = ()
+    passes: tuple[GraphPass, ...] = ()
+    disabled_passes: tuple[str, ...] = ()
     vouched: tuple[Any, ...] = ()
 
     def __init__(self, **fields: Any) -> None:
@@ -123,7 +131,7 @@ class Options:
         for name, field in known.items():
             value = fields.get(name, field.default)
             variable = _PREFIX + name.upper()
-            if variable in os.environ and name != "vouched":
+            if variable in os.environ and name not in _NOT_IN_THE_ENVIRONMENT:
                 value = os.environ[variable]
             elif name == "fallback":
                 value = fallback_policy() or value
@@ -153,6 +161,10 @@ def _checked(name: str, value: Any) -> Any:
         return tuple(value)
     if name == "fusion":
         return _checked_bool(name, value)
+    if name == "passes":
+        return checked_passes("Options.passes", value)
+    if name == "disabled_passes":
+        return checked_names("Options.disabled_passes", value)
     if name == "cache_dir":
         if not isinstance(value, str | os.PathLike):
             raise InvalidArgumentError(f"Options.{name} should be the path of a folder, got {value!r}")

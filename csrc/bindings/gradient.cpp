@@ -5,10 +5,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "base/status.h"
+#include "bindings/attributes.h"
 #include "kernels/aten_bridge.h"
 #include "records/grad_context.h"
 #include "records/registry.h"
@@ -29,42 +29,6 @@ struct FormulaValue {
     return arg;
   }
 };
-
-AttributeValue attribute_from(const std::string& name, const py::handle& value) {
-  if (py::isinstance<py::bool_>(value) || py::isinstance<py::int_>(value)) return value.cast<int64_t>();
-  if (py::isinstance<py::float_>(value)) return value.cast<double>();
-  if (py::isinstance<py::str>(value)) return value.cast<std::string>();
-  if (THPVariable_Check(value.ptr())) return tensor_data_from(THPVariable_Unpack(value.ptr()));
-  if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
-    bool ints = true, strings = true;
-    for (const py::handle item : value) {
-      ints = ints && py::isinstance<py::int_>(item);
-      strings = strings && py::isinstance<py::str>(item);
-    }
-    if (ints) return value.cast<std::vector<int64_t>>();
-    if (strings) return value.cast<std::vector<std::string>>();
-    try {
-      return value.cast<std::vector<double>>();
-    } catch (const py::cast_error&) {  // said below
-    }
-  }
-  fail(ErrorCode::kInvalidArgument, "the attribute '", name, "' of type ",
-       py::type::of(value).attr("__name__").cast<std::string>(), " has no ONNX form");
-}
-
-py::object attribute_to(const AttributeValue& value) {
-  return std::visit(
-      [](const auto& v) -> py::object {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, TensorData>)
-          return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor_from(v)));
-        else if constexpr (std::is_same_v<T, std::shared_ptr<Graph>>)
-          return py::none();
-        else
-          return py::cast(v);
-      },
-      value);
-}
 
 class Formula {
  public:
@@ -91,12 +55,7 @@ class Formula {
       if (!like && py::isinstance<FormulaValue>(item)) like = item.cast<FormulaValue&>().get();
     std::vector<NodeArg*> values;
     for (const py::handle item : inputs) values.push_back(operand(item, like, name));
-    Attributes attrs;
-    for (const auto& [key, value] : attributes) {
-      const auto text = key.cast<std::string>();
-      attrs[text] = attribute_from(text, value);
-    }
-    const std::vector<NodeArg*> results = context().emit_n(name, values, outputs, std::move(attrs));
+    const std::vector<NodeArg*> results = context().emit_n(name, values, outputs, attributes_from(attributes));
     if (outputs == 1) return wrap(results[0]);
     py::tuple all(results.size());
     for (size_t i = 0; i < results.size(); ++i) all[i] = wrap(results[i]);
@@ -134,13 +93,7 @@ class Formula {
       NodeArg* value = list[i].cast<FormulaValue&>().get();
       if (!context().needs(i)) continue;
       const TypeInfo &have = value->type(), &want = context().I(i)->type();
-      const bool same_type = have.dtype == want.dtype || have.dtype == DType::kUndefined;
-      bool same_shape = !have.shape || !want.shape || have.shape->size() == want.shape->size();
-      for (size_t k = 0; same_shape && have.shape && want.shape && k < have.shape->size(); ++k) {
-        const Dim &a = (*have.shape)[k], &b = (*want.shape)[k];
-        same_shape = !a.is_known() || !b.is_known() || a == b;
-      }
-      ORTMODULE_CHECK_ARG(same_type && same_shape, who, " gives input ", i, " of type ", want.text(),
+      ORTMODULE_CHECK_ARG(may_replace(have, want), who, " gives input ", i, " of type ", want.text(),
                           " a gradient of type ", have.text(), "; reduce_to undoes broadcasting");
       context().GI(i, value);
     }
@@ -166,35 +119,18 @@ class Formula {
   std::shared_ptr<bool> alive_;
 };
 
-py::object shape_of(const FormulaValue& v) {
-  const auto& shape = v.get()->type().shape;
-  if (!shape) return py::none();
-  py::tuple out(shape->size());
-  for (size_t i = 0; i < shape->size(); ++i) {
-    const Dim& d = (*shape)[i];
-    out[i] = d.is_known() ? py::object(py::int_(d.value())) : py::object(py::str(d.text()));
-  }
-  return out;
-}
-
 }  // namespace
 
 void register_gradient_formulas(py::module_& m) {
   py::class_<FormulaValue>(m, "GradientValue", "A value of the graph, inside a gradient formula.")
       .def_property_readonly("name", [](const FormulaValue& v) { return v.get()->name(); })
       .def_property_readonly("dtype", [](const FormulaValue& v) { return static_cast<int>(v.get()->type().dtype); })
-      .def_property_readonly("shape", &shape_of);
+      .def_property_readonly("shape", [](const FormulaValue& v) { return shape_to(v.get()->type()); });
   py::class_<Formula, std::shared_ptr<Formula>>(m, "GradientContext",
                                                 "What a gradient formula sees of the operator that it differentiates.")
       .def_property_readonly("domain", [](const Formula& f) { return f.node().domain(); })
       .def_property_readonly("op", [](const Formula& f) { return f.node().op(); })
-      .def_property_readonly("attributes",
-                             [](const Formula& f) {
-                               py::dict out;
-                               for (const auto& [name, value] : f.node().attributes())
-                                 out[py::str(name)] = attribute_to(value);
-                               return out;
-                             })
+      .def_property_readonly("attributes", [](const Formula& f) { return attributes_to(f.node().attributes()); })
       .def_property_readonly("input_count", [](const Formula& f) { return f.node().inputs().size(); })
       .def_property_readonly("output_count", [](const Formula& f) { return f.node().outputs().size(); })
       .def("I", &Formula::I, py::arg("i"))

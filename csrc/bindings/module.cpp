@@ -7,6 +7,7 @@
 #include "bindings/calls/module_call.h"
 #include "bindings/errors.h"
 #include "bindings/gradient.h"
+#include "bindings/passes/python_pass.h"
 #include "bindings/python_session.h"
 #include "bindings/thread_state.h"
 #include "bindings/tracing/call_monitor.h"
@@ -50,6 +51,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_patched_call(m);
   ortmodule::register_thread_state(m);
   ortmodule::register_gradient_formulas(m);
+  ortmodule::register_passes(m);
   m.def("kernel_seconds", &kernel_seconds, pybind11::arg("run"),
         "Calls `run` and returns the seconds spent inside the engine's kernels, their number, and the seconds spent "
         "inside its autograd nodes.");

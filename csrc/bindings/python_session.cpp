@@ -6,6 +6,8 @@
 
 #include "base/container_type.h"
 #include "base/status.h"
+#include "bindings/held_object.h"
+#include "bindings/passes/python_pass.h"
 #include "compile/training_graph.h"
 #include "kernels/aten_bridge.h"
 #include "kernels/sequence_value.h"
@@ -49,6 +51,10 @@ SessionOptions read_options(const std::string& mode, const std::vector<std::stri
       out.keep_stages = value.cast<bool>();
     else if (name == "verify")
       out.verify = value.cast<bool>();
+    else if (name == "passes")
+      out.passes.added = python_passes(value.cast<py::list>());
+    else if (name == "disabled_passes")
+      out.passes.disabled = value.cast<std::vector<std::string>>();
     else
       fail(ErrorCode::kInvalidArgument, "unknown session option '", name, "'");
   }
@@ -86,14 +92,6 @@ py::list write_values(const std::vector<at::Tensor>& values) {
   return out;
 }
 
-// A Python object that is let go of with the GIL, whoever does it.
-std::shared_ptr<py::object> shared(const py::object& object) {
-  return {new py::object(object), [](py::object* held) {
-            const py::gil_scoped_acquire gil;
-            delete held;
-          }};
-}
-
 std::shared_ptr<Session> make_session(const py::bytes& model, const std::string& mode,
                                       const std::vector<std::string>& trainable, const py::dict& options) {
   SessionOptions read = read_options(mode, trainable, options);
@@ -120,7 +118,7 @@ py::list run_values(const Session& session, const py::sequence& inputs) {
 // what is given up is None.
 void observe(const Session& session, const py::object& callback) {
   if (callback.is_none()) return session.observe(nullptr);
-  const std::shared_ptr<py::object> held = shared(callback);
+  const std::shared_ptr<py::object> held = held_object(callback);
   const auto observer = [held](const Step& step, const Frame& frame) {
     const py::gil_scoped_acquire gil;
     py::list inputs, outputs;
@@ -141,11 +139,11 @@ void observe(const Session& session, const py::object& callback) {
 // repeat(given, random_state, looked) as in HigherOrder: it returns gradients(dys, whole, of, dxs), with None for an
 // undefined tensor and outputs by name.
 void differentiate_again(Session& session, std::vector<size_t> given, const py::object& repeat) {
-  HigherOrder::Repeat call_again = [held = shared(repeat), names = session.differentiable_outputs(),
+  HigherOrder::Repeat call_again = [held = held_object(repeat), names = session.differentiable_outputs(),
                                     wanted = session.gradient_count()](const std::vector<at::Tensor>& given,
                                                                        const at::Tensor& random_state, bool looked) {
     const py::gil_scoped_acquire gil;
-    const auto call = shared((*held)(write_values(given), write_value(random_state), looked));
+    const auto call = held_object((*held)(write_values(given), write_value(random_state), looked));
     return [call, names, wanted](const std::vector<at::Tensor>& dys, const std::vector<char>& whole,
                                  std::optional<size_t> of, const std::vector<at::Tensor>* dxs) {
       const py::gil_scoped_acquire gil;
@@ -180,6 +178,10 @@ py::dict statistics(const Session& session) {
   out["gradients"] = found.gradients;
   out["gradient_segments"] = found.gradient_segments;
   out["seconds"] = seconds;
+  py::list passes;
+  for (const auto& [stage, pass] : found.passes)
+    passes.append(py::make_tuple(stage, pass.name, pass.runs, pass.modifications, pass.seconds));
+  out["passes"] = passes;
   out["recomputed_nodes"] = found.recomputed_nodes;
   out["fused_kernels"] = found.fused_kernels;
   out["fused_nodes"] = found.fused_nodes;

@@ -15,13 +15,20 @@ PassSettings pass_settings(const CompileOptions& options) {
   settings.manager.verify = options.verify;
   settings.training = options.training;
   settings.counted_dropout = options.dropout == "fast";
+  settings.manager.listener = options.pass_listener;
   settings.trainable = options.trainable;
+  settings.choice = options.passes;
   return settings;
 }
 
-void transform_jointly(Graph& graph, const PassSettings& settings) {
-  transform(graph, PassStage::kJoint, settings);
+std::vector<PassRecord> transform_jointly(Graph& graph, const CompileOptions& options) {
+  std::vector<PassRecord> records = transform(graph, PassStage::kJoint, pass_settings(options));
   resolve(graph, {.infer = false});
+  return records;
+}
+
+void note_passes(PassStage stage, std::vector<PassRecord> records, CompiledModel& compiled) {
+  for (PassRecord& record : records) compiled.passes.emplace_back(stage_name(stage), std::move(record));
 }
 
 // What the caches hold is not worth a node that runs again. A free size may be small now and large later.
@@ -58,7 +65,7 @@ void differentiate_whole(Graph& graph, Halves& halves, const CompileOptions& opt
                          StageLog& log) {
   halves.gradient = differentiate(graph, halves.roots, {});
   log.done("gradient", graph);
-  transform_jointly(graph, pass_settings(options));
+  note_passes(PassStage::kJoint, transform_jointly(graph, options), compiled);
   log.done("optimized", graph);
   compiled.recomputed = minimize_kept(graph, halves.roots, options);
   log.done("recompute", graph);
@@ -67,7 +74,7 @@ void differentiate_whole(Graph& graph, Halves& halves, const CompileOptions& opt
 
 BackwardCompiler variants_of(std::shared_ptr<const Graph> undifferentiated, std::shared_ptr<const Graph> unfused,
                              const Halves& halves, KeptValues kept, const CompileOptions& options) {
-  BackwardVariants::Steps steps{[=](Graph& graph) { transform_jointly(graph, pass_settings(options)); },
+  BackwardVariants::Steps steps{[=](Graph& graph) { transform_jointly(graph, options); },
                                 [=](Graph& graph) { finish(graph, options); }};
   const auto variants = std::make_shared<const BackwardVariants>(
       std::move(undifferentiated), std::move(unfused), halves, std::move(kept), PlanTarget{options.device}, steps);
@@ -84,13 +91,14 @@ std::vector<std::string> names_of(const Values& values) {
 }  // namespace
 
 CompiledModel compile(const void* model, size_t size, const CompileOptions& options) {
+  check_choice(options.passes);
   CompiledModel compiled;
   StageLog log(options.keep_stages);
   const std::shared_ptr<Graph> graph = imported(model, size, options.external_data_dir, log);
   compiled.input_names = names_of(graph->inputs());
   compiled.output_names = names_of(graph->outputs());
 
-  transform(*graph, PassStage::kForward, pass_settings(options));
+  note_passes(PassStage::kForward, transform(*graph, PassStage::kForward, pass_settings(options)), compiled);
   resolve(*graph);
   TrainingProgram program;
   program.matmul = matmul_provider(options.matmul);

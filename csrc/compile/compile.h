@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <c10/core/Device.h>
@@ -32,12 +33,15 @@ struct CompileOptions {
   std::string external_data_dir;     // of the model's tensors in files of their own (ImportOptions); none: refused
   bool keep_stages = false;          // keep a copy of every stage's graph
   bool verify = false;               // re-resolve after every pass
+  PassChoice passes;                 // a user's passes, and those that are left out
+  std::shared_ptr<PassListener> pass_listener;
 };
 
 struct CompiledModel {
   std::shared_ptr<Graph> graph;  // the final graph, forward and backward
   std::shared_ptr<TrainingAgent> agent;
   std::vector<Stage> stages;
+  std::vector<std::pair<std::string, PassRecord>> passes;  // stage, what a pass did at it
   std::vector<std::string> input_names, output_names;
   size_t forward_nodes = 0, backward_nodes = 0;
   RecomputeResult recomputed;

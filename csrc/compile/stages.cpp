@@ -34,21 +34,24 @@ std::unique_ptr<Graph> imported(const void* model, size_t size, const std::strin
   return graph;
 }
 
-void transform(Graph& graph, PassStage stage, const PassSettings& settings) {
+std::vector<PassRecord> transform(Graph& graph, PassStage stage, const PassSettings& settings) {
   TransformContext context;
+  context.stage = stage;
   context.training = settings.training && stage == PassStage::kForward;
   context.options.dropout = settings.counted_dropout ? "fast" : "exact";
   context.evaluate = evaluate_constant_node;
   for (const std::string& name : settings.trainable)
     if (const NodeArg* in = graph.find(name)) context.grad_inputs.insert(in);
-  make_passes(stage, settings.manager).run(graph, context);
+  TransformerManager manager = make_passes(stage, settings.manager, settings.choice);
+  manager.run(graph, context);
   graph.remove_unused_initializers();
   context.grad_inputs.clear();
   share_constants_with_subgraphs(graph);
   for_all_subgraphs(graph, [&](Graph& body) {
-    make_passes(stage, settings.manager).run(body, context);
+    manager.run(body, context);
     body.remove_unused_initializers();
   });
+  return manager.records();
 }
 
 Roots find_roots(const Graph& graph, const std::vector<std::string>& trainable) {

@@ -8,7 +8,7 @@
 
 #include "gradient/gradient_graph_builder.h"
 #include "graph/graph.h"
-#include "transforms/pass_list.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 
@@ -42,11 +42,12 @@ struct PassSettings {
   bool training = true;
   bool counted_dropout = false;        // masks by counter, never stored; else as the standard's operator has them
   std::vector<std::string> trainable;  // graph inputs whose gradient is wanted
+  PassChoice choice{};
 };
 
 // The passes of a stage, in bodies of control flow too. The order stays topological; types may have to be inferred
-// anew.
-void transform(Graph& graph, PassStage stage, const PassSettings& settings);
+// anew. Returns what each did.
+std::vector<PassRecord> transform(Graph& graph, PassStage stage, const PassSettings& settings);
 
 // The graph's outputs that can receive a gradient, and its inputs whose gradient is wanted, by position.
 struct Roots {

@@ -35,6 +35,7 @@ SessionStatistics statistics_of(const Session& session) {
   const std::vector<size_t>& segments = agent.segments();
   out.gradient_segments = segments.empty() ? 0 : *std::max_element(segments.begin(), segments.end()) + 1;
   for (const Stage& stage : compiled.stages) out.seconds.emplace_back(stage.name, stage.seconds);
+  out.passes = compiled.passes;
   out.recomputed_nodes = compiled.recomputed.nodes;
   out.fused_kernels = compiled.fused.kernels;
   out.fused_nodes = compiled.fused.nodes;

@@ -7,7 +7,7 @@
 #include "records/resolve.h"
 #include "transforms/expand_body.h"
 #include "transforms/lower_sizes.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 #include "transforms/subgraphs.h"
 
 namespace ortmodule {
@@ -50,8 +50,8 @@ void lower_nodes(Graph& graph) {
 // Equal Shape and Gather nodes of many Sizes become one; what bodies left unused goes, and saved outputs with it.
 void clean_up(Graph& graph) {
   const TransformContext context;
-  make_common_subexpression_elimination()->apply(graph, context);
-  make_dead_node_elimination()->apply(graph, context);
+  make_pass("common_subexpression_elimination")->apply(graph, context);
+  make_pass("dead_node_elimination")->apply(graph, context);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "records/recompute_form.h"
 #include "records/registry.h"
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -264,7 +264,7 @@ class Rewriter {
         node->set_input(i, again);
       }
     }
-    make_dead_node_elimination()->apply(graph_, {});  // what a copied node gives beside the wanted output
+    make_pass("dead_node_elimination")->apply(graph_, {});  // what a copied node gives beside the wanted output
     return true;
   }
   size_t nodes() const { return nodes_; }

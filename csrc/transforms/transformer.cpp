@@ -9,6 +9,8 @@
 
 namespace ortmodule {
 
+const char* stage_name(PassStage stage) { return stage == PassStage::kForward ? "forward" : "joint"; }
+
 RuleBasedTransformer::RuleBasedTransformer(const char* name, std::vector<std::unique_ptr<RewriteRule>> rules)
     : name_(name), rules_(std::move(rules)) {
   for (const auto& rule : rules_)
@@ -35,8 +37,10 @@ void TransformerManager::add(std::unique_ptr<GraphTransformer> pass, PassLevel l
   passes_.push_back({std::move(pass), level, records_.size() - 1});
 }
 
-size_t TransformerManager::run_pass(Entry& entry, Graph& graph, const TransformContext& context) {
+size_t TransformerManager::run_pass(Entry& entry, int round, Graph& graph, const TransformContext& context) {
   const char* name = entry.pass->name();
+  PassRun run{context.stage, name, round};
+  if (options_.listener) options_.listener->before(run, graph);
   const auto start = std::chrono::steady_clock::now();
   size_t modifications = 0;
   try {
@@ -50,10 +54,13 @@ size_t TransformerManager::run_pass(Entry& entry, Graph& graph, const TransformC
     for (const std::string& pass : history_) ran += (ran.empty() ? "" : ", ") + pass;
     fail(e.code(), e.what(), " [in the pass ", name, ran.empty() ? "" : "; ran before: ", ran, "]");
   }
+  run.modifications = modifications;
+  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (options_.listener) options_.listener->after(run, graph);
   PassRecord& record = records_[entry.record];
   ++record.runs;
   record.modifications += modifications;
-  record.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  record.seconds += run.seconds;
   if (modifications > 0) history_.emplace_back(name);
   return modifications;
 }
@@ -64,7 +71,7 @@ size_t TransformerManager::run(Graph& graph, const TransformContext& context) {
   for (int round = 0; round < options_.max_rounds; ++round) {
     size_t changed = 0;
     for (Entry& entry : passes_)
-      if (entry.level <= options_.level) changed += run_pass(entry, graph, context);
+      if (entry.level <= options_.level) changed += run_pass(entry, round, graph, context);
     total += changed;
     if (changed == 0) break;
   }

@@ -1,7 +1,7 @@
 // What a pass is, and the manager that runs a list of them.
 //
 // Passes ask operator records (traits, bodies) instead of listing operators, except where a pass is about one operator.
-// The order of the passes is in pass_list.cpp and nowhere else. Not here: memory and order (plan/), gradients
+// Which passes there are and in which order they run: pass_registry.h. Not here: memory and order (plan/), gradients
 // (gradient/).
 #pragma once
 
@@ -21,7 +21,14 @@ struct TransformOptions {
   int64_t fold_limit_bytes = 1 << 16;  // constant folding keeps results up to this size
 };
 
+enum class PassStage {
+  kForward,  // before the gradient is built, or for inference
+  kJoint,    // forward and backward together
+};
+const char* stage_name(PassStage stage);  // "forward", "joint"
+
 struct TransformContext {
+  PassStage stage = PassStage::kForward;
   bool training = false;  // a gradient is still to be built
   // The graph inputs (and initializers) whose gradient is wanted.
   std::unordered_set<const NodeArg*> grad_inputs{};
@@ -77,12 +84,30 @@ struct PassRecord {
   double seconds = 0;
 };
 
+// One run of a pass.
+struct PassRun {
+  PassStage stage;
+  std::string pass;
+  int round;
+  size_t modifications = 0;  // once it is through
+  double seconds = 0;
+};
+
+// Is told of every run of a pass, before and after it. May look at the graph, not change it.
+class PassListener {
+ public:
+  virtual ~PassListener() = default;
+  virtual void before(const PassRun& run, const Graph& graph) = 0;
+  virtual void after(const PassRun& run, const Graph& graph) = 0;
+};
+
 class TransformerManager {
  public:
   struct Options {
     PassLevel level = PassLevel::kBasic;
     int max_rounds = 5;   // the list is run again until a round changes nothing
     bool verify = false;  // check the whole graph after each pass
+    std::shared_ptr<PassListener> listener{};
   };
 
   TransformerManager() = default;
@@ -100,7 +125,7 @@ class TransformerManager {
     PassLevel level;
     size_t record;
   };
-  size_t run_pass(Entry& entry, Graph& graph, const TransformContext& context);
+  size_t run_pass(Entry& entry, int round, Graph& graph, const TransformContext& context);
   Options options_;
   std::vector<Entry> passes_;
   std::vector<PassRecord> records_;

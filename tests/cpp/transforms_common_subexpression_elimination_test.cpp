@@ -1,6 +1,6 @@
 // Equal computations become one; random ones, results and the two halves of a step stay apart.
 #include "support.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -11,7 +11,7 @@ using testing::run_pass;
 
 size_t merged(const std::string& body, const TransformContext& context = {}) {
   auto g = resolved("graph g(x: float[4, 4], w: float[4, 4]) -> (y)\n" + body);
-  return run_pass(make_common_subexpression_elimination(), *g, context);
+  return run_pass(make_pass("common_subexpression_elimination"), *g, context);
 }
 
 TEST(CommonSubexpressionElimination, MergesWholeChainsInOneWalk) {
@@ -32,7 +32,7 @@ TEST(CommonSubexpressionElimination, NeverMergesRandomNodes) {
 
 TEST(CommonSubexpressionElimination, KeepsTwoResultsTwoTensors) {
   auto g = resolved("graph g(x: float[2]) -> (y, z)\n %y = Relu(%x)\n %z = Relu(%x)");
-  EXPECT_EQ(run_pass(make_common_subexpression_elimination(), *g), 0u);
+  EXPECT_EQ(run_pass(make_pass("common_subexpression_elimination"), *g), 0u);
 }
 
 TEST(CommonSubexpressionElimination, GivesTheFirstTheOutputsOfTheSecond) {
@@ -43,7 +43,7 @@ TEST(CommonSubexpressionElimination, GivesTheFirstTheOutputsOfTheSecond) {
     %f = Cast(%i) {to=1}
     %s = Add(%v, %u)
     %y = Add(%s, %f))");
-  EXPECT_EQ(run_pass(make_common_subexpression_elimination(), *g), 1u);
+  EXPECT_EQ(run_pass(make_pass("common_subexpression_elimination"), *g), 1u);
   EXPECT_EQ(count(*g, "TopK"), 1u);
   EXPECT_EQ(g->find("v")->producer()->outputs().size(), 2u);
 }

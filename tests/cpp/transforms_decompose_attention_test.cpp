@@ -1,6 +1,6 @@
 // Attention is taken apart where its gradient needs it, and only there.
 #include "support.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -16,19 +16,19 @@ constexpr const char* kAttention =
 
 TEST(DecomposeAttention, LeavesAttentionWhoseMaskIsNotTrained) {
   auto g = resolved(kAttention);
-  EXPECT_EQ(run_pass(make_decompose_attention(), *g, {.training = true, .grad_inputs = {g->find("q")}}), 0u);
+  EXPECT_EQ(run_pass(make_pass("decompose_attention"), *g, {.training = true, .grad_inputs = {g->find("q")}}), 0u);
 }
 
 TEST(DecomposeAttention, LeavesATrainedMaskToTheFusedKernel) {
   auto g = resolved(kAttention);
-  EXPECT_EQ(run_pass(make_decompose_attention(), *g, {.training = true, .grad_inputs = {g->find("m")}}), 0u);
+  EXPECT_EQ(run_pass(make_pass("decompose_attention"), *g, {.training = true, .grad_inputs = {g->find("m")}}), 0u);
 }
 
 TEST(DecomposeAttention, TakesATrainedMaskOfATypeWithoutFusedKernelApart) {
   std::string text = kAttention;
   for (size_t at; (at = text.find("float[")) != std::string::npos;) text.replace(at, 6, "double[");
   auto g = resolved(text.c_str());
-  EXPECT_EQ(run_pass(make_decompose_attention(), *g, {.training = true, .grad_inputs = {g->find("m")}}), 1u);
+  EXPECT_EQ(run_pass(make_pass("decompose_attention"), *g, {.training = true, .grad_inputs = {g->find("m")}}), 1u);
   EXPECT_EQ(count(*g, "Attention"), 0u);
   EXPECT_EQ(count(*g, "Softmax"), 1u);
   EXPECT_EQ(g->outputs()[0]->name(), "y");
@@ -41,8 +41,8 @@ TEST(DecomposeAttention, TakesAttentionWithDropoutApartInTrainingOnly) {
     const %r: double[] = [0.1]
     %y = ai.ortmodule::AttentionDropout(%q, %k, %v, _, %r) {is_causal=1})";
   auto g = resolved(text);
-  EXPECT_EQ(run_pass(make_decompose_attention(), *g), 0u);
-  EXPECT_EQ(run_pass(make_decompose_attention(), *g, {.training = true}), 1u);
+  EXPECT_EQ(run_pass(make_pass("decompose_attention"), *g), 0u);
+  EXPECT_EQ(run_pass(make_pass("decompose_attention"), *g, {.training = true}), 1u);
   EXPECT_EQ(count(*g, "Dropout"), 1u);
 }
 

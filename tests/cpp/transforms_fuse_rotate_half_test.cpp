@@ -1,6 +1,6 @@
 // Halves that change places are a RotateHalf.
 #include "support.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -20,11 +20,11 @@ TEST(FuseRotateHalf, TakesPartsOfASplitAndSlices) {
         std::string(" %a = Slice(%x, %zero, %four, %last)\n %b = Slice(%x, %four, %end, %last)\n"),
         std::string(" %a = Slice(%x, %zero, %half, %last)\n %b = Slice(%x, %half, %end, %last)\n")}) {
     auto g = resolved(kSlices + halves + " %n = Neg(%b)\n %c = Concat(%n, %a) {axis=-1}\n %y = Mul(%c, %z)");
-    EXPECT_EQ(run_pass(make_fuse_rotate_half(), *g), 1u) << halves;
+    EXPECT_EQ(run_pass(make_pass("fuse_rotate_half"), *g), 1u) << halves;
     const Node* turned = g->find("y")->producer()->input(0)->producer();
     EXPECT_EQ(turned->qualified_op(), "ai.ortmodule::RotateHalf") << halves;
     EXPECT_EQ(turned->input(0), g->find("x"));
-    run_pass(make_dead_node_elimination(), *g);
+    run_pass(make_pass("dead_node_elimination"), *g);
     EXPECT_EQ(g->node_count(), 2u);
   }
 }
@@ -42,7 +42,7 @@ TEST(FuseRotateHalf, LeavesOtherOrdersPartsAxesAndGraphOutputs) {
         std::string(" %a, %b = Split(%x) {axis=-1, num_outputs=2}\n %n = Neg(%b)\n"
                     " %c = Concat(%n, %a) {axis=0}\n %y = Cos(%c)")}) {
     auto g = resolved(kSlices + rest);
-    EXPECT_EQ(run_pass(make_fuse_rotate_half(), *g), 0u) << rest;
+    EXPECT_EQ(run_pass(make_pass("fuse_rotate_half"), *g), 0u) << rest;
   }
 }
 

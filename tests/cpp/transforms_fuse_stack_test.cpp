@@ -1,6 +1,6 @@
 // A Concat of Unsqueezes is a Stack.
 #include "support.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -16,7 +16,7 @@ TEST(FuseStack, TakesAConcatOfUnsqueezes) {
   auto g = resolved(kHead +
                     " %u = Unsqueeze(%a, %one)\n %v = Unsqueeze(%b, %two)\n %c = Concat(%u, %v) {axis=-2}\n"
                     " %y = Relu(%c)");
-  EXPECT_EQ(run_pass(make_fuse_stack(), *g), 1u);
+  EXPECT_EQ(run_pass(make_pass("fuse_stack"), *g), 1u);
   EXPECT_EQ(count(*g, "Concat") + count(*g, "Unsqueeze"), 0u);
   const Node* stack = g->find("y")->producer()->input(0)->producer();
   EXPECT_EQ(stack->op(), "Stack");
@@ -29,7 +29,7 @@ TEST(FuseStack, LeavesOtherAxesOtherReadersAndGraphOutputs) {
                            " %c = Concat(%u, %v) {axis=1}\n %d = Relu(%u)\n %y = Concat(%c, %d) {axis=1}",
                            " %y = Concat(%u, %v) {axis=1}", " %c = Concat(%u, %u) {axis=1}\n %y = Relu(%c)"}) {
     auto g = resolved(kHead + " %u = Unsqueeze(%a, %one)\n %v = Unsqueeze(%b, %one)\n" + rest);
-    EXPECT_EQ(run_pass(make_fuse_stack(), *g), 0u) << rest;
+    EXPECT_EQ(run_pass(make_pass("fuse_stack"), *g), 0u) << rest;
   }
 }
 

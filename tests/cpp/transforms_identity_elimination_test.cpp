@@ -1,6 +1,6 @@
 // Nodes that change nothing go; nodes that look like it stay.
 #include "support.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -12,8 +12,8 @@ using testing::run_pass;
 // The number of nodes left of a body between x and a final Relu, whose output is the graph's.
 size_t left(const std::string& body, const TransformContext& context = {}) {
   auto g = resolved("graph g(x: float[batch, 4], s: int64[2]) -> (y)\n" + body + "\n %y = Relu(%e)");
-  for (int round = 0; round < 3; ++round) run_pass(make_identity_elimination(), *g, context);
-  run_pass(make_dead_node_elimination(), *g);
+  for (int round = 0; round < 3; ++round) run_pass(make_pass("identity_elimination"), *g, context);
+  run_pass(make_pass("dead_node_elimination"), *g);
   return g->node_count() - 1;
 }
 
@@ -72,7 +72,7 @@ TEST(IdentityElimination, KeepsWhatRoutesAGradientThatIsStillToBeBuilt) {
 
 TEST(IdentityElimination, KeepsGraphOutputs) {
   auto g = resolved("graph g(x: float[2]) -> (y)\n %y = Identity(%x)");
-  EXPECT_EQ(run_pass(make_identity_elimination(), *g), 0u);
+  EXPECT_EQ(run_pass(make_pass("identity_elimination"), *g), 0u);
   EXPECT_EQ(g->outputs()[0]->name(), "y");
 }
 

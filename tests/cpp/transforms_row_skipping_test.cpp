@@ -1,6 +1,6 @@
 // Which nodes run on compact rows: label_compaction.cpp and padding_removal.cpp.
 #include "support.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -20,7 +20,7 @@ std::unique_ptr<Graph> compacted(const std::string& inputs, const std::string& b
   auto g = resolved("graph g(w: float[4096, 128], v: float[128, 128], labels: int64[64], " + inputs + ") -> (" +
                     outputs + ")\n const %last: int64[1] = [-1]\n" + body +
                     "\n %loss = SoftmaxCrossEntropyLoss(%s, %labels) {ignore_index=-100}");
-  run_pass(make_label_compaction(), *g, training(*g));
+  run_pass(make_pass("label_compaction"), *g, training(*g));
   return g;
 }
 
@@ -75,7 +75,7 @@ TEST(LabelCompaction, LeavesSmallWorkAndRandomDraws) {
 
 TEST(LabelCompaction, RunsOnce) {
   auto g = compacted("x: float[64, 128]", "%s = ai.ortmodule::Linear(%x, %w)");
-  EXPECT_EQ(run_pass(make_label_compaction(), *g, training(*g)), 0u);
+  EXPECT_EQ(run_pass(make_pass("label_compaction"), *g, training(*g)), 0u);
 }
 
 std::unique_ptr<Graph> encoder(const std::string& mask, const std::string& attributes,
@@ -99,9 +99,9 @@ std::unique_ptr<Graph> encoder(const std::string& mask, const std::string& attri
     %p = ai.ortmodule::Linear(%m, %w)
     %s = Reshape(%p, %flat)
     %loss = SoftmaxCrossEntropyLoss(%s, %labels) {ignore_index=-100})");
-  run_pass(make_label_compaction(), *g, training(*g));
-  run_pass(make_padding_removal(), *g, training(*g));
-  run_pass(make_dead_node_elimination(), *g, training(*g));
+  run_pass(make_pass("label_compaction"), *g, training(*g));
+  run_pass(make_pass("padding_removal"), *g, training(*g));
+  run_pass(make_pass("dead_node_elimination"), *g, training(*g));
   return g;
 }
 
@@ -133,7 +133,7 @@ size_t fused(const std::string& body, const std::string& outputs = "loss") {
     %p = ai.ortmodule::Linear(%x, %w)
     %s = Reshape(%p, %flat)
     )" + body);
-  run_pass(make_fuse_vocabulary_loss(), *g, training(*g));
+  run_pass(make_pass("fuse_vocabulary_loss"), *g, training(*g));
   EXPECT_EQ(g->outputs()[0]->name(), "loss");
   return count(*g, "ai.ortmodule::LinearCrossEntropy");
 }

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "support.h"
-#include "transforms/pass_list.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {

@@ -1,6 +1,6 @@
 // A Transpose between Concat and Reshape moves in front of the Concat.
 #include "support.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -15,7 +15,7 @@ const std::string kHead =
 
 TEST(TransposeBeforeConcat, MovesInFrontOfItsParts) {
   auto g = resolved(kHead + " %t = Transpose(%c) {perm=[1, 2, 0, 3]}\n %r = Reshape(%t, %flat)\n %y = Relu(%r)");
-  EXPECT_EQ(run_pass(make_transpose_before_concat(), *g), 1u);
+  EXPECT_EQ(run_pass(make_pass("transpose_before_concat"), *g), 1u);
   EXPECT_EQ(count(*g, "Transpose"), 2u);
   const Node* concat = g->find("r")->producer()->input(0)->producer();
   EXPECT_EQ(concat->op(), "Concat");
@@ -25,7 +25,7 @@ TEST(TransposeBeforeConcat, MovesInFrontOfItsParts) {
 
 TEST(TransposeBeforeConcat, ReversesTheAxesWithoutAPermutation) {
   auto g = resolved(kHead + " %t = Transpose(%c)\n %r = Reshape(%t, %flat)\n %y = Relu(%r)");
-  EXPECT_EQ(run_pass(make_transpose_before_concat(), *g), 1u);
+  EXPECT_EQ(run_pass(make_pass("transpose_before_concat"), *g), 1u);
   EXPECT_EQ(g->find("r")->producer()->input(0)->producer()->get_int("axis", -1), 3);
 }
 
@@ -35,7 +35,7 @@ TEST(TransposeBeforeConcat, LeavesOtherReadersAndGraphOutputs) {
                            " %t = Transpose(%c)\n %r = Reshape(%t, %flat)\n %s = Relu(%t)\n %z = Reshape(%s, %flat)\n"
                            " %y = Add(%r, %z)"}) {
     auto g = resolved(kHead + rest);
-    EXPECT_EQ(run_pass(make_transpose_before_concat(), *g), 0u) << rest;
+    EXPECT_EQ(run_pass(make_pass("transpose_before_concat"), *g), 0u) << rest;
   }
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "records/registry.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -82,6 +82,6 @@ class ConstantFolding : public GraphTransformer {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_constant_folding() { return std::make_unique<ConstantFolding>(); }
+ORTMODULE_PASS(ConstantFolding, PassLevel::kBasic, kBothStages, pass_place::kCleanUp + 1);
 
 }  // namespace ortmodule

@@ -3,7 +3,7 @@
 // Why outputs too: an output that exists is computed (a Dropout mask, MaxPool's indices). Nodes with a side effect
 // stay.
 #include "records/registry.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -56,6 +56,6 @@ class DeadNodeElimination : public GraphTransformer {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_dead_node_elimination() { return std::make_unique<DeadNodeElimination>(); }
+ORTMODULE_PASS(DeadNodeElimination, PassLevel::kBasic, kBothStages, pass_place::kLast);
 
 }  // namespace ortmodule

@@ -3,7 +3,7 @@
 // The halves are the parts of a Split (torch.chunk) or Slices (x[..., :n // 2]). After the passes that follow rows
 // through a Concat. A Concat that is a graph output stays: names of outputs are part of the interface.
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -84,10 +84,6 @@ class RotateHalfRule : public RewriteRule {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_fuse_rotate_half() {
-  std::vector<std::unique_ptr<RewriteRule>> rules;
-  rules.push_back(std::make_unique<RotateHalfRule>());
-  return std::make_unique<RuleBasedTransformer>("fuse_rotate_half", std::move(rules));
-}
+ORTMODULE_RULES("fuse_rotate_half", PassLevel::kBasic, kForwardOnly, pass_place::kPatterns + 2, RotateHalfRule);
 
 }  // namespace ortmodule

@@ -2,7 +2,7 @@
 // else reads the scores and they are large: they then never exist whole.
 #include "records/registry.h"
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 #include "transforms/row_region.h"
 
 namespace ortmodule {
@@ -100,6 +100,6 @@ class FuseVocabularyLoss : public GraphTransformer {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_fuse_vocabulary_loss() { return std::make_unique<FuseVocabularyLoss>(); }
+ORTMODULE_PASS(FuseVocabularyLoss, PassLevel::kExtended, kForwardOnly, pass_place::kPatterns);
 
 }  // namespace ortmodule

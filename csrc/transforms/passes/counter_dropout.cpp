@@ -6,7 +6,7 @@
 // Only when asked for: the numbers drawn are not those of PyTorch's eager dropout. An inference session of a module in
 // train mode draws in the same way, because torch.utils.checkpoint runs the same forward first without gradients.
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -71,6 +71,6 @@ class CounterDropout : public GraphTransformer {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_counter_dropout() { return std::make_unique<CounterDropout>(); }
+ORTMODULE_PASS(CounterDropout, PassLevel::kBasic, kForwardOnly, pass_place::kRandom);
 
 }  // namespace ortmodule

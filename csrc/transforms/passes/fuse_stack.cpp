@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -60,10 +60,6 @@ class StackRule : public RewriteRule {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_fuse_stack() {
-  std::vector<std::unique_ptr<RewriteRule>> rules;
-  rules.push_back(std::make_unique<StackRule>());
-  return std::make_unique<RuleBasedTransformer>("fuse_stack", std::move(rules));
-}
+ORTMODULE_RULES("fuse_stack", PassLevel::kBasic, kForwardOnly, pass_place::kPatterns + 1, StackRule);
 
 }  // namespace ortmodule

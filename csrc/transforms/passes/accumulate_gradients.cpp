@@ -7,7 +7,7 @@
 //
 // Not for 16-bit types, where rows would be rounded onto a large sum one by one.
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -69,10 +69,6 @@ class AccumulateGradientsRule : public RewriteRule {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_accumulate_gradients() {
-  std::vector<std::unique_ptr<RewriteRule>> rules;
-  rules.push_back(std::make_unique<AccumulateGradientsRule>());
-  return std::make_unique<RuleBasedTransformer>("accumulate_gradients", std::move(rules));
-}
+ORTMODULE_RULES("accumulate_gradients", PassLevel::kExtended, kJointOnly, pass_place::kBackward, AccumulateGradientsRule);
 
 }  // namespace ortmodule

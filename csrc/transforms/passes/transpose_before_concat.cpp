@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -56,10 +56,6 @@ class TransposeRule : public RewriteRule {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_transpose_before_concat() {
-  std::vector<std::unique_ptr<RewriteRule>> rules;
-  rules.push_back(std::make_unique<TransposeRule>());
-  return std::make_unique<RuleBasedTransformer>("transpose_before_concat", std::move(rules));
-}
+ORTMODULE_RULES("transpose_before_concat", PassLevel::kBasic, kJointOnly, pass_place::kBackward + 1, TransposeRule);
 
 }  // namespace ortmodule

@@ -7,7 +7,7 @@
 // where the result is a small host vector. Equal initializers come first: integers up to 4 KB and scalars, never one
 // that is trained.
 #include "records/registry.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -135,8 +135,6 @@ class CommonSubexpressionElimination : public GraphTransformer {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_common_subexpression_elimination() {
-  return std::make_unique<CommonSubexpressionElimination>();
-}
+ORTMODULE_PASS(CommonSubexpressionElimination, PassLevel::kBasic, kBothStages, pass_place::kCleanUp + 2);
 
 }  // namespace ortmodule

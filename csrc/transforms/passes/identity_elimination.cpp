@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "records/registry.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -221,19 +221,6 @@ class CastChain : public ChainRule {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_identity_elimination() {
-  std::vector<std::unique_ptr<RewriteRule>> rules;
-  rules.push_back(std::make_unique<IdentityRule>());
-  rules.push_back(std::make_unique<CastChain>());
-  rules.push_back(std::make_unique<SameTypeCast>());
-  rules.push_back(std::make_unique<TransposeChain>());
-  rules.push_back(std::make_unique<IdentityTranspose>());
-  rules.push_back(std::make_unique<ReshapeChain>());
-  rules.push_back(std::make_unique<SameShape>());
-  rules.push_back(std::make_unique<BroadcastExpand>());
-  rules.push_back(std::make_unique<WholeSlice>());
-  rules.push_back(std::make_unique<IdleDropout>());
-  return std::make_unique<RuleBasedTransformer>("identity_elimination", std::move(rules));
-}
+ORTMODULE_RULES("identity_elimination", PassLevel::kBasic, kBothStages, pass_place::kCleanUp, IdentityRule, CastChain, SameTypeCast, TransposeChain, IdentityTranspose, ReshapeChain, SameShape, BroadcastExpand, WholeSlice, IdleDropout);
 
 }  // namespace ortmodule

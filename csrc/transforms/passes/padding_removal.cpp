@@ -15,7 +15,7 @@
 #include "records/attention_form.h"
 #include "records/registry.h"
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 #include "transforms/row_region.h"
 
 namespace ortmodule {
@@ -266,6 +266,6 @@ class PaddingRemoval : public GraphTransformer {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_padding_removal() { return std::make_unique<PaddingRemoval>(); }
+ORTMODULE_PASS(PaddingRemoval, PassLevel::kExtended, kForwardOnly, pass_place::kRows + 1);
 
 }  // namespace ortmodule

@@ -11,7 +11,7 @@
 
 #include "records/registry.h"
 #include "records/resolve.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 #include "transforms/row_region.h"
 
 namespace ortmodule {
@@ -180,6 +180,6 @@ class LabelCompaction : public GraphTransformer {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_label_compaction() { return std::make_unique<LabelCompaction>(); }
+ORTMODULE_PASS(LabelCompaction, PassLevel::kExtended, kForwardOnly, pass_place::kRows);
 
 }  // namespace ortmodule

@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "records/attention_form.h"
 #include "transforms/expand_body.h"
-#include "transforms/passes.h"
+#include "transforms/pass_registry.h"
 
 namespace ortmodule {
 namespace {
@@ -55,6 +55,6 @@ class DecomposeAttention : public GraphTransformer {
 
 }  // namespace
 
-std::unique_ptr<GraphTransformer> make_decompose_attention() { return std::make_unique<DecomposeAttention>(); }
+ORTMODULE_PASS(DecomposeAttention, PassLevel::kRequired, kForwardOnly, pass_place::kForms);
 
 }  // namespace ortmodule
