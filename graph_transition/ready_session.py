@@ -115,6 +115,7 @@ class SessionBuilder:
             "memory_budget": -1.0 if self._options.memory_budget == "all" else self._options.memory_budget,
             "weights": list(info.captured.parameters),
             "sizes": info.symbol_values(leaves),
+            "order": self._options.execution_order,
             "keep_stages": self._debug.save_onnx,
             "mutations": mutations,
             **session_passes(self._options.passes, self._options.disabled_passes),

@@ -63,6 +63,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "fallback": ("eager", "error"),
     "outputs": ("all", "loss"),
     "matmul": ("auto", "aten", "onednn"),
+    "execution_order": ("default", "priority_based", "memory_efficient"),
 }
 
 
@@ -99,6 +100,10 @@ class Options:
             separated by commas.
         vouched: functions and objects that give the same each time, though a capture cannot see into them; a forward
             that uses them need not run in PyTorch (see `ortmodule.vouch`).
+        execution_order: in which order a graph's nodes run, in each half of a step. "default": the module's. "priority_based":
+            sizes and other values on the host as soon as they can be had. "memory_efficient": greedily what frees most
+            and makes least memory, where that holds less at its peak than the module's order. Random draws keep their
+            order, and every order gives the same numbers.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
         cache_dir: a folder (made if need be) that keeps captured graphs from run to run, so that a restart skips
             capture. Empty (default): none. Entries are found by the module's code and state, the call's types, the
@@ -115,6 +120,7 @@ class Options:
     matmul: str = "auto"
     fusion: bool = True
     memory_budget: float | int | str | None = None
+    execution_order: str = "default"
     cache_size: int = 32
     cache_dir: str = ""
     cache_dir_mib: int = 1024

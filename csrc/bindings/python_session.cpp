@@ -51,6 +51,8 @@ SessionOptions read_options(const std::string& mode, const std::vector<std::stri
       out.keep_stages = value.cast<bool>();
     else if (name == "verify")
       out.verify = value.cast<bool>();
+    else if (name == "order")
+      out.order = parse_order(value.cast<std::string>());
     else if (name == "passes")
       out.passes.added = python_passes(value.cast<py::list>());
     else if (name == "disabled_passes")

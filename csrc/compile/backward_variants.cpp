@@ -30,9 +30,8 @@ std::vector<char> slots_read(const ExecutionPlan& plan, size_t count) {
   const auto note = [&](int slot) {
     if (slot >= 0 && static_cast<size_t>(slot) < count) read[slot] = 1;
   };
-  for (const LogicStream& stream : plan.streams)
-    for (const Step& step : stream.steps)
-      for (int slot : step.inputs) note(slot);
+  for (const Step& step : plan.steps)
+    for (int slot : step.inputs) note(slot);
   for (int slot : plan.output_slots) note(slot);
   return read;
 }
@@ -45,7 +44,7 @@ BackwardVariants::BackwardVariants(std::shared_ptr<const Graph> undifferentiated
       unfused_(std::move(unfused)),
       halves_(std::move(halves)),
       kept_(std::move(kept)),
-      target_(target),
+      target_(std::move(target)),
       steps_(std::move(steps)) {
   halves_.gradient = {};  // values of a graph that this does not hold
 }

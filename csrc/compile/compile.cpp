@@ -27,6 +27,8 @@ std::vector<PassRecord> transform_jointly(Graph& graph, const CompileOptions& op
   return records;
 }
 
+PlanTarget plan_target(const CompileOptions& options) { return {options.device, options.order, options.sizes}; }
+
 void note_passes(PassStage stage, std::vector<PassRecord> records, CompiledModel& compiled) {
   for (PassRecord& record : records) compiled.passes.emplace_back(stage_name(stage), std::move(record));
 }
@@ -77,7 +79,7 @@ BackwardCompiler variants_of(std::shared_ptr<const Graph> undifferentiated, std:
   BackwardVariants::Steps steps{[=](Graph& graph) { transform_jointly(graph, options); },
                                 [=](Graph& graph) { finish(graph, options); }};
   const auto variants = std::make_shared<const BackwardVariants>(
-      std::move(undifferentiated), std::move(unfused), halves, std::move(kept), PlanTarget{options.device}, steps);
+      std::move(undifferentiated), std::move(unfused), halves, std::move(kept), plan_target(options), steps);
   return [variants](const OutputSet& mask) { return variants->compile(mask); };
 }
 
@@ -113,13 +115,13 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   if (!halves.roots.y_outputs.empty()) differentiate_whole(*graph, halves, options, compiled, log);
   if (undifferentiated) unfused = graph->clone();
   compiled.fused = finish(*graph, options, &log);
-  KeptValues kept = plan_halves(graph, halves, {options.device}, program);
+  KeptValues kept = plan_halves(graph, halves, plan_target(options), program);
   if (undifferentiated)
     program.compile_backward = variants_of(undifferentiated, unfused, halves, std::move(kept), options);
   log.done("planned", *graph);
 
-  compiled.forward_nodes = program.forward->plan().step_count();
-  compiled.backward_nodes = program.full_backward ? program.full_backward->executor->plan().step_count() : 0;
+  compiled.forward_nodes = program.forward->step_count();
+  compiled.backward_nodes = program.full_backward ? program.full_backward->executor->step_count() : 0;
   compiled.graph = graph;
   compiled.agent = std::make_shared<TrainingAgent>(std::move(program), options.device);
   compiled.stages = log.take();

@@ -12,6 +12,7 @@
 #include <c10/core/Device.h>
 
 #include "compile/stages.h"
+#include "plan/node_order.h"
 #include "runtime/training_agent.h"
 #include "transforms/fuse.h"
 #include "transforms/recompute.h"
@@ -31,6 +32,7 @@ struct CompileOptions {
   std::vector<std::string> weights;  // graph inputs that are parameters: backward may read them, trained or not
   SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
   std::string external_data_dir;     // of the model's tensors in files of their own (ImportOptions); none: refused
+  ExecutionOrder order = ExecutionOrder::kDefault;
   bool keep_stages = false;          // keep a copy of every stage's graph
   bool verify = false;               // re-resolve after every pass
   PassChoice passes;                 // a user's passes, and those that are left out

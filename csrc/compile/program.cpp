@@ -72,6 +72,8 @@ KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const
   request.outputs = {graph->outputs().begin(), graph->outputs().begin() + static_cast<long>(count)};
   request.keep.assign(graph->value_id_bound(), 0);
   request.device_type = target.type();
+  request.order = target.order;
+  request.sizes = target.sizes;
   KeptValues kept = keep_saved(*graph, halves, dxs, request, program);
   ExecutionPlan forward = make_plan(*graph, request, kept.slots);
   forward.output_slots.resize(count);
@@ -94,6 +96,8 @@ std::shared_ptr<BackwardProgram> plan_backward(std::shared_ptr<const Graph> grap
   request.phase = Phase::kBackward;
   request.outputs = dxs;
   request.device_type = target.type();
+  request.order = target.order;
+  request.sizes = target.sizes;
   ExecutionPlan plan = make_plan(*graph, request, slots);
   auto program = std::make_shared<BackwardProgram>();
   for (const NodeArg* dy : dys) program->dy_slots.push_back(dy ? slots.find(dy->name()) : -1);

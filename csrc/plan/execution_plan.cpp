@@ -4,10 +4,13 @@
 #include <sstream>
 
 #include "base/status.h"
+#include "records/recompute_form.h"
 #include "records/registry.h"
 
 namespace ortmodule {
 namespace {
+
+constexpr int64_t kUnknownSize = 64;
 
 // Nodes of one phase that `outputs` need, by node id.
 std::vector<char> needed_nodes(const Graph& graph, Phase phase, const std::vector<NodeArg*>& outputs) {
@@ -46,17 +49,24 @@ int SlotTable::find(const std::string& name) const {
   return it == by_name_.end() ? -1 : it->second;
 }
 
-size_t ExecutionPlan::step_count() const {
-  size_t n = 0;
-  for (const LogicStream& s : streams) n += s.steps.size();
-  return n;
+double planned_bytes(const NodeArg& value, const SymbolTable& sizes) {
+  const Node* node = value.producer();
+  if (!node || value.constant() || !value.type().shape) return 0;
+  if (const OpRecord* record = node->record(); record && (record->has(kView) || record->has(kHostOutput))) return 0;
+  SymbolTable known = sizes;
+  const auto size_of = [&](const Dim& dim) {
+    std::vector<std::string> names;
+    dim.collect_symbols(names);
+    for (const std::string& name : names) known.try_emplace(name, kUnknownSize);
+    return static_cast<double>(dim.evaluate(known));
+  };
+  return count_elements(*value.type().shape, size_of) * static_cast<double>(dtype_size(value.type().dtype));
 }
 
 ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTable& slots) {
   ExecutionPlan plan;
   plan.name = request.name;
-  plan.streams.push_back({request.device_type, {}});
-  std::vector<Step>& steps = plan.streams[0].steps;
+  plan.streams.push_back({request.device_type});
   const std::vector<char> needed = needed_nodes(graph, request.phase, request.outputs);
 
   // Lifetimes: the last step that reads a value; outputs, kept values and constants are never released.
@@ -70,6 +80,14 @@ ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTabl
   graph.for_each([&](Node& node) {
     if (needed[node.id()]) order.push_back(&node);
   });
+  if (request.order != ExecutionOrder::kDefault) {
+    OrderFacts facts{std::vector<double>(graph.value_id_bound(), 0), pinned};
+    for (const Node* node : order)
+      for (const auto* values : {&node->inputs(), &node->outputs()})
+        for (const NodeArg* value : *values)
+          if (value) facts.bytes[value->id()] = planned_bytes(*value, request.sizes);
+    order = in_order(std::move(order), request.order, facts);
+  }
   std::vector<size_t> last(graph.value_id_bound(), SIZE_MAX);
   std::vector<char> constant_seen(graph.value_id_bound(), 0);
   for (size_t i = 0; i < order.size(); ++i)
@@ -103,7 +121,7 @@ ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTabl
       step.outputs.push_back(out ? slots.slot(*out) : -1);
       if (out && !pinned[out->id()] && last[out->id()] == SIZE_MAX) step.release.push_back(slots.slot(*out));
     }
-    steps.push_back(std::move(step));
+    plan.steps.push_back(std::move(step));
   }
   for (const NodeArg* out : request.outputs) {
     note_constant(out);
@@ -133,11 +151,12 @@ std::vector<NodeArg*> saved_for_backward(const Graph& graph, const std::vector<N
 
 std::string ExecutionPlan::text() const {
   std::ostringstream out;
-  out << "plan " << name << ": " << step_count() << " steps\n";
+  out << "plan " << name << ": " << steps.size() << " steps\n";
   for (size_t s = 0; s < streams.size(); ++s) {
     out << "  stream " << s << " on " << streams[s].device_type << "\n";
-    for (size_t i = 0; i < streams[s].steps.size(); ++i) {
-      const Step& step = streams[s].steps[i];
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const Step& step = steps[i];
+      if (step.stream != s) continue;
       out << "    " << i << " " << step.node->qualified_op() << " '" << step.node->name() << "' (";
       for (size_t k = 0; k < step.inputs.size(); ++k)
         out << (k ? ", " : "") << step.inputs[k] << (step.last_use[k] ? "!" : "");

@@ -1,6 +1,8 @@
 // The plan of one half of a step: plan > stream > step, and what each step releases.
 //
 // A plan is data: slots, steps and lifetimes. It knows no torch; kernels are found when a session is built from it.
+// Steps stand in the one order in which they are issued, and each belongs to a stream: what a stream runs are its steps
+// in that order.
 // Forward and backward plans of one training graph share one slot numbering (SlotTable), so that a value saved for
 // backward is simply a slot that forward does not release.
 #pragma once
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "plan/node_order.h"
 
 namespace ortmodule {
 
@@ -28,24 +31,24 @@ class SlotTable {
 struct Step {
   enum class Kind { kLaunchKernel } kind = Kind::kLaunchKernel;
   const Node* node = nullptr;
+  size_t stream = 0;
   std::vector<int> inputs, outputs;  // slots, -1 for an absent optional one
   std::vector<char> last_use;        // per input: the slot is dead after this step
   std::vector<int> release;          // slots to clear after the step
 };
 
-// Steps that run in order on one device queue. A CPU has one; copies and communication get their own on a GPU.
+// A queue of a device. A CPU has one; copies and communication get their own on a GPU.
 struct LogicStream {
   std::string device_type;
-  std::vector<Step> steps;
 };
 
 struct ExecutionPlan {
   std::string name;  // "forward", "backward"
   std::vector<LogicStream> streams;
+  std::vector<Step> steps;        // in the order in which they are issued
   std::vector<int> output_slots;  // -1 where an output is absent
   std::vector<std::string> output_names;
   std::vector<std::pair<int, const NodeArg*>> constants;  // slots to fill once
-  size_t step_count() const;
   std::string text() const;
 };
 
@@ -55,10 +58,14 @@ struct PlanRequest {
   std::vector<NodeArg*> outputs;  // null entries allowed
   std::vector<char> keep;         // by value id: must survive this plan (saved for backward); may be empty
   std::string device_type = "cpu";
+  ExecutionOrder order = ExecutionOrder::kDefault;
+  SymbolTable sizes{};  // of a call, for the bytes that an order asks for; 64 where a symbol is missing
 };
 
-// Default order: the graph's list order, which capture and the gradient builder keep equal to eager's, restricted to
-// the nodes that an output needs (and those with a side effect). Near linear.
+// Bytes of a value with these sizes: 0 for a view, a constant, a host value, and what no node makes.
+double planned_bytes(const NodeArg& value, const SymbolTable& sizes);
+
+// The nodes that an output needs (and those with a side effect), in the order that was asked for. Near linear.
 ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTable& slots);
 
 // Values of the forward phase (graph inputs included, constants not) that backward nodes or `dxs` read.

@@ -67,24 +67,22 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
   const std::string device_type = c10::DeviceTypeName(device_.type(), true);
   const SubgraphDeviceScope bodies_run_here(device_);
   std::vector<long> last_touch(1, -1);
-  for (const LogicStream& stream : plan_.streams) {
-    for (const Step& step : stream.steps) {
-      const KernelDef* def = KernelRegistry::instance().find(*step.node, device_type);
-      ORTMODULE_CHECK(def, kUnsupported, "there is no kernel for ", step.node->describe(), " on ", device_type,
-                      " with inputs of type ",
-                      step.node->input(0) ? step.node->input(0)->type().text() : std::string("none"));
-      Prepared prepared;
-      prepared.kernel = make_kernel(*def, *step.node);
-      prepared.step = &step;
-      for (const auto* list : {&step.inputs, &step.outputs}) {
-        for (int slot : *list) {
-          if (slot < 0) continue;
-          if (last_touch.size() <= static_cast<size_t>(slot)) last_touch.resize(slot + 1, -1);
-          last_touch[slot] = static_cast<long>(steps_.size());
-        }
+  for (const Step& step : plan_.steps) {
+    const KernelDef* def = KernelRegistry::instance().find(*step.node, device_type);
+    ORTMODULE_CHECK(def, kUnsupported, "there is no kernel for ", step.node->describe(), " on ", device_type,
+                    " with inputs of type ",
+                    step.node->input(0) ? step.node->input(0)->type().text() : std::string("none"));
+    Prepared prepared;
+    prepared.kernel = make_kernel(*def, *step.node);
+    prepared.step = &step;
+    for (const auto* list : {&step.inputs, &step.outputs}) {
+      for (int slot : *list) {
+        if (slot < 0) continue;
+        if (last_touch.size() <= static_cast<size_t>(slot)) last_touch.resize(slot + 1, -1);
+        last_touch[slot] = static_cast<long>(steps_.size());
       }
-      steps_.push_back(std::move(prepared));
     }
+    steps_.push_back(std::move(prepared));
   }
   std::vector<std::vector<Emit>> emits(steps_.size());
   ready_after_.assign(plan_.output_slots.size(), 0);

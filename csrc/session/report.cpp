@@ -59,10 +59,9 @@ std::vector<PeakValue> memory_at_peak(const Session& session) {
   };
   std::unordered_map<int, Maker> makers;
   const auto note = [&](const ExecutionPlan& plan) {
-    for (const LogicStream& stream : plan.streams)
-      for (const Step& step : stream.steps)
-        for (size_t i = 0; i < step.outputs.size(); ++i)
-          if (step.outputs[i] >= 0) makers.try_emplace(step.outputs[i], Maker{step.node->output(i), step.node});
+    for (const Step& step : plan.steps)
+      for (size_t i = 0; i < step.outputs.size(); ++i)
+        if (step.outputs[i] >= 0) makers.try_emplace(step.outputs[i], Maker{step.node->output(i), step.node});
   };
   note(program.forward->plan());
   if (program.full_backward) note(program.full_backward->executor->plan());

@@ -30,7 +30,8 @@ from .fingerprint import Fingerprint, tensor_facts
 
 __all__ = ["DiskKey", "Unkeyable", "key_of"]
 
-_CACHE_OPTIONS = ("cache_dir", "cache_dir_mib", "cache_size")
+# Options that have no part in what is captured.
+_CACHE_OPTIONS = ("cache_dir", "cache_dir_mib", "cache_size", "passes", "disabled_passes", "execution_order")
 
 
 @dataclasses.dataclass(frozen=True)

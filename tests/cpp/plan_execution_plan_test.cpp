@@ -22,13 +22,13 @@ ExecutionPlan forward_plan(const Graph& graph, SlotTable& slots, std::vector<cha
 
 std::vector<std::string> ops(const ExecutionPlan& plan) {
   std::vector<std::string> out;
-  for (const Step& step : plan.streams.at(0).steps) out.push_back(step.node->op());
+  for (const Step& step : plan.steps) out.push_back(step.node->op());
   return out;
 }
 
 std::set<int> released(const ExecutionPlan& plan) {
   std::set<int> out;
-  for (const Step& step : plan.streams.at(0).steps) {
+  for (const Step& step : plan.steps) {
     for (int slot : step.release) EXPECT_TRUE(out.insert(slot).second) << "slot " << slot << " is released twice";
   }
   return out;
@@ -42,7 +42,7 @@ TEST(ExecutionPlan, ReleasesAfterLastUse) {
       " %y = Mul(%d, %x)");
   SlotTable slots;
   const ExecutionPlan plan = forward_plan(*g, slots);
-  const auto& steps = plan.streams.at(0).steps;
+  const auto& steps = plan.steps;
   ASSERT_EQ(steps.size(), 5u);
   EXPECT_EQ(steps[0].release, Slots());
   EXPECT_EQ(steps[1].release, Slots()) << "Tanh still reads a";
@@ -71,7 +71,7 @@ TEST(ExecutionPlan, DoesNotOfferAnOperandThatIsReadTwiceForOverwriting) {
   auto g = resolved("graph g(x: float[4]) -> (y)\n %a = Neg(%x)\n %y = Mul(%a, %a)");
   SlotTable slots;
   const ExecutionPlan plan = forward_plan(*g, slots);
-  const Step& square = plan.streams.at(0).steps.at(1);
+  const Step& square = plan.steps.at(1);
   EXPECT_EQ(square.last_use, (std::vector<char>{0, 0}));
   EXPECT_EQ(square.release, Slots{slots.find("a")});
 }
@@ -83,7 +83,7 @@ TEST(ExecutionPlan, NeverReleasesAConstantAndFillsItOnce) {
   ASSERT_EQ(plan.constants.size(), 1u);
   EXPECT_EQ(plan.constants[0].second->name(), "k");
   EXPECT_FALSE(released(plan).count(plan.constants[0].first));
-  EXPECT_EQ(plan.streams.at(0).steps.at(1).last_use, (std::vector<char>{1, 0}));
+  EXPECT_EQ(plan.steps.at(1).last_use, (std::vector<char>{1, 0}));
 }
 
 class TrainingPlan : public ::testing::Test {
@@ -134,8 +134,8 @@ TEST_F(TrainingPlan, BackwardReadsOnlyWhatForwardSavedAndItsOwn) {
   std::set<int> known = {slots.find(dy_->name())};
   for (const NodeArg* value : saved_) known.insert(slots.find(value->name()));
   for (const auto& [slot, value] : plan.constants) known.insert(slot);
-  ASSERT_GT(plan.step_count(), 0u);
-  for (const Step& step : plan.streams.at(0).steps) {
+  ASSERT_GT(plan.steps.size(), 0u);
+  for (const Step& step : plan.steps) {
     EXPECT_EQ(static_cast<int>(step.node->phase()), static_cast<int>(Phase::kBackward));
     for (int slot : step.inputs) EXPECT_TRUE(slot < 0 || known.count(slot)) << step.node->describe();
     known.insert(step.outputs.begin(), step.outputs.end());
