@@ -5,15 +5,14 @@ program node by node in PyTorch, and the engine, whose every value is looked at.
 name; those that a graph transform took away are not there to be compared. Nothing of the module is changed: buffers,
 gradients and generators are as before.
 
-Not here: the dump of ordinary runs (node_dump.py).
+Not here: the dump of ordinary runs (node_dump.py), and what a step will run and hold (step_plan.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,8 +26,9 @@ from .errors import InvalidArgumentError
 from .graph_transition.info import PostExportProcessedModelInfo
 from .options import Options
 from .ortmodule import ORTModule
+from .step_plan import StepPlan, call_of, plan
 
-__all__ = ["Comparison", "Difference", "compare"]
+__all__ = ["Comparison", "Difference", "StepPlan", "compare", "plan"]
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 5e-3}
 
@@ -143,7 +143,7 @@ def compare(
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgumentError(f"compare takes a module, got {type(model).__name__}")
     module = model.module if type(model) is ORTModule else model
-    args, kwargs = _call(module, batch)
+    args, kwargs = call_of(module, batch)
     captured = capture_for_call(module, args, kwargs, keep_trace=True)
     trace = captured.trace
     assert trace is not None
@@ -173,16 +173,6 @@ def compare(
         for name in _backward_order(trace, list(gradients))
     ]
     return Comparison(tuple(nodes), tuple(outputs), tuple(differences), tuple(unmatched))
-
-
-def _call(module: torch.nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(batch, Mapping):
-        try:
-            inspect.signature(module.forward).bind(**batch)
-        except TypeError:
-            return (batch,), {}
-        return (), dict(batch)
-    return (tuple(batch), {}) if isinstance(batch, tuple | list) else ((batch,), {})
 
 
 class _Judge:

@@ -18,6 +18,7 @@
 #include "session/session.h"
 
 namespace py = pybind11;
+using namespace pybind11::literals;
 
 namespace ortmodule {
 namespace {
@@ -195,6 +196,44 @@ py::dict statistics(const Session& session) {
   return out;
 }
 
+py::object number_or_none(double number) {
+  return number < 0 ? py::object(py::none()) : py::object(py::int_(static_cast<int64_t>(number)));
+}
+
+py::list values_of(const std::vector<PlannedValue>& values) {
+  py::list out;
+  for (const PlannedValue& v : values)
+    out.append(py::dict("name"_a = v.name, "type"_a = v.type, "slot"_a = v.slot, "bytes"_a = number_or_none(v.bytes)));
+  return out;
+}
+
+// What `json.dumps` takes.
+py::list plans(const Session& session, const SymbolTable& sizes) {
+  py::list out;
+  for (const PlannedHalf& half : plans_of(session, sizes)) {
+    py::list steps;
+    for (const PlannedStep& step : half.steps)
+      steps.append(py::dict("kind"_a = "LaunchKernel", "stream"_a = step.stream, "op"_a = step.op,
+                            "node"_a = step.node, "inputs"_a = values_of(step.inputs),
+                            "outputs"_a = values_of(step.outputs), "release"_a = step.release,
+                            "flops"_a = number_or_none(step.flops)));
+    out.append(py::dict("name"_a = half.name, "streams"_a = half.streams, "steps"_a = steps));
+  }
+  return out;
+}
+
+py::dict forecast(const Session& session, const SymbolTable& sizes) {
+  const MemoryForecast found = forecast_of(session, sizes);
+  py::list blocks;
+  for (const ForecastBlock& b : found.blocks)
+    blocks.append(py::dict("half"_a = b.half, "value"_a = b.name, "op"_a = b.node->qualified_op(),
+                           "node"_a = b.node->name(), "bytes"_a = b.bytes, "first"_a = b.first, "end"_a = b.end,
+                           "offset"_a = b.offset, "saved"_a = b.saved));
+  return py::dict("peak_forward_bytes"_a = found.peak_forward, "saved_bytes"_a = found.saved,
+                  "peak_backward_bytes"_a = found.peak_backward, "arena_bytes"_a = found.arena_bytes,
+                  "complete"_a = found.complete, "blocks"_a = blocks);
+}
+
 }  // namespace
 
 void register_session(py::module_& m) {
@@ -243,6 +282,11 @@ void register_session(py::module_& m) {
           },
           py::arg("stage"), py::arg("portable") = false)
       .def("plan_text", &plan_text)
+      .def("plans", &plans, py::arg("sizes") = SymbolTable(),
+           "Both halves' steps, in the order in which they are issued, with bytes and operations where the sizes of the "
+           "graph's symbols tell them.")
+      .def("memory_forecast", &forecast, py::arg("sizes") = SymbolTable(),
+           "What a step with these sizes will hold, before it runs.")
       .def("memory_at_peak",
            [](const Session& s) {
              py::list out;

@@ -83,6 +83,7 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
       }
     }
     steps_.push_back(std::move(prepared));
+    may_overwrite_.push_back(def->may_inplace);
   }
   std::vector<std::vector<Emit>> emits(steps_.size());
   ready_after_.assign(plan_.output_slots.size(), 0);

@@ -54,6 +54,8 @@ class Executor {
            size_t end = SIZE_MAX) const;
 
   size_t step_count() const { return steps_.size(); }
+  // Whether a step's kernel writes a result over an operand that nobody else needs.
+  bool may_overwrite(size_t step) const { return may_overwrite_[step]; }
   // Per output of the plan: how many steps must have run before a sink has received it.
   const std::vector<size_t>& ready_after() const { return ready_after_; }
 
@@ -82,6 +84,7 @@ class Executor {
   ExecutionPlan plan_;
   c10::Device device_;
   std::vector<Prepared> steps_;
+  std::vector<char> may_overwrite_;
   std::vector<int> slots_;
   std::vector<char> flags_;
   std::vector<Emit> emits_;

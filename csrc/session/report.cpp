@@ -115,6 +115,69 @@ std::string plan_text(const Session& session) {
   return text;
 }
 
+namespace {
+
+class PlanReader {
+ public:
+  explicit PlanReader(const SymbolTable& sizes) : sizes_(sizes) {}
+
+  PlannedHalf read(const ExecutionPlan& plan) const {
+    PlannedHalf half{plan.name, {}, {}};
+    for (const LogicStream& stream : plan.streams) half.streams.push_back(stream.device_type);
+    for (const Step& step : plan.steps) {
+      PlannedStep out{step.stream, step.node->qualified_op(), step.node->name(), {}, {}, step.release, flops(*step.node)};
+      for (size_t i = 0; i < step.inputs.size(); ++i) add(out.inputs, step.node->input(i), step.inputs[i]);
+      for (size_t i = 0; i < step.outputs.size(); ++i) add(out.outputs, step.node->output(i), step.outputs[i]);
+      half.steps.push_back(std::move(out));
+    }
+    return half;
+  }
+
+ private:
+  bool known(const TypeInfo& type) const {
+    if (!type.shape) return false;
+    std::vector<std::string> names;
+    for (const Dim& dim : *type.shape) dim.collect_symbols(names);
+    return std::all_of(names.begin(), names.end(), [&](const std::string& name) { return sizes_.count(name) > 0; });
+  }
+  double size(const Dim& dim) const { return static_cast<double>(dim.evaluate(sizes_)); }
+
+  void add(std::vector<PlannedValue>& values, const NodeArg* value, int slot) const {
+    if (!value) return;
+    double bytes = -1;
+    if (known(value->type())) {
+      bytes = static_cast<double>(dtype_size(value->type().dtype));
+      for (const Dim& dim : *value->type().shape) bytes *= size(dim);
+    }
+    values.push_back({value->name(), value->type().text(), slot, bytes});
+  }
+
+  double flops(const Node& node) const {
+    const FlopsFn count = node.record()->flops_fn();
+    if (!count) return -1;
+    for (const auto* values : {&node.inputs(), &node.outputs()})
+      for (const NodeArg* value : *values)
+        if (value && !known(value->type())) return -1;
+    return count(node, [this](const Dim& dim) { return size(dim); });
+  }
+
+  const SymbolTable& sizes_;
+};
+
+}  // namespace
+
+std::vector<PlannedHalf> plans_of(const Session& session, const SymbolTable& sizes) {
+  const TrainingProgram& program = session.compiled().agent->program();
+  const PlanReader reader(sizes);
+  std::vector<PlannedHalf> halves{reader.read(program.forward->plan())};
+  if (program.full_backward) halves.push_back(reader.read(program.full_backward->executor->plan()));
+  return halves;
+}
+
+MemoryForecast forecast_of(const Session& session, const SymbolTable& sizes) {
+  return forecast_memory(session.compiled().agent->program(), sizes);
+}
+
 std::vector<ProfiledStep> take_times(const Session& session) {
   std::vector<ProfiledStep> out;
   for (const StepTime& time : session.compiled().agent->take_times()) {

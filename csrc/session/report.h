@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ortmodule/export.h"
+#include "runtime/memory_forecast.h"
 #include "session/session.h"
 
 namespace ortmodule {
@@ -34,6 +35,27 @@ struct PeakValue {
   const char* kind;  // "saved" by forward for backward, "gradient", "output", "given" by autograd, "temporary"
 };
 
+// A value as a step of a plan has it.
+struct PlannedValue {
+  std::string name, type;  // type and shape as text
+  int slot;
+  double bytes;  // -1: not known
+};
+
+struct PlannedStep {
+  size_t stream;
+  std::string op, node;
+  std::vector<PlannedValue> inputs, outputs;
+  std::vector<int> release;  // slots
+  double flops;              // multiplications and additions; -1: not known
+};
+
+struct PlannedHalf {
+  std::string name;                  // "forward", "backward"
+  std::vector<std::string> streams;  // the device of each
+  std::vector<PlannedStep> steps;    // in the order in which they are issued
+};
+
 // A step that ran while profiled.
 struct ProfiledStep {
   const char* phase;  // "forward", "backward"
@@ -48,6 +70,9 @@ ORTMODULE_API std::vector<PeakValue> memory_at_peak(const Session& session);
 // there is no such stage, or the session was made without keep_stages.
 ORTMODULE_API std::string stage_model(const Session& session, const std::string& stage, bool portable);
 ORTMODULE_API std::string plan_text(const Session& session);
+// `sizes`: of the symbols of the graph's inputs, of a call that need not have run.
+ORTMODULE_API std::vector<PlannedHalf> plans_of(const Session& session, const SymbolTable& sizes);
+ORTMODULE_API MemoryForecast forecast_of(const Session& session, const SymbolTable& sizes);
 // Since the last time.
 ORTMODULE_API std::vector<ProfiledStep> take_times(const Session& session);
 
