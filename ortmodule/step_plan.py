@@ -28,7 +28,8 @@ class StepPlan:
 
     Attributes:
         halves: "forward" and, where the call records gradients, "backward": `name`, `streams` (the device of each) and
-            `steps` in the order in which they are issued, each with `kind`, `stream`, `op`, `node`, `inputs` and
+            `steps` in the order in which they are issued, each with `kind` ("LaunchKernel", "WaitOnEP"), `stream`,
+            `waits_for` and `notifies` (numbers of notifications between streams), `op`, `node`, `inputs` and
             `outputs` (`name`, `type`, `slot` and `bytes`), `release` (slots that are let go of after it) and `flops`
             (multiplications and additions). Numbers are None where they are not known before the run.
         memory: `peak_forward_bytes`, `saved_bytes` (what forward keeps for backward), `peak_backward_bytes`,

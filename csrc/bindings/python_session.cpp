@@ -213,7 +213,9 @@ py::list plans(const Session& session, const SymbolTable& sizes) {
   for (const PlannedHalf& half : plans_of(session, sizes)) {
     py::list steps;
     for (const PlannedStep& step : half.steps)
-      steps.append(py::dict("kind"_a = "LaunchKernel", "stream"_a = step.stream, "op"_a = step.op,
+      steps.append(py::dict("kind"_a = step.kind, "stream"_a = step.stream,
+                            "waits_for"_a = number_or_none(step.waits_for),
+                            "notifies"_a = number_or_none(step.notifies), "op"_a = step.op,
                             "node"_a = step.node, "inputs"_a = values_of(step.inputs),
                             "outputs"_a = values_of(step.outputs), "release"_a = step.release,
                             "flops"_a = number_or_none(step.flops)));

@@ -5,6 +5,7 @@
 #include "onnx/import.h"
 #include "plan/constant_placement.h"
 #include "records/resolve.h"
+#include "transforms/split_collectives.h"
 
 namespace ortmodule {
 namespace {
@@ -60,6 +61,7 @@ FusionResult finish(Graph& graph, const CompileOptions& options, StageLog* log =
     if (log) log->done("fusion", graph);
   }
   if (!options.device.is_cpu()) separate_constants(graph);
+  split_collectives(graph, options.sizes);
   return fused;
 }
 

@@ -38,7 +38,26 @@ std::vector<char> needed_nodes(const Graph& graph, Phase phase, const std::vecto
   return needed;
 }
 
+// Collectives that were started and are waited for later run on a stream of their own.
+void assign_streams(ExecutionPlan& plan) {
+  std::unordered_map<const NodeArg*, int> notified;
+  for (Step& step : plan.steps) {
+    if (!step.node->record()->has(kCollective)) continue;
+    if (step.node->get_int("async", 0)) {
+      if (plan.streams.size() == 1) plan.streams.push_back({"communication"});
+      step.stream = 1;
+      step.notifies = static_cast<int>(notified.size());
+      notified[step.node->output(0)] = step.notifies;
+    } else if (const auto started = notified.find(step.node->input(0)); started != notified.end()) {
+      step.kind = Step::Kind::kWaitOnEP;
+      step.waits_for = started->second;
+    }
+  }
+}
+
 }  // namespace
+
+const char* kind_name(Step::Kind kind) { return kind == Step::Kind::kWaitOnEP ? "WaitOnEP" : "LaunchKernel"; }
 
 int SlotTable::slot(const NodeArg& value) {
   return by_name_.try_emplace(value.name(), static_cast<int>(by_name_.size())).first->second;
@@ -123,6 +142,7 @@ ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTabl
     }
     plan.steps.push_back(std::move(step));
   }
+  assign_streams(plan);
   for (const NodeArg* out : request.outputs) {
     note_constant(out);
     plan.output_slots.push_back(out ? slots.slot(*out) : -1);
@@ -167,6 +187,8 @@ std::string ExecutionPlan::text() const {
         out << " release";
         for (int slot : step.release) out << " " << slot;
       }
+      if (step.waits_for >= 0) out << " waits for " << step.waits_for;
+      if (step.notifies >= 0) out << " notifies " << step.notifies;
       out << "\n";
     }
   }

@@ -29,18 +29,24 @@ class SlotTable {
 };
 
 struct Step {
-  enum class Kind { kLaunchKernel } kind = Kind::kLaunchKernel;
+  enum class Kind {
+    kLaunchKernel,
+    kWaitOnEP,  // until what another stream was told to do is done
+  } kind = Kind::kLaunchKernel;
   const Node* node = nullptr;
   size_t stream = 0;
+  int waits_for = -1, notifies = -1;  // numbers of notifications, -1: none
   std::vector<int> inputs, outputs;  // slots, -1 for an absent optional one
   std::vector<char> last_use;        // per input: the slot is dead after this step
   std::vector<int> release;          // slots to clear after the step
 };
 
-// A queue of a device. A CPU has one; copies and communication get their own on a GPU.
+// A queue of a device, or of what carries collectives.
 struct LogicStream {
   std::string device_type;
 };
+
+const char* kind_name(Step::Kind kind);  // "LaunchKernel", "WaitOnEP"
 
 struct ExecutionPlan {
   std::string name;  // "forward", "backward"

@@ -13,7 +13,7 @@ namespace {
 
 bool keeps_its_order(const Node& node) {
   const OpRecord* record = node.record();
-  return !record || record->has(kRandom) || record->has(kSideEffect);
+  return !record || record->has(kRandom) || record->has(kSideEffect) || record->has(kCollective);
 }
 
 double bytes_of(const OrderFacts& facts, const NodeArg& value) {

@@ -58,6 +58,7 @@ enum Trait : uint32_t {
   kStatistics = 1 << 11,       // gives running statistics, which eager's kernel writes without counting a version
   kCustom = 1 << 12,           // of a library that was loaded (ops/custom)
   kOpenGradient = 1 << 13,     // its library gives no gradient, and a user may (records/user_gradient.h)
+  kCollective = 1 << 14,       // all ranks run it in one order: never merged, folded, repeated or reordered
 };
 
 enum class Presence { kRequired, kOptional, kVariadic };

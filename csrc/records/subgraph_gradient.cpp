@@ -10,10 +10,16 @@ namespace {
 
 BodyGradientBuilder registered = nullptr;
 
+// What the user knows of it: a node that only draws for another one is named by that.
+std::string drawing(const Node& node) {
+  const bool draws_alone = node.inputs().empty() && node.output(0) && !node.output(0)->uses().empty();
+  return draws_alone ? node.output(0)->uses()[0].node->op() : node.op();
+}
+
 void refuse_random(const Graph& graph, const Node& owner) {
   graph.for_each([&](Node& node) {
     ORTMODULE_CHECK(!node.record() || !node.record()->has(kRandom), kUnsupported, "[", owner.op(),
-                    "] a subgraph with the random operator ", node.op(), " cannot be differentiated (",
+                    "] a subgraph with the random operator ", drawing(node), " cannot be differentiated (",
                     owner.describe(), ")");
     for_each_subgraph(node, [&](const std::string&, Graph& inner) { refuse_random(inner, owner); });
   });

@@ -43,7 +43,9 @@ struct PlannedValue {
 };
 
 struct PlannedStep {
+  const char* kind;
   size_t stream;
+  int waits_for, notifies;  // -1: nothing
   std::string op, node;
   std::vector<PlannedValue> inputs, outputs;
   std::vector<int> release;  // slots

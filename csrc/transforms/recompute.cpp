@@ -42,7 +42,8 @@ bool is_forward_value(const NodeArg* value) {
 // Whether the node itself can run a second time.
 bool repeatable(const Node& node) {
   const OpRecord& record = *node.record();
-  if (record.has(kRandom) || record.has(kSideEffect) || node.domain() == kAtenDomain) return false;
+  if (record.has(kRandom) || record.has(kSideEffect) || record.has(kCollective)) return false;
+  if (node.domain() == kAtenDomain) return false;
   if (node.record()->recompute_form()) return false;  // it has another way, or none
   for (const auto& [name, value] : node.attributes())
     if (std::holds_alternative<std::shared_ptr<Graph>>(value)) return false;

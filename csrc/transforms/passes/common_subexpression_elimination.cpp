@@ -56,6 +56,7 @@ bool put_attribute(std::string& key, const AttributeValue& value) {
 std::string key_of(const Node& node) {
   const OpRecord* record = node.record();
   if (!record || record->has(kRandom) || record->has(kSideEffect) || record->has(kOpaque)) return {};
+  if (record->has(kCollective)) return {};
   std::string key;
   put_string(key, node.domain());
   put_string(key, node.op());

@@ -17,6 +17,7 @@ namespace {
 bool foldable(const Node& node, const TransformContext& context) {
   const OpRecord* record = node.record();
   if (!record || record->has(kRandom) || record->has(kSideEffect) || record->has(kOpaque)) return false;
+  if (record->has(kCollective)) return false;
   if (node.inputs().empty()) return false;
   for (const NodeArg* in : node.inputs())
     if (in && (!in->constant() || context.grad_inputs.count(in))) return false;

@@ -1,0 +1,136 @@
+// Collectives: what a rank has becomes what all ranks of a process group have together.
+//
+// Note [Collectives]
+// A collective is an operator like others: it has a shape rule, a gradient that is a collective again, and a kernel,
+// which calls torch's functional collectives by the group's name; NCCL, gloo and whatever else torch has serve alike.
+// What sets it apart is that all ranks must run the same ones in the same order. So no pass merges, folds, repeats or
+// reorders them (kCollective), and each order of execution keeps theirs. With `async` the result may be read by a
+// CollectiveWait alone: between the two lies what runs meanwhile (transforms/split_collectives.h).
+#include "base/status.h"
+#include "records/grad_context.h"
+#include "records/infer_context.h"
+#include "records/registry.h"
+
+namespace ortmodule {
+namespace {
+
+int64_t world_of(const InferContext& c) {
+  const int64_t world = c.attr_int("world", 1);
+  if (world < 1) c.error(str("expected a world of at least one rank, got ", world));
+  return world;
+}
+
+// The first axis, whose parts lie with the ranks.
+const Shape* with_rows(const InferContext& c) {
+  const Shape* x = c.shape(0);
+  if (x && x->empty()) c.error("a scalar has no axis to be divided among ranks");
+  return x;
+}
+
+Shape divided(const InferContext& c, const Shape& x, int64_t world) {
+  if (x[0].is_known() && x[0].value() % world)
+    c.error(str("the first axis of ", x[0].value(), " cannot be divided among ", world, " ranks"));
+  Shape out = x;
+  const auto even = Dim::exact_div(x[0], Dim(world));
+  out[0] = even ? *even : Dim::floor_div(x[0], Dim(world));
+  return out;
+}
+
+void infer_all_gather(InferContext& c) {
+  const int64_t world = world_of(c);
+  const Shape* x = with_rows(c);
+  if (!x) return c.out(0, c.dtype(0), std::nullopt);
+  Shape out = *x;
+  out[0] = out[0] * Dim(world);
+  c.out(0, c.dtype(0), std::move(out));
+}
+
+void infer_reduce_scatter(InferContext& c) {
+  const int64_t world = world_of(c);
+  const Shape* x = with_rows(c);
+  c.out(0, c.dtype(0), x ? std::optional<Shape>(divided(c, *x, world)) : std::nullopt);
+}
+
+void infer_all_to_all(InferContext& c) {
+  const int64_t world = world_of(c);
+  if (const Shape* x = with_rows(c)) divided(c, *x, world);
+  c.same_as(0, 0);
+}
+
+void infer_all_reduce(InferContext& c) {
+  world_of(c);
+  c.same_as(0, 0);
+}
+
+void check_reduction(const Node& node) {
+  const std::string reduction = node.get_string("reduction", "sum");
+  ORTMODULE_CHECK_GRAPH(reduction == "sum" || reduction == "max" || reduction == "min", "[", node.op(),
+                        "] expected the reduction sum, max or min, got '", reduction, "' (", node.describe(), ")");
+}
+
+template <void (*rule)(InferContext&)>
+void reduced(InferContext& c) {
+  check_reduction(c.node());
+  rule(c);
+}
+
+// Of the sum over ranks of what each makes of its result, as eager's collectives have it.
+template <const char* const& op>
+void gradient(GradContext& c) {
+  const Node& node = c.node();
+  ORTMODULE_CHECK(node.get_string("reduction", "sum") == "sum", kUnsupported, "[", node.op(),
+                  "] only a sum has a gradient, not '", node.get_string("reduction", ""), "' (", node.describe(), ")");
+  c.GI(0, c.emit(op, {c.GO(0)}, {{"group", node.get_string("group", "")}, {"world", node.get_int("world", 1)}}));
+}
+
+constexpr const char* kAllGather = "ai.ortmodule::AllGather";
+constexpr const char* kReduceScatter = "ai.ortmodule::ReduceScatter";
+constexpr const char* kAllReduce = "ai.ortmodule::AllReduce";
+constexpr const char* kAllToAll = "ai.ortmodule::AllToAll";
+
+void collective(OpRecord& r) {
+  r.input("x")
+      .output("y")
+      .required_attr("group", AttrKind::kString)  // the name of a process group
+      .required_attr("world", AttrKind::kInt)     // how many ranks it has
+      .attr("async", AttrKind::kInt)
+      .traits(kCollective);
+}
+
+}  // namespace
+
+// x[n, ..] of each rank -> y[world * n, ..], in the order of the ranks
+ORTMODULE_OP("ai.ortmodule", AllGather, 1)
+    .apply(collective)
+    .infer(infer_all_gather)
+    .grad({"x"}, gradient<kReduceScatter>);
+
+// x[world * n, ..] -> y[n, ..]: this rank's part of the sum over ranks
+ORTMODULE_OP("ai.ortmodule", ReduceScatter, 1)
+    .apply(collective)
+    .attr("reduction", AttrKind::kString)  // sum, max, min
+    .infer(reduced<infer_reduce_scatter>)
+    .grad({"x"}, gradient<kAllGather>);
+
+// The sum over ranks, on each of them.
+ORTMODULE_OP("ai.ortmodule", AllReduce, 1)
+    .apply(collective)
+    .attr("reduction", AttrKind::kString)  // sum, max, min
+    .infer(reduced<infer_all_reduce>)
+    .grad({"x"}, gradient<kAllReduce>);
+
+// x[world * n, ..]: part r goes to rank r -> y, whose part r is rank r's
+ORTMODULE_OP("ai.ortmodule", AllToAll, 1)
+    .apply(collective)
+    .infer(infer_all_to_all)
+    .grad({"x"}, gradient<kAllToAll>);
+
+// The result of a collective that has been started, once it is there.
+ORTMODULE_OP("ai.ortmodule", CollectiveWait, 1)
+    .input("x")
+    .output("y")
+    .infer(infer_same)
+    .traits(kView | kCollective)
+    .grad({"x"}, [](GradContext& c) { c.GI(0, c.GO(0)); });
+
+}  // namespace ortmodule

@@ -1,0 +1,158 @@
+#include "transforms/split_collectives.h"
+
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "records/recompute_form.h"
+#include "records/registry.h"
+#include "records/resolve.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr double kUnknownSize = 64;
+
+bool is_collective(const Node& node) {
+  return node.record() && node.record()->has(kCollective) && node.op() != "CollectiveWait";
+}
+
+// Puts the nodes of one half into an order in which collectives overlap with the rest.
+class Overlap {
+ public:
+  Overlap(Graph& graph, const SymbolTable& sizes, double window) : graph_(graph), sizes_(sizes), window_(window) {}
+
+  void add(Node* node) {
+    if (is_collective(*node) && !node->get_int("async", 0))
+      queue_.push_back(node);
+    else
+      others_.push_back(node);
+  }
+
+  // Appends the half's nodes, waits among them, to `order`.
+  void finish(std::vector<Node*>& order, size_t& split) {
+    for (const Node* node : queue_) unstarted_.insert(node);
+    for (Node* node : others_) left_.insert(node);
+    for (Node* node : others_) {
+      for (const NodeArg* in : node->inputs())
+        if (in && in->producer()) need(in->producer());
+      start_what_can();
+      emit(node);
+    }
+    while (!queue_.empty()) start();
+    while (!flying_.empty()) wait(flying_.front());
+    order.insert(order.end(), order_.begin(), order_.end());
+    split += waits_;
+  }
+
+ private:
+  // What a node reads must be there: collectives before it, waited for.
+  void need(Node* maker) {
+    const auto flying = std::find(flying_.begin(), flying_.end(), maker);
+    if (flying != flying_.end()) return wait(maker);
+    if (!unstarted_.count(maker)) return;
+    while (unstarted_.count(maker)) start();
+    wait(maker);
+  }
+
+  bool is_ready(const Node& node) const {
+    return std::all_of(node.inputs().begin(), node.inputs().end(), [&](const NodeArg* in) {
+      Node* maker = in ? in->producer() : nullptr;
+      if (!maker || maker->phase() != node.phase()) return true;
+      const bool on_its_way = std::find(flying_.begin(), flying_.end(), maker) != flying_.end();
+      return !left_.count(maker) && !unstarted_.count(maker) && !on_its_way;
+    });
+  }
+
+  void start_what_can() {
+    while (!queue_.empty() && is_ready(*queue_.front())) {
+      const double bytes = bytes_of(*queue_.front());
+      while (in_flight_ > 0 && in_flight_ + bytes > window_ && !is_read_later(*flying_.front())) wait(flying_.front());
+      if (in_flight_ > 0 && in_flight_ + bytes > window_) return;
+      start();
+    }
+  }
+
+  bool is_read_later(const Node& node) const {
+    const std::vector<Use>& uses = node.output(0)->uses();
+    return std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return use.node->phase() == node.phase(); });
+  }
+
+  // The first one in the queue; what it reads may be on its way itself.
+  void start() {
+    Node* node = queue_.front();
+    for (const NodeArg* in : node->inputs())
+      if (in && std::find(flying_.begin(), flying_.end(), in->producer()) != flying_.end()) wait(in->producer());
+    queue_.pop_front();
+    unstarted_.erase(node);
+    flying_.push_back(node);
+    in_flight_ += bytes_of(*node);
+    emit(node);
+  }
+
+  void wait(Node* node) {
+    flying_.erase(std::find(flying_.begin(), flying_.end(), node));
+    in_flight_ -= bytes_of(*node);
+    NodeArg* result = node->output(0);
+    const TypeInfo type = result->type();
+    Node* waiting = graph_.add_node("ai.ortmodule", "CollectiveWait", {node->input(0)}, {}, {}, nullptr,
+                                    graph_.fresh_name(node->name() + "_wait"));
+    waiting->set_phase(node->phase());
+    waiting->metadata() = node->metadata();
+    graph_.move_output(result, waiting, 0);
+    NodeArg* started = graph_.materialize_output(node, 0, result->name() + "_started");
+    started->set_type(type);
+    waiting->set_input(0, started);
+    node->set_attribute("async", int64_t{1});
+    infer_node(*waiting);
+    emit(waiting);
+    ++waits_;
+  }
+
+  void emit(Node* node) {
+    left_.erase(node);
+    order_.push_back(node);
+  }
+
+  double bytes_of(const Node& node) const {
+    const TypeInfo& type = node.output(0)->type();
+    if (!type.shape) return 0;
+    SymbolTable known = sizes_;
+    const double elements = count_elements(*type.shape, [&](const Dim& dim) {
+      std::vector<std::string> names;
+      dim.collect_symbols(names);
+      for (const std::string& name : names) known.try_emplace(name, static_cast<int64_t>(kUnknownSize));
+      return static_cast<double>(dim.evaluate(known));
+    });
+    return elements * static_cast<double>(dtype_size(type.dtype));
+  }
+
+  Graph& graph_;
+  const SymbolTable& sizes_;
+  const double window_;
+  std::deque<Node*> queue_;    // collectives that have not been started, in order
+  std::vector<Node*> others_;  // the rest, in order
+  std::unordered_set<const Node*> unstarted_, left_;
+  std::vector<Node*> flying_, order_;
+  double in_flight_ = 0;
+  size_t waits_ = 0;
+};
+
+}  // namespace
+
+size_t split_collectives(Graph& graph, const SymbolTable& sizes, double window) {
+  const std::vector<Node*> nodes = graph.nodes();
+  if (std::none_of(nodes.begin(), nodes.end(), [](const Node* node) { return is_collective(*node); })) return 0;
+  Overlap forward(graph, sizes, window), backward(graph, sizes, window);
+  for (Node* node : nodes) (node->phase() == Phase::kForward ? forward : backward).add(node);
+  std::vector<Node*> order;
+  size_t split = 0;
+  forward.finish(order, split);
+  backward.finish(order, split);
+  graph.reorder(order);
+  return split;
+}
+
+}  // namespace ortmodule
