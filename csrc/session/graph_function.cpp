@@ -93,7 +93,7 @@ std::vector<at::Tensor> GraphFunction::operator()(std::vector<at::Tensor> inputs
   return state_->session.run(std::move(inputs));
 }
 
-std::map<std::string, at::Tensor> GraphFunction::operator()(const std::map<std::string, at::Tensor>& inputs) const {
+std::map<std::string, at::Tensor> GraphFunction::run(const std::map<std::string, at::Tensor>& inputs) const {
   std::vector<at::Tensor> values;
   for (const ValueInfo& input : state_->inputs) {
     const auto found = inputs.find(input.name);

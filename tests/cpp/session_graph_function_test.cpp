@@ -48,11 +48,11 @@ TEST(GraphFunction, TrainsThroughAutograd) {
 TEST(GraphFunction, TakesAndGivesValuesByName) {
   const auto f = GraphFunction::parse(model());
   const at::Tensor x = at::randn({4, 3}), w = at::randn({3, 2});
-  const std::map<std::string, at::Tensor> out = f({{"w", w}, {"x", x}});
+  const std::map<std::string, at::Tensor> out = f.run({{"w", w}, {"x", x}});
   EXPECT_TRUE(at::allclose(out.at("y"), at::matmul(x, w)));
   using Named = std::map<std::string, at::Tensor>;
-  expect_error(ErrorCode::kInvalidArgument, "input 'w' is not given", [&] { f(Named{{"x", x}}); });
-  expect_error(ErrorCode::kInvalidArgument, "no input 'v'", [&] { f(Named{{"x", x}, {"w", w}, {"v", w}}); });
+  expect_error(ErrorCode::kInvalidArgument, "input 'w' is not given", [&] { f.run(Named{{"x", x}}); });
+  expect_error(ErrorCode::kInvalidArgument, "no input 'v'", [&] { f.run(Named{{"x", x}, {"w", w}, {"v", w}}); });
 }
 
 TEST(GraphFunction, ReadsTensorsBesideTheFile) {

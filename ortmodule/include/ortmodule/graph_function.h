@@ -61,7 +61,7 @@ class ORTMODULE_API GraphFunction {
   // Throws Error kInvalidArgument for a tensor that does not fit its input, kRuntime where an operator fails.
   std::vector<at::Tensor> operator()(std::vector<at::Tensor> inputs) const;
   // The same with inputs and outputs by name; kInvalidArgument for a name too many or too few.
-  std::map<std::string, at::Tensor> operator()(const std::map<std::string, at::Tensor>& inputs) const;
+  std::map<std::string, at::Tensor> run(const std::map<std::string, at::Tensor>& inputs) const;
 
   // The plan that runs, as text.
   std::string plan() const;
