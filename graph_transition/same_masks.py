@@ -70,7 +70,6 @@ class SameMasks(TorchDispatchMode):
                 return noise.copy_(kept(noise.shape, draw.ratio, self._next_stream()))
         return func(*args, **(kwargs or {}))
 
-
     def _next_stream(self) -> torch.Tensor:
         if self._stream is None:
             self._stream = _session("RandomState", ()).run([])[0]

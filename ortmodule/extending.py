@@ -17,7 +17,15 @@ from ._C import GradientContext, GradientValue
 from .errors import InvalidArgumentError, ORTModuleError
 from .passes import GraphPass, checked_names, checked_passes
 
-__all__ = ["GradientContext", "GradientValue", "SessionOptions", "cmake_dir", "include_dir", "load_libraries", "register_gradient"]
+__all__ = [
+    "GradientContext",
+    "GradientValue",
+    "SessionOptions",
+    "cmake_dir",
+    "include_dir",
+    "load_libraries",
+    "register_gradient",
+]
 
 _Formula = TypeVar("_Formula", bound=Callable[[GradientContext], Any])
 

@@ -53,7 +53,9 @@ def graph_pass(function: Callable[[Graph], None], /) -> GraphPass: ...
 
 
 @overload
-def graph_pass(*, name: str | None = None, stage: str = "forward") -> Callable[[Callable[[Graph], None]], GraphPass]: ...
+def graph_pass(
+    *, name: str | None = None, stage: str = "forward"
+) -> Callable[[Callable[[Graph], None]], GraphPass]: ...
 
 
 def graph_pass(
@@ -91,7 +93,9 @@ def checked_passes(owner: str, passes: Any) -> tuple[GraphPass, ...]:
         InvalidArgumentError: no list of passes, or a name twice.
     """
     if not isinstance(passes, list | tuple) or not all(isinstance(p, GraphPass) for p in passes):
-        raise InvalidArgumentError(f"{owner} should be a tuple of passes (made by ortmodule.graph_pass), got {passes!r}")
+        raise InvalidArgumentError(
+            f"{owner} should be a tuple of passes (made by ortmodule.graph_pass), got {passes!r}"
+        )
     names = [p.name for p in passes]
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{owner} has two passes of one name: {names}")

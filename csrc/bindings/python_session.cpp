@@ -215,10 +215,9 @@ py::list plans(const Session& session, const SymbolTable& sizes) {
     for (const PlannedStep& step : half.steps)
       steps.append(py::dict("kind"_a = step.kind, "stream"_a = step.stream,
                             "waits_for"_a = number_or_none(step.waits_for),
-                            "notifies"_a = number_or_none(step.notifies), "op"_a = step.op,
-                            "node"_a = step.node, "inputs"_a = values_of(step.inputs),
-                            "outputs"_a = values_of(step.outputs), "release"_a = step.release,
-                            "flops"_a = number_or_none(step.flops)));
+                            "notifies"_a = number_or_none(step.notifies), "op"_a = step.op, "node"_a = step.node,
+                            "inputs"_a = values_of(step.inputs), "outputs"_a = values_of(step.outputs),
+                            "release"_a = step.release, "flops"_a = number_or_none(step.flops)));
     out.append(py::dict("name"_a = half.name, "streams"_a = half.streams, "steps"_a = steps));
   }
   return out;
@@ -284,9 +283,10 @@ void register_session(py::module_& m) {
           },
           py::arg("stage"), py::arg("portable") = false)
       .def("plan_text", &plan_text)
-      .def("plans", &plans, py::arg("sizes") = SymbolTable(),
-           "Both halves' steps, in the order in which they are issued, with bytes and operations where the sizes of the "
-           "graph's symbols tell them.")
+      .def(
+          "plans", &plans, py::arg("sizes") = SymbolTable(),
+          "Both halves' steps, in the order in which they are issued, with bytes and operations where the sizes of the "
+          "graph's symbols tell them.")
       .def("memory_forecast", &forecast, py::arg("sizes") = SymbolTable(),
            "What a step with these sizes will hold, before it runs.")
       .def("memory_at_peak",

@@ -80,8 +80,8 @@ BackwardCompiler variants_of(std::shared_ptr<const Graph> undifferentiated, std:
                              const Halves& halves, KeptValues kept, const CompileOptions& options) {
   BackwardVariants::Steps steps{[=](Graph& graph) { transform_jointly(graph, options); },
                                 [=](Graph& graph) { finish(graph, options); }};
-  const auto variants = std::make_shared<const BackwardVariants>(
-      std::move(undifferentiated), std::move(unfused), halves, std::move(kept), plan_target(options), steps);
+  const auto variants = std::make_shared<const BackwardVariants>(std::move(undifferentiated), std::move(unfused),
+                                                                 halves, std::move(kept), plan_target(options), steps);
   return [variants](const OutputSet& mask) { return variants->compile(mask); };
 }
 

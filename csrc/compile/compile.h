@@ -33,9 +33,9 @@ struct CompileOptions {
   SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
   std::string external_data_dir;     // of the model's tensors in files of their own (ImportOptions); none: refused
   ExecutionOrder order = ExecutionOrder::kDefault;
-  bool keep_stages = false;          // keep a copy of every stage's graph
-  bool verify = false;               // re-resolve after every pass
-  PassChoice passes;                 // a user's passes, and those that are left out
+  bool keep_stages = false;  // keep a copy of every stage's graph
+  bool verify = false;       // re-resolve after every pass
+  PassChoice passes;         // a user's passes, and those that are left out
   std::shared_ptr<PassListener> pass_listener;
 };
 

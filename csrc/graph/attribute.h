@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 
@@ -25,10 +26,10 @@ struct TensorData {
   std::vector<int64_t> to_ints() const;
   std::vector<double> to_doubles() const;
 
-  static TensorData of_ints(const std::vector<int64_t>& values);  // int64[n]
-  static TensorData scalar_int(int64_t value);                    // int64, 0-d
+  ORTMODULE_API static TensorData of_ints(const std::vector<int64_t>& values);  // int64[n]
+  ORTMODULE_API static TensorData scalar_int(int64_t value);                    // int64, 0-d
   // 0-d of any numeric dtype; the value is rounded once to that type.
-  static TensorData scalar(DType dtype, double value);
+  ORTMODULE_API static TensorData scalar(DType dtype, double value);
 };
 
 // ONNX float attributes are float32 on disk; in memory they are doubles, as torch's are.

@@ -16,8 +16,8 @@
 
 #include "base/dim.h"
 #include "base/dtype.h"
-#include "ortmodule/export.h"
 #include "graph/attribute.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 
@@ -113,7 +113,7 @@ class Node {
   Graph& graph() const { return *graph_; }
   size_t id() const { return id_; }
   // How errors name the node: "LayerNormalization node 'ln_1'".
-  std::string describe() const;
+  ORTMODULE_API std::string describe() const;
 
  private:
   friend class Graph;
@@ -155,9 +155,9 @@ class Graph {
 
   // Appends a node before `before` (at the end when null). `outputs` are new values; an empty name asks for a fresh
   // one, and `n_outputs` counts them. Types are filled by resolve() or by infer_node().
-  Node* add_node(const std::string& domain, const std::string& op, const std::vector<NodeArg*>& inputs,
-                 const std::vector<std::string>& output_names, Attributes attributes = {}, Node* before = nullptr,
-                 const std::string& name = "");
+  ORTMODULE_API Node* add_node(const std::string& domain, const std::string& op, const std::vector<NodeArg*>& inputs,
+                               const std::vector<std::string>& output_names, Attributes attributes = {},
+                               Node* before = nullptr, const std::string& name = "");
   // Adds output slot `index` to a node that lacks it (saved outputs, optional outputs); returns the value.
   NodeArg* materialize_output(Node* node, size_t index, const std::string& hint);
 
@@ -176,9 +176,9 @@ class Graph {
   std::vector<NodeArg*> initializers() const;
 
   // Every use of `from`, graph outputs included, becomes a use of `to`.
-  void replace_all_uses(NodeArg* from, NodeArg* to);
+  ORTMODULE_API void replace_all_uses(NodeArg* from, NodeArg* to);
   // Removes a node; throws kInternal while one of its outputs is used or is a graph output.
-  void remove(Node* node);
+  ORTMODULE_API void remove(Node* node);
   void remove_unused_initializers();
   // Removes an input that nothing uses.
   void remove_input(NodeArg* input);
@@ -193,7 +193,7 @@ class Graph {
       f(*node);
     }
   }
-  std::vector<Node*> nodes() const;
+  ORTMODULE_API std::vector<Node*> nodes() const;
   // Puts the list into `order`, which holds every node once.
   void reorder(const std::vector<Node*>& order);
 

@@ -6,6 +6,6 @@
 namespace ortmodule {
 
 // Throws kInternal naming the node or value when an edge, a use or an owner does not match its counterpart. Linear.
-void verify_edges(const Graph& graph);
+ORTMODULE_API void verify_edges(const Graph& graph);
 
 }  // namespace ortmodule

@@ -5,8 +5,8 @@
 #include <c10/core/ScalarType.h>
 
 #include "base/dtype.h"
-#include "ortmodule/export.h"
 #include "graph/attribute.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

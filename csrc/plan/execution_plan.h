@@ -36,9 +36,9 @@ struct Step {
   const Node* node = nullptr;
   size_t stream = 0;
   int waits_for = -1, notifies = -1;  // numbers of notifications, -1: none
-  std::vector<int> inputs, outputs;  // slots, -1 for an absent optional one
-  std::vector<char> last_use;        // per input: the slot is dead after this step
-  std::vector<int> release;          // slots to clear after the step
+  std::vector<int> inputs, outputs;   // slots, -1 for an absent optional one
+  std::vector<char> last_use;         // per input: the slot is dead after this step
+  std::vector<int> release;           // slots to clear after the step
 };
 
 // A queue of a device, or of what carries collectives.

@@ -18,7 +18,7 @@ enum class ExecutionOrder {
 };
 
 // "default", "priority_based", "memory_efficient"; kInvalidArgument for another name.
-ExecutionOrder parse_order(const std::string& name);
+ORTMODULE_API ExecutionOrder parse_order(const std::string& name);
 
 // What an order may ask beside the nodes.
 struct OrderFacts {

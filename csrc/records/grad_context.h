@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ortmodule/export.h"
 #include "graph/graph.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

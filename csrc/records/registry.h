@@ -17,8 +17,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "ortmodule/export.h"
 #include "graph/graph.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

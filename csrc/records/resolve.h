@@ -14,9 +14,9 @@ struct ResolveOptions {
 
 // Throws kInvalidGraph (cycle, missing input, wrong type, duplicate) or kUnsupported (unknown operator), always
 // naming the node. Near linear in nodes.
-void resolve(Graph& graph, const ResolveOptions& options = {});
+ORTMODULE_API void resolve(Graph& graph, const ResolveOptions& options = {});
 
 // Record and types of one new node; what builders call after add_node.
-void infer_node(Node& node);
+ORTMODULE_API void infer_node(Node& node);
 
 }  // namespace ortmodule

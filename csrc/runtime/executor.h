@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "ortmodule/export.h"
 #include "kernels/kernel_context.h"
+#include "ortmodule/export.h"
 #include "plan/execution_plan.h"
 #include "records/kernel_registry.h"
 #include "runtime/step_memory.h"

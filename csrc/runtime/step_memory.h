@@ -23,9 +23,9 @@
 #include <mutex>
 #include <vector>
 
-#include "ortmodule/export.h"
 #include "device/cpu_allocations.h"
 #include "device/cpu_arena.h"
+#include "ortmodule/export.h"
 #include "runtime/arena_pool.h"
 
 namespace ortmodule {

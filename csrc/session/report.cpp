@@ -125,8 +125,16 @@ class PlanReader {
     PlannedHalf half{plan.name, {}, {}};
     for (const LogicStream& stream : plan.streams) half.streams.push_back(stream.device_type);
     for (const Step& step : plan.steps) {
-      PlannedStep out{kind_name(step.kind), step.stream, step.waits_for, step.notifies, step.node->qualified_op(),
-                      step.node->name(), {}, {}, step.release, flops(*step.node)};
+      PlannedStep out{kind_name(step.kind),
+                      step.stream,
+                      step.waits_for,
+                      step.notifies,
+                      step.node->qualified_op(),
+                      step.node->name(),
+                      {},
+                      {},
+                      step.release,
+                      flops(*step.node)};
       for (size_t i = 0; i < step.inputs.size(); ++i) add(out.inputs, step.node->input(i), step.inputs[i]);
       for (size_t i = 0; i < step.outputs.size(); ++i) add(out.outputs, step.node->output(i), step.outputs[i]);
       half.steps.push_back(std::move(out));

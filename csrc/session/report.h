@@ -19,7 +19,7 @@ struct SessionStatistics {
   std::map<std::string, int> aten_nodes;  // forward nodes without a record of their own, by operator
   size_t gradients = 0;                   // trainable inputs that the outputs hang on
   size_t gradient_segments = 0;
-  std::vector<std::pair<std::string, double>> seconds;  // of each stage of the compilation
+  std::vector<std::pair<std::string, double>> seconds;     // of each stage of the compilation
   std::vector<std::pair<std::string, PassRecord>> passes;  // stage, what a pass did at it
   size_t recomputed_nodes = 0, fused_kernels = 0, fused_nodes = 0;
   int64_t peak_forward_bytes = 0, peak_backward_bytes = 0, saved_bytes = 0;  // of the first run

@@ -14,8 +14,8 @@
 #include "autograd/higher_order.h"
 #include "autograd/kept_edges.h"
 #include "autograd/module_backward.h"
-#include "ortmodule/export.h"
 #include "compile/compile.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 

@@ -85,8 +85,7 @@ class Writer : public FusionContext {
         if (argument >= 0) argument = final_number(argument);
     const bool has_rows = !space.empty() && !is_one(space.back());
     for (const NodeArg* in : inputs_) {
-      const bool row =
-          has_rows && in->type().shape && !in->type().shape->empty() && is_one(in->type().shape->back());
+      const bool row = has_rows && in->type().shape && !in->type().shape->empty() && is_one(in->type().shape->back());
       program.row_input.push_back(row && in->type().dtype != DType::kInt64);
     }
     // A single element fits row values and full ones; it is a row value where there are any.

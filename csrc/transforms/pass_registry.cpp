@@ -14,9 +14,7 @@ const PassInfo* find(const std::string& name) {
   return nullptr;
 }
 
-bool runs_before(const PassInfo& a, const PassInfo& b) {
-  return std::tie(a.place, a.name) < std::tie(b.place, b.name);
-}
+bool runs_before(const PassInfo& a, const PassInfo& b) { return std::tie(a.place, a.name) < std::tie(b.place, b.name); }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();

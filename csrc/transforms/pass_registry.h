@@ -74,11 +74,11 @@ std::unique_ptr<GraphTransformer> make_rules(const char* name) {
 
 }  // namespace ortmodule
 
-#define ORTMODULE_PASS(Class, level, stages, place)                                  \
-  [[maybe_unused]] static const bool pass_of_##Class = PassRegistry::instance().add( \
-      {Class().name(), level, stages, place, [] { return std::make_unique<Class>(); }})
+#define ORTMODULE_PASS(Class, level, stages, place)    \
+  [[maybe_unused]] static const bool pass_of_##Class = \
+      PassRegistry::instance().add({Class().name(), level, stages, place, [] { return std::make_unique<Class>(); }})
 
 // A pass of rules (RewriteRule), in the order in which a node is offered to them.
-#define ORTMODULE_RULES(name, level, stages, place, ...)                          \
-  [[maybe_unused]] static const bool pass_of_rules = PassRegistry::instance().add( \
-      {name, level, stages, place, [] { return make_rules<__VA_ARGS__>(name); }})
+#define ORTMODULE_RULES(name, level, stages, place, ...) \
+  [[maybe_unused]] static const bool pass_of_rules =     \
+      PassRegistry::instance().add({name, level, stages, place, [] { return make_rules<__VA_ARGS__>(name); }})

@@ -1,9 +1,9 @@
 // Lets the graph's other work run while collectives are on their way.
 //
-// Each collective becomes a start and a wait (Note [Collectives]). A start moves to the first place at which its operand
-// is there, as long as what is on its way together stays within a window of bytes (what is gathered ahead of its use
-// costs memory); a wait moves to the first reader of the result, or to where its room is needed, or to the end of its
-// half. Starts keep their order, which is the same on all ranks.
+// Each collective becomes a start and a wait (Note [Collectives]). A start moves to the first place at which its
+// operand is there, as long as what is on its way together stays within a window of bytes (what is gathered ahead of
+// its use costs memory); a wait moves to the first reader of the result, or to where its room is needed, or to the end
+// of its half. Starts keep their order, which is the same on all ranks.
 #pragma once
 
 #include "graph/graph.h"

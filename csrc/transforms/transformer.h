@@ -25,7 +25,7 @@ enum class PassStage {
   kForward,  // before the gradient is built, or for inference
   kJoint,    // forward and backward together
 };
-const char* stage_name(PassStage stage);  // "forward", "joint"
+ORTMODULE_API const char* stage_name(PassStage stage);  // "forward", "joint"
 
 struct TransformContext {
   PassStage stage = PassStage::kForward;

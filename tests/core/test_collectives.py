@@ -16,11 +16,24 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from onnx import TensorProto, helper
 
-from ortmodule import InvalidGraphError, UnsupportedError, _C
+from ortmodule import _C, InvalidGraphError, UnsupportedError
 from ortmodule.errors import ORTModuleError
 
 OWN = "ai.ortmodule"
-SHAPES = [(4,), (8, 3), (4, 1), (12, 5), (16, 2, 3), (4, 0), (64, 64), (8, 7, 1), (20,), (4, 4, 4, 4), (128, 3), (32, 33)]
+SHAPES = [
+    (4,),
+    (8, 3),
+    (4, 1),
+    (12, 5),
+    (16, 2, 3),
+    (4, 0),
+    (64, 64),
+    (8, 7, 1),
+    (20,),
+    (4, 4, 4, 4),
+    (128, 3),
+    (32, 33),
+]
 
 
 def session(op: str, shape: tuple[int, ...], world: int, group: str, **attributes: Any) -> _C.Session:
@@ -33,7 +46,9 @@ def session(op: str, shape: tuple[int, ...], world: int, group: str, **attribute
     return compiled(nodes, {"x": shape}, ["y"])
 
 
-def compiled(nodes: list[Any], inputs: dict[str, tuple[Any, ...]], outputs: list[str], train: bool = True) -> _C.Session:
+def compiled(
+    nodes: list[Any], inputs: dict[str, tuple[Any, ...]], outputs: list[str], train: bool = True
+) -> _C.Session:
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
     results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(OWN, 1), helper.make_opsetid("org.pytorch.aten", 1)]
@@ -180,7 +195,10 @@ def test_a_start_runs_ahead_and_its_wait_stands_before_the_reader() -> None:
     ]
     core = compiled(nodes, {"x": (4,)}, ["y"], train=False)
     steps = steps_of(core)
-    assert [step["op"].removeprefix(f"{OWN}::") for step in steps if "Fused" not in step["op"]][:2] == ["Exp", "AllReduce"]
+    assert [step["op"].removeprefix(f"{OWN}::") for step in steps if "Fused" not in step["op"]][:2] == [
+        "Exp",
+        "AllReduce",
+    ]
     kinds = {step["op"]: (step["kind"], step["stream"]) for step in steps}
     assert kinds[f"{OWN}::AllReduce"] == ("LaunchKernel", 1)
     assert kinds[f"{OWN}::CollectiveWait"] == ("WaitOnEP", 0)

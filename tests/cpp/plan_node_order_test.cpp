@@ -44,8 +44,8 @@ TEST(NodeOrder, TheGreedyOrderEndsABranchBeforeItBeginsTheNext) {
 }
 
 TEST(NodeOrder, SizesComeFirstByPriority) {
-  const auto graph = resolved(
-      "graph g(x: float[n, 4]) -> (y, z)\n %a = Exp(%x)\n %y = Neg(%a)\n %s = Shape(%x)\n %z = Neg(%s)");
+  const auto graph =
+      resolved("graph g(x: float[n, 4]) -> (y, z)\n %a = Exp(%x)\n %y = Neg(%a)\n %s = Shape(%x)\n %z = Neg(%s)");
   const auto names = made(planned(*graph, ExecutionOrder::kPriority));
   EXPECT_EQ(names.front(), "s");
 }

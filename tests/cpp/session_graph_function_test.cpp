@@ -58,8 +58,8 @@ TEST(GraphFunction, TakesAndGivesValuesByName) {
 TEST(GraphFunction, ReadsTensorsBesideTheFile) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "ortmodule_graph_function";
   std::filesystem::create_directories(folder);
-  const auto graph = resolved(
-      "graph g(x: float[n]) -> (y)\n const %c: float[4] = [1, 2, 3, 4]\n %s = Add(%x, %c)\n %y = Relu(%s)");
+  const auto graph =
+      resolved("graph g(x: float[n]) -> (y)\n const %c: float[4] = [1, 2, 3, 4]\n %s = Add(%x, %c)\n %y = Relu(%s)");
   const std::string bytes = export_model(
       *graph, {.external_data_dir = folder.string(), .external_data_file = "weights.bin", .external_threshold = 1});
   std::ofstream(folder / "model.onnx", std::ios::binary) << bytes;

@@ -37,7 +37,8 @@ TEST(ConstantFolding, LeavesWhatItMustNot) {
     %d = Add(%a, %b)
     %y = Add(%x, %d))";
   auto g = resolved(text);
-  EXPECT_EQ(run_pass(make_pass("constant_folding"), *g, {.evaluate = negate}), 0u);  // random, no evaluator, graph output
+  EXPECT_EQ(run_pass(make_pass("constant_folding"), *g, {.evaluate = negate}),
+            0u);  // random, no evaluator, graph output
   EXPECT_EQ(run_pass(make_pass("constant_folding"), *g), 0u);
 }
 
@@ -64,7 +65,8 @@ TEST(ConstantFolding, FoldsSizesThatBecameIntegers) {
 TEST(ConstantFolding, NamesTheNodeWhenTheEvaluatorDisagrees) {
   auto g = resolved("graph g(x: float[2]) -> (y)\n const %c: float[] = [2]\n %a = Neg(%c)\n %y = Add(%x, %a)");
   const auto two = [](const Node&) { return std::vector<TensorData>(2, TensorData::scalar(DType::kFloat, 1)); };
-  expect_error(ErrorCode::kInternal, "Neg node 'a'", [&] { make_pass("constant_folding")->apply(*g, {.evaluate = two}); });
+  expect_error(ErrorCode::kInternal, "Neg node 'a'",
+               [&] { make_pass("constant_folding")->apply(*g, {.evaluate = two}); });
 }
 
 }  // namespace

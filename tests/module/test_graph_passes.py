@@ -188,7 +188,9 @@ def test_a_joint_pass_sees_both_halves() -> None:
 
 
 def test_bodies_of_control_flow_are_graphs_of_their_own() -> None:
-    body = "then_branch = g1 () => (float[N, 4] t) { t = Neg(x) }, else_branch = g2 () => (float[N, 4] e) { e = Abs(x) }"
+    body = (
+        "then_branch = g1 () => (float[N, 4] t) { t = Neg(x) }, else_branch = g2 () => (float[N, 4] e) { e = Abs(x) }"
+    )
     model = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 18]>
         agraph (float[N, 4] x, bool c) => (float[N, 4] y) {{ y = If(c) <{body}> }}

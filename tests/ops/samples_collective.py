@@ -20,9 +20,7 @@ def group_of_one() -> str:
 
     store = c10d.HashStore()
     group = c10d.ProcessGroup(store, 0, 1)
-    group._register_backend(
-        torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, c10d.ProcessGroupGloo(store, 0, 1)
-    )
+    group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, c10d.ProcessGroupGloo(store, 0, 1))
     group._set_group_name(GROUP)
     c10d._register_process_group(GROUP, group)
     return GROUP

@@ -263,9 +263,8 @@ void register_graph_handles(py::module_& m) {
             return wrap(make_constant(g.of->get(), data, like ? like->get() : nullptr), g.of);
           },
           py::arg("data"), py::arg("like") = std::nullopt)
-      .def("__repr__", [](const GraphHandle& g) {
-        return "<Graph of " + std::to_string(g.of->get().node_count()) + " nodes>";
-      });
+      .def("__repr__",
+           [](const GraphHandle& g) { return "<Graph of " + std::to_string(g.of->get().node_count()) + " nodes>"; });
 }
 
 }  // namespace ortmodule

@@ -24,8 +24,7 @@ class PythonPass : public GraphTransformer {
   const char* name() const override { return name_.c_str(); }
 
   size_t apply(Graph& graph, const TransformContext& context) override {
-    const auto handles = std::make_shared<PassHandles>(
-        PassHandles{&graph, name_, stage_name(context.stage)});
+    const auto handles = std::make_shared<PassHandles>(PassHandles{&graph, name_, stage_name(context.stage)});
     call(handles);
     if (handles->edits == 0) return 0;
     // Whoever wrote it may have put a node before what it reads; the engine's own passes count on the order.

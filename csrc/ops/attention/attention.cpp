@@ -101,10 +101,10 @@ void attention_gradient(GradContext& c) {
 void philox_attention_gradient(GradContext& c) {
   Attributes attributes = attention_attributes(c.node());
   attributes["stream"] = c.node().get_int("stream", 0);
-  const auto grads = c.emit_some(
-      "ai.ortmodule::AttentionGrad",
-      {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask), c.I(4), c.I(5)},
-      {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, std::move(attributes));
+  const auto grads =
+      c.emit_some("ai.ortmodule::AttentionGrad",
+                  {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask), c.I(4), c.I(5)},
+                  {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, std::move(attributes));
   for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
 }
 

@@ -42,8 +42,7 @@ struct Options {
   std::optional<double> scale;
   int64_t stream;  // of the random state
 
-  explicit Options(const Node& node)
-      : causal(node.get_int("is_causal", 0) != 0), stream(node.get_int("stream", 0)) {
+  explicit Options(const Node& node) : causal(node.get_int("is_causal", 0) != 0), stream(node.get_int("stream", 0)) {
     if (node.find_attribute("scale")) scale = node.get_float("scale", 1.0);
   }
 };

@@ -120,10 +120,7 @@ ORTMODULE_OP("ai.ortmodule", AllReduce, 1)
     .grad({"x"}, gradient<kAllReduce>);
 
 // x[world * n, ..]: part r goes to rank r -> y, whose part r is rank r's
-ORTMODULE_OP("ai.ortmodule", AllToAll, 1)
-    .apply(collective)
-    .infer(infer_all_to_all)
-    .grad({"x"}, gradient<kAllToAll>);
+ORTMODULE_OP("ai.ortmodule", AllToAll, 1).apply(collective).infer(infer_all_to_all).grad({"x"}, gradient<kAllToAll>);
 
 // The result of a collective that has been started, once it is there.
 ORTMODULE_OP("ai.ortmodule", CollectiveWait, 1)

@@ -55,8 +55,8 @@ using Arguments = torch::jit::Stack (*)(const Collective&, const at::Tensor&);
 
 Kernel make(const Node& node, const char* name, Arguments arguments) {
   const c10::OperatorHandle function = functional(name);
-  return [function, arguments, collective = Collective(node), divides = arguments != all_gather && arguments != all_reduce,
-          described = node.describe()](KernelContext& c) {
+  return [function, arguments, collective = Collective(node),
+          divides = arguments != all_gather && arguments != all_reduce, described = node.describe()](KernelContext& c) {
     const at::Tensor x = c.in(0).contiguous();
     ORTMODULE_CHECK(!divides || x.size(0) % collective.world == 0, kRuntime, "the first axis of ", x.size(0),
                     " cannot be divided among ", collective.world, " ranks (", described, ")");
@@ -67,20 +67,15 @@ Kernel make(const Node& node, const char* name, Arguments arguments) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("ai.ortmodule", AllGather, "aten", [](const Node& node) -> Kernel {
-  return make(node, "all_gather_into_tensor", all_gather);
-});
-ORTMODULE_KERNEL("ai.ortmodule", ReduceScatter, "aten", [](const Node& node) -> Kernel {
-  return make(node, "reduce_scatter_tensor", reduce_scatter);
-});
-ORTMODULE_KERNEL("ai.ortmodule", AllReduce, "aten", [](const Node& node) -> Kernel {
-  return make(node, "all_reduce", all_reduce);
-});
-ORTMODULE_KERNEL("ai.ortmodule", AllToAll, "aten", [](const Node& node) -> Kernel {
-  return make(node, "all_to_all_single", all_to_all);
-});
-ORTMODULE_KERNEL("ai.ortmodule", CollectiveWait, "aten", [](const Node&) -> Kernel {
-  return [](KernelContext& c) { c.out(0, wait(c.in(0))); };
-});
+ORTMODULE_KERNEL("ai.ortmodule", AllGather, "aten",
+                 [](const Node& node) -> Kernel { return make(node, "all_gather_into_tensor", all_gather); });
+ORTMODULE_KERNEL("ai.ortmodule", ReduceScatter, "aten",
+                 [](const Node& node) -> Kernel { return make(node, "reduce_scatter_tensor", reduce_scatter); });
+ORTMODULE_KERNEL("ai.ortmodule", AllReduce, "aten",
+                 [](const Node& node) -> Kernel { return make(node, "all_reduce", all_reduce); });
+ORTMODULE_KERNEL("ai.ortmodule", AllToAll, "aten",
+                 [](const Node& node) -> Kernel { return make(node, "all_to_all_single", all_to_all); });
+ORTMODULE_KERNEL("ai.ortmodule", CollectiveWait, "aten",
+                 [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, wait(c.in(0))); }; });
 
 }  // namespace ortmodule

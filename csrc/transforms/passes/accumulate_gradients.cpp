@@ -69,6 +69,7 @@ class AccumulateGradientsRule : public RewriteRule {
 
 }  // namespace
 
-ORTMODULE_RULES("accumulate_gradients", PassLevel::kExtended, kJointOnly, pass_place::kBackward, AccumulateGradientsRule);
+ORTMODULE_RULES("accumulate_gradients", PassLevel::kExtended, kJointOnly, pass_place::kBackward,
+                AccumulateGradientsRule);
 
 }  // namespace ortmodule

@@ -55,8 +55,7 @@ class CounterDropout : public GraphTransformer {
     std::vector<NodeArg*> inputs = node.inputs();
     Attributes attributes = attention ? node.attributes() : Attributes{};
     if (!attention)
-      inputs = {node.input(0),
-                node.input(1) ? node.input(1) : graph.constant(TensorData::scalar(DType::kDouble, 0.5))};
+      inputs = {node.input(0), node.input(1) ? node.input(1) : graph.constant(TensorData::scalar(DType::kDouble, 0.5))};
     inputs.push_back(state.output(0));
     attributes["stream"] = stream;
     const char* op = attention ? "PhiloxAttention" : "PhiloxDropout";

@@ -221,6 +221,8 @@ class CastChain : public ChainRule {
 
 }  // namespace
 
-ORTMODULE_RULES("identity_elimination", PassLevel::kBasic, kBothStages, pass_place::kCleanUp, IdentityRule, CastChain, SameTypeCast, TransposeChain, IdentityTranspose, ReshapeChain, SameShape, BroadcastExpand, WholeSlice, IdleDropout);
+ORTMODULE_RULES("identity_elimination", PassLevel::kBasic, kBothStages, pass_place::kCleanUp, IdentityRule, CastChain,
+                SameTypeCast, TransposeChain, IdentityTranspose, ReshapeChain, SameShape, BroadcastExpand, WholeSlice,
+                IdleDropout);
 
 }  // namespace ortmodule
