@@ -7,7 +7,7 @@
 #include "records/grad_context.h"
 #include "records/registry.h"
 #include "records/resolve.h"
-#include "records/subgraph_gradient.h"
+#include "records/subgraphs/subgraph_gradient.h"
 #include "records/user_gradient.h"
 
 namespace ortmodule {

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "records/copy_nodes.h"
+#include "records/subgraphs/copy_nodes.h"
 #include "records/registry.h"
 
 namespace ortmodule {

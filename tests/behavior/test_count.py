@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from . import test_calls, test_functions, test_modules, test_operators, test_results, test_settings  # noqa: F401
+from . import test_calls, test_functions, test_modules, test_operators, test_settings  # noqa: F401
+from .results import test_results  # noqa: F401
 from .table import GROUPS, TABLE
 
 

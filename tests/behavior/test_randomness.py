@@ -1,6 +1,6 @@
 """Forwards that draw random numbers which no graph can draw: each step must draw anew, as eager does.
 
-Not here: torch's own draws (tests/module/test_dropout.py).
+Not here: torch's own draws (tests/numbers/test_dropout.py).
 """
 
 from __future__ import annotations

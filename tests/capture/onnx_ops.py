@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ortmodule.capture.convert import aten_node
-from tests.ops.samples_recurrent import torch_layer
+from tests.ops.samples.recurrent import torch_layer
 
 TYPES = aten_node._TORCH_TYPES
 ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {

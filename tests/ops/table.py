@@ -1,4 +1,4 @@
-"""What a row of the operator table is. Rows live in samples_<family>.py, samples.py merges them."""
+"""What a row of the operator table is. Rows live in samples/<family>.py, samples/__init__.py merges them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 PyTorch judges, by class: NaN where it has NaN, the same infinities, the sign of zero, finite numbers within the
 sample's tolerance. A zero's sign is compared in the forward of elementwise operators alone: sums may cancel to either,
-and gradients are sums. What numbers there are and where is in ends.py; whole modules are in tests/module/test_ends.py.
+and gradients are sums. What numbers there are and where is in ends.py; whole modules are in tests/numbers/test_ends.py.
 """
 
 from __future__ import annotations

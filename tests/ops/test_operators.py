@@ -154,7 +154,7 @@ def test_every_operator_has_a_row() -> None:
         if (op["domain"], op["name"]) not in covered
         and not (op["domain"] in ("ai.ortmodule", "org.pytorch.aten") and op["name"].endswith("Grad"))
     ]
-    assert not missing, "operators without a row in tests/ops/samples_*.py: " + ", ".join(sorted(missing))
+    assert not missing, "operators without a row in tests/ops/samples: " + ", ".join(sorted(missing))
 
 
 def test_every_differentiable_operator_has_its_gradient_checked() -> None:

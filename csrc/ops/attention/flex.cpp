@@ -6,12 +6,12 @@
 #include "base/status.h"
 #include "graph/subgraph.h"
 #include "ops/attention/body_parts.h"
-#include "records/copy_nodes.h"
+#include "records/subgraphs/copy_nodes.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
 #include "records/resolve.h"
-#include "records/subgraph_types.h"
+#include "records/subgraphs/subgraph_types.h"
 
 namespace ortmodule {
 namespace {

@@ -1,4 +1,4 @@
-// Gradients of If, Loop and Scan; see Note [Gradients of subgraphs] in records/subgraph_gradient.h.
+// Gradients of If, Loop and Scan; see Note [Gradients of subgraphs] in records/subgraphs/subgraph_gradient.h.
 //
 // If's is another If. Loop's and Scan's are operators that run the forward body again to have the carried values of
 // each iteration, then the body's gradient from the last iteration to the first.
@@ -11,7 +11,7 @@
 #include "ops/control/scan.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
-#include "records/subgraph_gradient.h"
+#include "records/subgraphs/subgraph_gradient.h"
 
 namespace ortmodule {
 namespace {

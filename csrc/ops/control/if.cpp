@@ -7,7 +7,7 @@
 #include "ops/control/control_gradient.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
-#include "records/subgraph_types.h"
+#include "records/subgraphs/subgraph_types.h"
 
 namespace ortmodule {
 namespace {

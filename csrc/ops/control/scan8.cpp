@@ -4,7 +4,7 @@
 #include "graph/subgraph.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
-#include "records/subgraph_types.h"
+#include "records/subgraphs/subgraph_types.h"
 
 namespace ortmodule {
 namespace {

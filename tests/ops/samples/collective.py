@@ -1,0 +1,41 @@
+"""Collectives of a group of one rank, where each gives back what it is given; more ranks: tests/core/test_collectives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from ..table import Case, Row, rand
+
+OWN = "ai.ortmodule"
+GROUP = "ortmodule.tests.alone"
+
+
+@functools.cache
+def group_of_one() -> str:
+    """The name of a process group with this process alone, which is not torch's default one."""
+    from torch._C import _distributed_c10d as c10d
+
+    store = c10d.HashStore()
+    group = c10d.ProcessGroup(store, 0, 1)
+    group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, c10d.ProcessGroupGloo(store, 0, 1))
+    group._set_group_name(GROUP)
+    c10d._register_process_group(GROUP, group)
+    return GROUP
+
+
+def cases(dtype: torch.dtype) -> Sequence[Case]:
+    attributes = {"group": group_of_one(), "world": 1}
+    return [Case((rand(4, 3, dtype=dtype),), attributes), Case((rand(7, dtype=dtype),), attributes)]
+
+
+def same(x: torch.Tensor, group: str, world: int) -> torch.Tensor:
+    return x * 1
+
+
+ROWS = [
+    *(Row(op, same, cases, OWN) for op in ("AllGather", "ReduceScatter", "AllReduce", "AllToAll")),
+    Row("CollectiveWait", lambda x: x * 1, lambda dtype: [Case((rand(4, 3, dtype=dtype),))], OWN),
+]
