@@ -1,12 +1,8 @@
-// Matrix products by the library that is fastest for their shape on this machine.
+// Matrix products by the kernel that the table of choice.h names for their sizes, types, threads and processor.
 //
-// ATen sends float products on the CPU to MKL, which takes its AVX2 path on processors of other makers; oneDNN, which
-// torch carries too, is twice as fast there and no faster elsewhere. Which is taken hangs on sizes, types, threads and
-// the processor alone, never on a clock: two runs multiply alike. Everything but float products on
-// the CPU is ATen's (but for bfloat16 with a bias, where it has instructions for it), as are all products under
-// torch.use_deterministic_algorithms, whose bits are those of eager. Where oneDNN cannot win by twice the vector width
-// (AVX2 alone, Zen 4, Intel's own) packed_product.h takes shapes by a rule; those of bfloat16 on Zen 4 and where the
-// processor has no fast instructions for them. Not here: batched products, convolutions (ATen's are oneDNN's already).
+// Everything but float products on the CPU is ATen's (but for bfloat16, as the table says), as are all products under
+// torch.use_deterministic_algorithms, whose bits are those of eager. Not here: batched products, convolutions (ATen's
+// are oneDNN's already).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,11 +11,10 @@
 #include <string>
 
 #include "ortmodule/export.h"
+#include "products/choice.h"
 #include "products/sgemm.h"
 
 namespace ortmodule {
-
-enum class MatmulProvider { kAuto, kAten, kOneDnn };
 
 // "auto", "aten" or "onednn"; throws kInvalidArgument for another name, and for onednn where torch lacks it.
 MatmulProvider matmul_provider(const std::string& name);

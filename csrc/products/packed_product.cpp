@@ -157,9 +157,7 @@ int64_t threads_by_row(int64_t m, int64_t n, int64_t threads) {
 }
 
 // Measured with one and two threads, as are the bounds below. Shorter parts are not worth their threads meeting.
-constexpr int64_t kMostThreads = 8, kLeastPart = int64_t{1} << 19;
-constexpr int64_t kLeastProduct = int64_t{1} << 17, kLeastWithoutBias = int64_t{1} << 20;
-constexpr int64_t kShortSums = 512, kShortProduct = int64_t{1} << 25;
+constexpr int64_t kLeastPart = int64_t{1} << 19;
 // Of which sums are kept until they are rounded, at most: some MiB per thread.
 constexpr int64_t kMostSums = 2048;
 
@@ -192,25 +190,6 @@ bool has_packed_product() {
   return found;
 }
 
-bool packed_product_is_best(int64_t m, int64_t n, int64_t k, ProductTraits traits, int threads) {
-  static const bool foreign = has_packed_product() && !is_intel();
-  const int64_t size = m * n * k;
-  if (size < kLeastProduct || !has_packed_product() || threads > kMostThreads) return false;
-  const bool fits_tiles = m >= 24 && n >= 16 && k >= 16;
-  if (has_split_avx512()) return fits_tiles;
-  // On its own processors MKL is as fast, but slower where operands are no longer in the caches nearest to a thread,
-  // and a bias goes before it, in a pass over the result.
-  if (!foreign && has_avx512())
-    return fits_tiles && size >= (traits.bias ? kLeastProduct : kLeastWithoutBias) &&
-           ((k <= kShortSums && !traits.transposed) || size <= kShortProduct);
-  if (!foreign) return false;
-  // With AVX-512 of full width oneDNN is twice as fast as either.
-  if (has_avx512() || size < (int64_t{1} << 22) * threads) return false;
-  const bool few_rows = m >= 16 && m <= 128 && n >= 2048;
-  const bool short_sums = k >= 16 && k <= 96 && m * n >= int64_t{1} << 20;
-  return few_rows || short_sums;
-}
-
 void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, const StridedMatrix& b, const float* start,
                     int64_t start_row, float* c, int64_t ld) {
   if (m <= 0 || n <= 0) return;
@@ -225,12 +204,6 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, con
   }
   if (has_avx512()) return multiply<Avx512<float>, float>({m, n, k, a, b, start, start_row, c, ld});
   multiply<Avx2<float>, float>({m, n, k, a, b, start, start_row, c, ld});
-}
-
-bool packed_bfloat16_is_best(int64_t m, int64_t n, int64_t k, int threads) {
-  // Where pairs are fast oneDNN's are, but for Zen 4; and tiles of the processor are its alone.
-  static const bool here = has_packed_product() && !has_bfloat16_tiles() && (!pairs_pay() || has_split_avx512());
-  return here && threads <= kMostThreads && m >= 24 && n >= 16 && k >= 32 && m * n * k >= int64_t{1} << 18;
 }
 
 namespace {
@@ -260,13 +233,11 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, c
 #else
 
 bool has_packed_product() { return false; }
-bool packed_product_is_best(int64_t, int64_t, int64_t, ProductTraits, int) { return false; }
 void packed_product(int64_t, int64_t, int64_t, const StridedMatrix&, const StridedMatrix&, const float*, int64_t,
                     float*, int64_t) {
   ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");
 }
 
-bool packed_bfloat16_is_best(int64_t, int64_t, int64_t, int) { return false; }
 void packed_product(int64_t, int64_t, int64_t, const StridedBfloat16&, const StridedBfloat16&, const float*, uint16_t*,
                     int64_t, bool) {
   ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");

@@ -1,17 +1,11 @@
-// Products of fp32 and bfloat16 matrices where torch's BLAS falls short: MKL on processors of other makers, and short
-// products on any.
-//
-// With AVX2 alone it runs at half to nine tenths of its rate for few rows and many columns (scores over a vocabulary
-// for the labelled rows, say) and for short sums (the gradient of that table); elsewhere the two are equal to within
-// what can be measured. On AMD's Zen 4 tiles of AVX-512 are a tenth faster for all but tiny products, and up to twice
-// over a vocabulary, although the processor splits such vectors in two.
+// Products of fp32 and bfloat16 matrices where torch's BLAS falls short; where that is, choice.h says.
 //
 // oneDNN's products of bfloat16, which ATen takes, copy and reorder more than these do on Zen 4; and they take its
 // instructions for pairs where those are slow (processor.h): there, and where there are none, panels hold floats.
 //
 // Each thread copies its part of both operands into panels and meets the others once, at the end. What an element of
 // the result is summed up from, and in which order, depends on the inner size alone: neither on the threads nor on the
-// other rows. Not here: tiles that fit the caches (tile_product.h), the choice of a library (matmul_provider.h).
+// other rows. Not here: tiles that fit the caches (tile_product.h), the choice of a kernel (choice.h).
 #pragma once
 
 #include <cstdint>
@@ -20,15 +14,6 @@ namespace ortmodule {
 
 // Whether this processor can run packed_product at all: x86-64 with AVX2.
 bool has_packed_product();
-// What a product a [m, k] times b [k, n] comes with: a bias; an a whose columns lie side by side, not its rows.
-struct ProductTraits {
-  bool bias = false, transposed = false;
-};
-
-// Whether it is the better one here for such a product on `threads` threads. It depends on the machine and on these
-// numbers, never on a clock: two runs must not differ in their rounding.
-bool packed_product_is_best(int64_t m, int64_t n, int64_t k, ProductTraits traits, int threads);
-
 // Element (i, j) lies at data + i * row + j * column, with any strides.
 template <class T>
 struct Strided {
@@ -47,7 +32,6 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, con
 
 // The same of bfloat16. Sums are fp32 and are rounded once, when all is summed up; k > 0, and `start` is a bias of
 // floats or null. `pairs`: two neighbors in what is summed over to an instruction, which the processor must have.
-bool packed_bfloat16_is_best(int64_t m, int64_t n, int64_t k, int threads);
 void packed_product(int64_t m, int64_t n, int64_t k, const StridedBfloat16& a, const StridedBfloat16& b,
                     const float* start, uint16_t* c, int64_t ld, bool pairs);
 

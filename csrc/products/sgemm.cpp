@@ -233,8 +233,6 @@ bool blas_linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tens
   return true;
 }
 
-bool is_flat_product(int64_t m, int64_t n) { return m <= kFlatRows && n >= kFlatColumns; }
-
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed) {
   const at::ScalarType type = packed && a.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
   if ((!packed && !sgemm()) || a.dim() < 1 || w.dim() != 2 || !plain(a, type) || !plain(w, type) ||
@@ -263,7 +261,7 @@ at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tenso
     const float* row = bias.const_data_ptr<float>();
     for (int64_t i = 0; i < m; ++i) std::copy_n(row, n, out + i * n);
   }
-  const int64_t strip = is_flat_product(m, n) ? kStripColumns * at::get_num_threads() : n;
+  const int64_t strip = m <= kFlatRows && n >= kFlatColumns ? kStripColumns * at::get_num_threads() : n;
   for (int64_t begin = 0; begin < n; begin += strip) {
     multiply(sgemm(), m, std::min(strip, n - begin), k, left, right, out + begin, bias.defined(), n);
     right.data += strip * (right.by_rows ? 1 : right.leading);

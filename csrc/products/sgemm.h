@@ -2,7 +2,7 @@
 //
 // at::mm and at::linear find out about types, layouts, aliases and names before they call the BLAS: some microseconds,
 // more than the product itself where a layer is narrow. Only *_kernel.cpp files include this header. Not here: which
-// way a product goes (matmul_provider.h, which is who calls this).
+// kernel a product goes to (choice.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +17,8 @@ namespace ortmodule {
 at::Tensor blas_product(const at::Tensor& a, const at::Tensor& b, bool packed);
 // The same with a [K, M], without a view of its transpose.
 at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b, bool packed);
-// Whether a [M, K] times w transposed, w [N, K], goes faster in strips of columns than in one call: few rows, many
-// columns (scores over a vocabulary for the labelled rows, say), where the BLAS reads w badly.
-bool is_flat_product(int64_t m, int64_t n);
 // a [..., K] times w transposed, w [N, K], plus bias [N] where defined: contiguous [..., N], with at::linear's bits
-// where that is not flat.
+// where it is not taken in strips: few rows by many columns, where a BLAS reads w badly in one call.
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed);
 
 // The gradients of y = x w^T + b by x [M, K], w [N, K] and b [N] from dy [M, N], on all threads at once, which meet

@@ -11,8 +11,8 @@
 
 #include "base/status.h"
 #include "graph/subgraph.h"
-#include "records/subgraphs/copy_nodes.h"
 #include "records/registry.h"
+#include "records/subgraphs/copy_nodes.h"
 
 namespace ortmodule {
 namespace {

@@ -6,11 +6,11 @@
 #include "base/status.h"
 #include "graph/subgraph.h"
 #include "ops/attention/body_parts.h"
-#include "records/subgraphs/copy_nodes.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
 #include "records/resolve.h"
+#include "records/subgraphs/copy_nodes.h"
 #include "records/subgraphs/subgraph_types.h"
 
 namespace ortmodule {

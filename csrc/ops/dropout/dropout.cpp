@@ -111,7 +111,7 @@ ORTMODULE_OP("ai.ortmodule", RandomState, 1)
     .output("state")
     .attr("streams", AttrKind::kInt)  // how many were given out
     .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{Dim(2)}); })
-    .traits(kRandom);
+    .traits(kRandom | kHostOutput);
 
 // y = x * kept / (1 - ratio); state is a RandomState's int64[2] in host memory.
 ORTMODULE_OP("ai.ortmodule", PhiloxDropout, 1)

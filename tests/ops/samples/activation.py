@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from .elementwise import SHAPES, chain, sum_cases, unary
 from ..table import Case, Row, rand
+from .elementwise import SHAPES, chain, sum_cases, unary
 
 
 def shrink(x: torch.Tensor, lambd: float = 0.5, bias: float = 0.0) -> torch.Tensor:

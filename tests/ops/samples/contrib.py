@@ -7,8 +7,8 @@ import math
 import torch
 import torch.nn.functional as F
 
-from .attention import heads
 from ..table import Case, Row, ints, rand, scalar
+from .attention import heads
 
 MICROSOFT = "com.microsoft"
 Tensor = torch.Tensor

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from ortmodule.testing.node_model import ELEMENT_TYPES
 
-from .control import graph, node
 from ..table import Case, Row, rand
+from .control import graph, node
 
 Tensor = torch.Tensor
 

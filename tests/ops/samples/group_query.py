@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from .attention import heads
 from ..table import Case, Row, rand
+from .attention import heads
 
 MICROSOFT = "com.microsoft"
 Tensor = torch.Tensor

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .gradients import gradients, row
 from ..table import Case, Row, ints, rand
+from .gradients import gradients, row
 
 Tensor = torch.Tensor
 MICROSOFT = "com.microsoft"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from onnx import TensorProto, helper
 
+from ..table import Case, Row, ints, rand
 from .gradients import gradients, row
 from .index import gather_nd, gather_nd_cases
 from .nn import batch_norm_inputs
@@ -26,7 +27,6 @@ from .windows import (
     max_pool,
     max_pool_cases,
 )
-from ..table import Case, Row, ints, rand
 
 Tensor = torch.Tensor
 MICROSOFT = "com.microsoft"
