@@ -1,3 +1,4 @@
+// The public class of C++ programs, on a Session.
 #include "ortmodule/graph_function.h"
 
 #include <algorithm>

@@ -44,8 +44,8 @@ class Gated(nn.Module):
 def operators(model: ORTModule) -> list[str]:
     return [
         line.split()[1]
-        for session in model._manager.sessions
-        for line in session.session.plan_text().splitlines()
+        for ready in model._manager.transitions()
+        for line in ready.session.plan_text().splitlines()
         if re.match(r"\s+\d+ ", line)
     ]
 
@@ -229,7 +229,6 @@ def test_bad_passes_are_refused_at_once() -> None:
     for bad in (
         lambda: Options(passes=(print,)),
         lambda: Options(passes=(documented(), documented())),
-        lambda: graph_pass(print, name="x"),  # type: ignore[call-overload]
         lambda: graph_pass(name="fuse_stack")(print),
         lambda: graph_pass(stage="late")(print),
         lambda: graph_pass(3),  # type: ignore[call-overload]

@@ -38,7 +38,8 @@ def test_a_wrong_option_names_the_nearest(fields: dict[str, object], words: str)
 
 def test_a_variable_wins_over_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     for field in dataclasses.fields(Options):
-        monkeypatch.setenv(f"ORTMODULE_{field.name.upper()}", "7" if field.type == "int" else str(field.default))
+        default = "" if field.default == () else str(field.default)
+        monkeypatch.setenv(f"ORTMODULE_{field.name.upper()}", "7" if field.type == "int" else default)
     monkeypatch.setenv("ORTMODULE_DROPOUT", "torch")
     monkeypatch.setenv("ORTMODULE_FALLBACK", "error")
     options = Options(dropout="fast", fallback="eager", cache_size=2)

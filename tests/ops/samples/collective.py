@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -14,8 +15,8 @@ GROUP = "ortmodule.tests.alone"
 
 
 @functools.cache
-def group_of_one() -> str:
-    """The name of a process group with this process alone, which is not torch's default one."""
+def group_of_one() -> Any:
+    """A process group with this process alone, which is not torch's default one, under the name GROUP."""
     from torch._C import _distributed_c10d as c10d
 
     store = c10d.HashStore()
@@ -23,11 +24,12 @@ def group_of_one() -> str:
     group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, c10d.ProcessGroupGloo(store, 0, 1))
     group._set_group_name(GROUP)
     c10d._register_process_group(GROUP, group)
-    return GROUP
+    return group  # torch's table of names holds it weakly
 
 
 def cases(dtype: torch.dtype) -> Sequence[Case]:
-    attributes = {"group": group_of_one(), "world": 1}
+    group_of_one()
+    attributes = {"group": GROUP, "world": 1}
     return [Case((rand(4, 3, dtype=dtype),), attributes), Case((rand(7, dtype=dtype),), attributes)]
 
 
