@@ -49,9 +49,10 @@ c10::DispatchKeySet plain_keys() {
 // nobody but its holder: no other tensor, no weak reference, no Python object, no history.
 bool is_unknown(const at::Tensor& t) {
   const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
-  if (!SmallBlocks::owns(&impl) || t.use_count() != 1 || t.weak_use_count() != 1 || !impl.has_storage()) return false;
+  if (!SmallBlocks::owns(&impl) || t.use_count() != 1 || t.weak_use_count() != 1) return false;
   if (impl.dtype() != caffe2::TypeMeta::Make<float>() || impl.key_set() != plain_keys()) return false;
-  const c10::Storage& storage = impl.unsafe_storage();
+  const c10::Storage& storage = impl.unsafe_storage();  // plain tensors have one
+  if (!storage) return false;
   const c10::StorageImpl& memory = *storage.unsafeGetStorageImpl();
   return SmallBlocks::owns(&memory) && storage.use_count() == 1 && SmallBlocks::owns(memory.data()) &&
          impl.storage_offset() == 0 && !impl.autograd_meta() && !impl.pyobj_slot()->load_pyobj() &&

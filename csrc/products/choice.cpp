@@ -15,7 +15,7 @@ constexpr int kMostPackedThreads = 8;
 constexpr int64_t kLeastPacked = int64_t{1} << 17, kLeastPackedBfloat16 = int64_t{1} << 18;
 // On Intel's processors: without a bias, and what counts as short.
 constexpr int64_t kLeastWithoutBias = int64_t{1} << 20, kShortSums = 512, kShortProduct = int64_t{1} << 25;
-// On processors with AVX2 alone that are not Intel's, per thread.
+// On processors with AVX2 alone that are not Intel's, on one thread.
 constexpr int64_t kLeastOnAvx2 = int64_t{1} << 22;
 // Few rows by many columns, as scores over a vocabulary for the labelled rows are.
 constexpr int64_t kFlatRows = 256, kFlatColumns = 2048;
@@ -32,7 +32,7 @@ bool may_pack(const Facts& p, const Machine& machine) {
 }
 
 bool may_pack_floats(const Facts& p, const Machine& machine) {
-  return may_pack(p, machine) && p.type != Facts::Type::kBFloat16 && size_of(p) >= kLeastPacked;
+  return may_pack(p, machine) && p.type != Facts::Type::kBFloat16;
 }
 
 bool fits_tiles(const Facts& p) { return p.m >= 24 && p.n >= 16 && p.k >= 16; }
@@ -41,8 +41,7 @@ bool fits_tiles(const Facts& p) { return p.m >= 24 && p.n >= 16 && p.k >= 16; }
 // alone.
 bool bfloat16_packed(const Facts& p, const Machine& machine) {
   return may_pack(p, machine) && p.type == Facts::Type::kBFloat16 && !machine.tiles &&
-         (!machine.pairs_pay || machine.split_avx512) && p.m >= 24 && p.n >= 16 && p.k >= 32 &&
-         size_of(p) >= kLeastPackedBfloat16;
+         (!machine.pairs_pay || machine.split_avx512) && p.m >= 24 && p.n >= 16 && p.k >= 32;
 }
 
 // A tenth faster for all but tiny products, and up to twice over a vocabulary.
@@ -54,7 +53,7 @@ bool packed_on_split_vectors(const Facts& p, const Machine& machine) {
 // a bias goes before it, in a pass over the result.
 bool packed_on_intel(const Facts& p, const Machine& machine) {
   return may_pack_floats(p, machine) && machine.intel && machine.avx512 && !machine.split_avx512 && fits_tiles(p) &&
-         size_of(p) >= (p.bias ? kLeastPacked : kLeastWithoutBias) &&
+         (p.bias || size_of(p) >= kLeastWithoutBias) &&
          ((p.k <= kShortSums && !p.transposed) || size_of(p) <= kShortProduct);
 }
 
@@ -73,19 +72,18 @@ bool packed_short_sums(const Facts& p, const Machine& machine) {
 
 // at::mm and at::linear find out about types, layouts, aliases and names first: more than a narrow layer's product.
 bool small(const Facts& p, const Machine&) {
-  return p.provider != MatmulProvider::kOneDnn && size_of(p) < kSmallProduct;
+  return p.provider != MatmulProvider::kOneDnn;
 }
 
 // Where the processor multiplies bfloat16, ATen's products of it are oneDNN's, but a bias is copied over the result
 // first and added to by a slower kernel. oneDNN's own linear layer adds it to the sums, for the same bits.
 bool bfloat16_bias(const Facts& p, const Machine& machine) {
   return p.on_cpu && p.linear && p.bias && p.plain_bias && p.type == Facts::Type::kBFloat16 &&
-         p.provider != MatmulProvider::kAten && !p.deterministic && machine.pairs && machine.onednn &&
-         size_of(p) >= kSmallProduct;
+         p.provider != MatmulProvider::kAten && !p.deterministic && machine.pairs && machine.onednn;
 }
 
 bool may_take_onednn(const Facts& p, const Machine& machine) {
-  return p.on_cpu && p.type == Facts::Type::kFloat && size_of(p) > 0 && machine.onednn;
+  return p.on_cpu && p.type == Facts::Type::kFloat && machine.onednn;
 }
 bool onednn_asked_for(const Facts& p, const Machine& machine) {
   return p.provider == MatmulProvider::kOneDnn && may_take_onednn(p, machine);
@@ -96,7 +94,7 @@ bool onednn_gains(const Machine& machine) {
   return machine.onednn && machine.avx512 && !machine.split_avx512 && !machine.intel;
 }
 bool onednn_twice_as_wide(const Facts& p, const Machine& machine) {
-  return is_free(p) && may_take_onednn(p, machine) && onednn_gains(machine) && size_of(p) >= kSmallProduct;
+  return is_free(p) && may_take_onednn(p, machine) && onednn_gains(machine);
 }
 
 // The BLAS reads a weight badly in one call.
@@ -104,27 +102,32 @@ bool flat(const Facts& p, const Machine&) { return p.linear && p.k > 0 && p.m <=
 
 bool always(const Facts&, const Machine&) { return true; }
 
+constexpr int64_t kAny = INT64_MAX;
+
 constexpr ProductRow kTable[] = {
-    {"bfloat16 in panels of our own", ProductKernel::kPacked, bfloat16_packed},
-    {"AVX-512 in halves: tiles of our own", ProductKernel::kPacked, packed_on_split_vectors},
-    {"short on Intel's AVX-512: tiles of our own", ProductKernel::kPacked, packed_on_intel},
-    {"few rows, many columns on AVX2: tiles of our own", ProductKernel::kPacked, packed_few_rows},
-    {"short sums on AVX2: tiles of our own", ProductKernel::kPacked, packed_short_sums},
-    {"small: past the dispatcher", ProductKernel::kBlas, small},
-    {"bfloat16 with a bias in oneDNN's sums", ProductKernel::kOneDnn, bfloat16_bias},
-    {"oneDNN was asked for", ProductKernel::kOneDnn, onednn_asked_for},
-    {"AVX-512 of full width that MKL does not use: oneDNN", ProductKernel::kOneDnn, onednn_twice_as_wide},
-    {"few rows, many columns: strips past the dispatcher", ProductKernel::kBlas, flat},
-    {"ATen's", ProductKernel::kAten, always},
+    {"bfloat16 in panels of our own", ProductKernel::kPacked, kLeastPackedBfloat16, kAny, bfloat16_packed},
+    {"AVX-512 in halves: tiles of our own", ProductKernel::kPacked, kLeastPacked, kAny, packed_on_split_vectors},
+    {"short on Intel's AVX-512: tiles of our own", ProductKernel::kPacked, kLeastPacked, kAny, packed_on_intel},
+    {"few rows, many columns on AVX2: tiles of our own", ProductKernel::kPacked, kLeastOnAvx2, kAny, packed_few_rows},
+    {"short sums on AVX2: tiles of our own", ProductKernel::kPacked, kLeastOnAvx2, kAny, packed_short_sums},
+    {"small: past the dispatcher", ProductKernel::kBlas, 0, kSmallProduct, small},
+    {"bfloat16 with a bias in oneDNN's sums", ProductKernel::kOneDnn, kSmallProduct, kAny, bfloat16_bias},
+    {"oneDNN was asked for", ProductKernel::kOneDnn, 1, kAny, onednn_asked_for},
+    {"AVX-512 of full width that MKL does not use: oneDNN", ProductKernel::kOneDnn, kSmallProduct, kAny,
+     onednn_twice_as_wide},
+    {"few rows, many columns: strips past the dispatcher", ProductKernel::kBlas, 1, kAny, flat},
+    {"ATen's", ProductKernel::kAten, 0, kAny, always},
 };
 
 }  // namespace
 
 std::span<const ProductRow> product_table() { return kTable; }
 
-const ProductRow& choose_product(const ProductFacts& product, const ProductMachine& machine) {
-  return *std::find_if(std::begin(kTable), std::end(kTable),
-                       [&](const ProductRow& row) { return row.holds(product, machine); });
+const ProductRow& choose_product(const ProductFacts& product, const ProductMachine& machine, const ProductRow* after) {
+  const int64_t size = size_of(product);
+  const ProductRow* row = after ? after + 1 : kTable;
+  while (size < row->least || size >= row->most || !row->when(product, machine)) ++row;
+  return *row;
 }
 
 bool shares_threads(const ProductFacts& p, const ProductMachine& machine) {

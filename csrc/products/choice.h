@@ -5,7 +5,7 @@
 // which torch carries too, is twice as fast there where vectors of 512 bits have their full width, and no faster
 // elsewhere. Our own packed_product gains where neither is at its rate. What was measured stands beside each row.
 // Not here: the kernels (packed_product.h, sgemm.h), and whether operands lie so that a kernel can read them; one that
-// cannot passes the product on to the next row that holds (matmul_provider.h).
+// cannot passes the product on to the next row that applies (matmul_provider.h).
 #pragma once
 
 #include <cstdint>
@@ -47,16 +47,19 @@ enum class ProductKernel {
   kAten,
 };
 
+// Applies to products of at least `least` and less than `most` multiplications of which `when` is true.
 struct ProductRow {
   const char* reason;
   ProductKernel kernel;
-  bool (*holds)(const ProductFacts& product, const ProductMachine& machine);
+  int64_t least, most;
+  bool (*when)(const ProductFacts& product, const ProductMachine& machine);
 };
 
-// The last row always holds.
+// The last row always applies.
 std::span<const ProductRow> product_table();
-// The first row that holds.
-const ProductRow& choose_product(const ProductFacts& product, const ProductMachine& machine);
+// The first row that applies; with `after`, the first behind that one.
+const ProductRow& choose_product(const ProductFacts& product, const ProductMachine& machine,
+                                 const ProductRow* after = nullptr);
 
 // Whether both gradients of a linear layer, products of [m, n, k] in some order, should share the threads as
 // blas_linear_grads does: where they are so short that threads meeting, and reading what others wrote, is much of their

@@ -73,10 +73,11 @@ ProductFacts facts(int64_t m, int64_t n, int64_t k, const at::Tensor& a, const a
 // Goes down the table until a kernel takes the operands; the last one takes all.
 template <typename Multiply>
 at::Tensor by_table(const ProductFacts& product, Multiply multiply) {
-  for (const ProductRow& row : product_table())
-    if (row.holds(product, machine()))
-      if (at::Tensor out = multiply(row.kernel); out.defined()) return out;
-  ORTMODULE_INTERNAL(false, "no kernel multiplied");
+  const ProductRow* row = nullptr;
+  for (;;) {
+    row = &choose_product(product, machine(), row);
+    if (at::Tensor out = multiply(row->kernel); out.defined()) return out;
+  }
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST(ProductChoice, GradientsShareThreadsWhereTheyAreShort) {
 
 TEST(ProductChoice, EveryRowHasAReason) {
   for (const ProductRow& row : product_table()) EXPECT_FALSE(std::string(row.reason).empty());
-  EXPECT_TRUE(product_table().back().holds({}, {}));
+  EXPECT_TRUE(product_table().back().when({}, {}));
 }
 
 }  // namespace
