@@ -95,15 +95,16 @@ class Options:
             it would keep if backward recomputed nothing. What does not fit is recomputed, the cheapest per byte first.
             None (default): only what is nearly free is recomputed (activations, normalizations with known statistics,
             dropout, casts). "all": nothing is.
-        passes: passes over the module's graph written in Python (`ortmodule.graph_pass`), in the order in which they run.
+        passes: passes over the module's graph written in Python (`ortmodule.graph_pass`), in the order in which they
+            run.
         disabled_passes: names of the engine's passes (`ortmodule.pass_names()`) that are left out; in the environment
             separated by commas.
         vouched: functions and objects that give the same each time, though a capture cannot see into them; a forward
             that uses them need not run in PyTorch (see `ortmodule.vouch`).
-        execution_order: in which order a graph's nodes run, in each half of a step. "default": the module's. "priority_based":
-            sizes and other values on the host as soon as they can be had. "memory_efficient": greedily what frees most
-            and makes least memory, where that holds less at its peak than the module's order. Random draws keep their
-            order, and every order gives the same numbers.
+        execution_order: in which order a graph's nodes run, in each half of a step. "default": the module's.
+            "priority_based": sizes and other values on the host as soon as they can be had. "memory_efficient":
+            greedily what frees most and makes least memory, where that holds less at its peak than the module's order.
+            Random draws keep their order, and every order gives the same numbers.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
         cache_dir: a folder (made if need be) that keeps captured graphs from run to run, so that a restart skips
             capture. Empty (default): none. Entries are found by the module's code and state, the call's types, the

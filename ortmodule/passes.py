@@ -76,7 +76,7 @@ def graph_pass(
     """
 
     def make(wrapped: Callable[[Graph], None]) -> GraphPass:
-        return GraphPass(wrapped, name or getattr(wrapped, "__name__", ""), stage)
+        return GraphPass(wrapped, name or str(getattr(wrapped, "__name__", "")), stage)
 
     return make if function is None else make(function)
 

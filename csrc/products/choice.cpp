@@ -71,9 +71,7 @@ bool packed_short_sums(const Facts& p, const Machine& machine) {
 }
 
 // at::mm and at::linear find out about types, layouts, aliases and names first: more than a narrow layer's product.
-bool small(const Facts& p, const Machine&) {
-  return p.provider != MatmulProvider::kOneDnn;
-}
+bool small(const Facts& p, const Machine&) { return p.provider != MatmulProvider::kOneDnn; }
 
 // Where the processor multiplies bfloat16, ATen's products of it are oneDNN's, but a bias is copied over the result
 // first and added to by a slower kernel. oneDNN's own linear layer adds it to the sums, for the same bits.

@@ -1,4 +1,4 @@
-"""Collectives of a group of one rank, where each gives back what it is given; more ranks: tests/core/test_collectives."""
+"""Collectives of a group of one rank, where each gives back what it is given; more ranks: core/test_collectives."""
 
 from __future__ import annotations
 
