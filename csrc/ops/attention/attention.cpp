@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "ops/attention/body_parts.h"
+#include "ops/attention/slots.h"
 #include "records/attention_form.h"
 #include "records/body_formula.h"
 #include "records/grad_context.h"
@@ -24,9 +25,6 @@ namespace ortmodule {
 namespace {
 
 using namespace attention;
-
-enum Slot : size_t { kQuery, kKey, kValue, kMask };
-constexpr size_t kLse = 4;  // output slot of "lse", behind the standard's four
 
 // [batch, heads, seq, size], whether the input has rank 4 or is [batch, seq, heads * size].
 struct Heads {
@@ -65,8 +63,8 @@ void infer_attention(InferContext& c) {
   }
   if (standard && k && v) {
     Dim keys = k->length;
-    if (c.has(4)) {
-      const Shape* past = c.shape_of_rank(4, 4);
+    if (c.has(kPastKey)) {
+      const Shape* past = c.shape_of_rank(kPastKey, 4);
       keys = past ? keys + (*past)[2] : c.fresh_shape(4)[3];  // the first three are lse's
     }
     present_key = Shape{k->batch, k->heads, keys, k->size};
@@ -75,11 +73,11 @@ void infer_attention(InferContext& c) {
   }
   c.out(0, c.dtype(kQuery), std::move(y));
   if (c.node().op() == "PhiloxAttention")
-    c.out(1, DType::kFloat, c.fresh_shape(3));  // empty after a run on the unfused path, as Attention's
+    c.out(kPhiloxLse, DType::kFloat, c.fresh_shape(3));  // empty after a run on the unfused path, as Attention's
   if (!standard) return;
-  c.out(1, c.dtype(kKey), std::move(present_key));
-  c.out(2, c.dtype(kValue), std::move(present_value));
-  c.out(3, c.dtype(kQuery), std::move(scores));
+  c.out(kPresentKey, c.dtype(kKey), std::move(present_key));
+  c.out(kPresentValue, c.dtype(kValue), std::move(present_value));
+  c.out(kScores, c.dtype(kQuery), std::move(scores));
   // A run that takes the unfused path leaves an empty tensor here: the rank is all that holds for both.
   c.out(kLse, is_reduced_floating(c.dtype(kQuery)) ? DType::kFloat : c.dtype(kQuery), c.fresh_shape(3));
 }
@@ -101,16 +99,16 @@ void attention_gradient(GradContext& c) {
 void philox_attention_gradient(GradContext& c) {
   Attributes attributes = attention_attributes(c.node());
   attributes["stream"] = c.node().get_int("stream", 0);
-  const auto grads =
-      c.emit_some("ai.ortmodule::AttentionGrad",
-                  {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask), c.I(4), c.I(5)},
-                  {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, std::move(attributes));
+  const auto grads = c.emit_some("ai.ortmodule::AttentionGrad",
+                                 {c.GO(0), c.I(kQuery), c.I(kKey), c.I(kValue), c.O(0), c.saved("lse"), c.I(kMask),
+                                  c.I(kRatio), c.I(kRandomState)},
+                                 {c.needs(0), c.needs(1), c.needs(2), c.needs(3)}, std::move(attributes));
   for (size_t i = 0; i < 4; ++i) c.GI(i, grads[i]);
 }
 
 void infer_attention_grad(InferContext& c) {
-  for (size_t i = 0; i < 3; ++i) c.same_as(i, 1 + i);
-  if (c.has(6)) c.same_as(3, 6);
+  for (size_t i = 0; i < 3; ++i) c.same_as(i, kGradQuery + i);
+  if (c.has(kGradMask)) c.same_as(kMaskGrad, kGradMask);
 }
 
 // -- the body --------------------------------------------------------------------------------------------------------
@@ -196,9 +194,9 @@ NodeArg* sum_heads(BodyFormula& f, NodeArg* d, NodeArg* kv) {
 
 // Computes the probabilities again. Written-out mathematics: dS = P * (dP - sum(dP * P)).
 void attention_grad_body(BodyContext& c) {
-  if (c.in(7)) return;  // dropout by a counter: the standard has no operator that draws as it does
+  if (c.in(kGradRatio)) return;  // dropout by a counter: the standard has no operator that draws as it does
   BodyFormula f(c);
-  NodeArg *query = c.in(1), *key = c.in(2), *value = c.in(3), *mask = c.in(6);
+  NodeArg *query = c.in(kGradQuery), *key = c.in(kGradKey), *value = c.in(kGradValue), *mask = c.in(kGradMask);
   const Probabilities p = attention_probabilities(c, query, key, value, mask);
   NodeArg* dy = f.cast(c.in(0), p.q->type().dtype);
   if (p.dead_rows) dy = f.where(p.dead_rows, c.scalar(0, dy), dy);
@@ -291,7 +289,7 @@ ORTMODULE_OP("ai.ortmodule", AttentionDropout, 1)
           [](GradContext& c) {
             ORTMODULE_INTERNAL(false, c.node().describe(), " reached the gradient; its body should have replaced it");
           })
-    .body([](BodyContext& c) { attention_body(c, c.in(4)); });
+    .body([](BodyContext& c) { attention_body(c, c.in(kRatio)); });
 
 // AttentionDropout as training runs it by default: one node forward and one backward, which finds the dropped
 // probabilities again from state and stream (Note [Random state]).
@@ -309,6 +307,6 @@ ORTMODULE_OP("ai.ortmodule", PhiloxAttention, 1)
     .attr("stream", AttrKind::kInt)
     .infer(infer_attention)
     .grad({"q", "k", "v", "mask"}, philox_attention_gradient)
-    .body([](BodyContext& c) { attention_body(c, c.in(4)); });
+    .body([](BodyContext& c) { attention_body(c, c.in(kRatio)); });
 
 }  // namespace ortmodule

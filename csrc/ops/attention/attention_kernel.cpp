@@ -28,6 +28,7 @@
 #include "kernels/rerun_kernel.h"
 #include "ops/attention/composed.h"
 #include "ops/attention/flash.h"
+#include "ops/attention/slots.h"
 #include "records/attention_form.h"
 #include "records/kernel_registry.h"
 
@@ -88,16 +89,16 @@ bool flash_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 }
 
 void attention(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2);
-  const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
+  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue);
+  const Mask mask = prepare(c.in_or_undefined(kMask), q, k, options.causal);
   if (flash_on_cpu(q, k, v, mask, options.scale)) {
     auto [y, lse] =
         at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, mask.causal, mask.additive, options.scale);
-    c.out(0, std::move(y));
-    return c.out(4, std::move(lse));
+    c.out(kResult, std::move(y));
+    return c.out(kLse, std::move(lse));
   }
-  c.out(0, attend(q, k, v, mask, 0.0, options.scale));
-  if (c.wants(4)) c.out(4, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
+  c.out(kResult, attend(q, k, v, mask, 0.0, options.scale));
+  if (c.wants(kLse)) c.out(kLse, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
 }
 
 // Which probabilities PhiloxAttention keeps, bool[batch, heads, queries, keys], for the unfused path. On the CPU these
@@ -122,8 +123,8 @@ at::Tensor unfused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
 // Backward by a second forward under autograd.
 void attention_grad_again(KernelContext& c, const Options& options) {
   at::Tensor kept;
-  const double ratio = c.has(7) ? c.double_value(7) : 0.0;
-  if (ratio > 0) kept = keep_mask(c.in(1), c.in(2), ratio, c.in(8), options.stream);
+  const double ratio = c.has(kGradRatio) ? c.double_value(kGradRatio) : 0.0;
+  if (ratio > 0) kept = keep_mask(c.in(kGradQuery), c.in(kGradKey), ratio, c.in(kGradRandomState), options.stream);
   AutogradScope scope;
   std::vector<at::Tensor> handles;
   std::vector<size_t> slots;
@@ -134,32 +135,34 @@ void attention_grad_again(KernelContext& c, const Options& options) {
     handles.push_back(std::move(input.handle));
     return std::move(input.tensor);
   };
-  const at::Tensor q = operand(0, c.in(1)), k = operand(1, c.in(2)), v = operand(2, c.in(3));
-  const Mask mask = prepare(c.has(6) ? operand(3, c.in(6)) : at::Tensor(), q, k, options.causal);
+  const at::Tensor q = operand(kQueryGrad, c.in(kGradQuery)), k = operand(kKeyGrad, c.in(kGradKey)),
+                   v = operand(kValueGrad, c.in(kGradValue));
+  const Mask mask =
+      prepare(c.has(kGradMask) ? operand(kMaskGrad, c.in(kGradMask)) : at::Tensor(), q, k, options.causal);
   const at::Tensor y = unfused(q, k, v, mask, ratio, kept, options);
-  const auto grads = input_gradients({y}, handles, {c.in(0)});
+  const auto grads = input_gradients({y}, handles, {c.in(kGradOfResult)});
   for (size_t i = 0; i < slots.size(); ++i)
     c.out(slots[i], grads[i].defined() ? grads[i].detach() : input_zeros(handles[i]));
 }
 
 void attention_grad(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(1), &k = c.in(2), &v = c.in(3), &lse = c.in(5);
-  if (lse.numel() == 0 || c.wants(3) || c.has(8)) return attention_grad_again(c, options);
-  const Mask mask = prepare(c.in_or_undefined(6), q, k, options.causal);
+  const at::Tensor &q = c.in(kGradQuery), &k = c.in(kGradKey), &v = c.in(kGradValue), &lse = c.in(kGradLse);
+  if (lse.numel() == 0 || c.wants(kMaskGrad) || c.has(kGradRandomState)) return attention_grad_again(c, options);
+  const Mask mask = prepare(c.in_or_undefined(kGradMask), q, k, options.causal);
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      c.in(0), q, k, v, c.in(4), lse, 0.0, mask.causal, mask.additive, options.scale);
-  c.out(0, std::move(dq));
-  c.out(1, std::move(dk));
-  c.out(2, std::move(dv));
+      c.in(kGradOfResult), q, k, v, c.in(kGradResult), lse, 0.0, mask.causal, mask.additive, options.scale);
+  c.out(kQueryGrad, std::move(dq));
+  c.out(kKeyGrad, std::move(dk));
+  c.out(kValueGrad, std::move(dv));
 }
 
 void philox_attention(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2);
-  const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
-  const double ratio = c.double_value(4);
-  const at::Tensor kept = ratio > 0 ? keep_mask(q, k, ratio, c.in(5), options.stream) : at::Tensor();
-  c.out(0, unfused(q, k, v, mask, ratio, kept, options));
-  if (c.wants(1)) c.out(1, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
+  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue);
+  const Mask mask = prepare(c.in_or_undefined(kMask), q, k, options.causal);
+  const double ratio = c.double_value(kRatio);
+  const at::Tensor kept = ratio > 0 ? keep_mask(q, k, ratio, c.in(kRandomState), options.stream) : at::Tensor();
+  c.out(kResult, unfused(q, k, v, mask, ratio, kept, options));
+  if (c.wants(kPhiloxLse)) c.out(kPhiloxLse, at::empty({0, 0, 0}, q.options().dtype(at::kFloat)));
 }
 
 // -- the tiled kernels -----------------------------------------------------------------------------------------------
@@ -179,41 +182,45 @@ at::Tensor flash_mask(const KernelContext& c, size_t i, const at::Tensor& k) {
 bool is_single_query(const at::Tensor& q, const at::Tensor& mask) { return q.size(2) == 1 && !mask.defined(); }
 
 void tiled_attention(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2), mask = flash_mask(c, 3, k);
+  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue), mask = flash_mask(c, kMask, k);
   if (is_single_query(q, mask) || !flash_supports(q, k, v, mask)) return attention(c, options);
   FlashResult result = flash_forward(flash_inputs(q, k, v, mask, options));
-  c.out(0, std::move(result.y));
-  c.out(4, std::move(result.lse));
+  c.out(kResult, std::move(result.y));
+  c.out(kLse, std::move(result.lse));
 }
 
 void tiled_philox_attention(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2), mask = flash_mask(c, 3, k);
+  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue), mask = flash_mask(c, kMask, k);
   if (!flash_supports(q, k, v, mask)) return philox_attention(c, options);
   FlashInputs in = flash_inputs(q, k, v, mask, options);
-  in.dropout = dropout_state(c.double_value(4), philox_stream(c.in(5).const_data_ptr<int64_t>(), options.stream));
+  in.dropout = dropout_state(c.double_value(kRatio),
+                             philox_stream(c.in(kRandomState).const_data_ptr<int64_t>(), options.stream));
   FlashResult result = flash_forward(in);
-  c.out(0, std::move(result.y));
-  c.out(1, std::move(result.lse));
+  c.out(kResult, std::move(result.y));
+  c.out(kPhiloxLse, std::move(result.lse));
 }
 
 void tiled_attention_grad(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(1), &k = c.in(2), &v = c.in(3), &lse = c.in(5), mask = flash_mask(c, 6, k);
-  const bool of_aten = !c.has(8) && is_single_query(q, mask);  // lse is that of ATen's kernel
+  const at::Tensor &q = c.in(kGradQuery), &k = c.in(kGradKey), &v = c.in(kGradValue), &lse = c.in(kGradLse),
+                   mask = flash_mask(c, kGradMask, k);
+  const bool of_aten = !c.has(kGradRandomState) && is_single_query(q, mask);  // lse is that of ATen's kernel
   if (lse.numel() == 0 || of_aten || !flash_supports(q, k, v, mask)) return attention_grad(c, options);
   FlashInputs in = flash_inputs(q, k, v, mask, options);
-  if (c.has(8))
-    in.dropout = dropout_state(c.double_value(7), philox_stream(c.in(8).const_data_ptr<int64_t>(), options.stream));
-  FlashGrads grads = flash_backward(in, c.in(0), c.in(4), lse, {c.wants(0), c.wants(1), c.wants(2), c.wants(3)});
-  c.out(0, std::move(grads.q));
-  c.out(1, std::move(grads.k));
-  c.out(2, std::move(grads.v));
-  if (c.wants(3)) c.out(3, grads.mask.narrow(-1, 0, c.in(6).size(-1)));
+  if (c.has(kGradRandomState))
+    in.dropout = dropout_state(c.double_value(kGradRatio),
+                               philox_stream(c.in(kGradRandomState).const_data_ptr<int64_t>(), options.stream));
+  FlashGrads grads = flash_backward(in, c.in(kGradOfResult), c.in(kGradResult), lse,
+                                    {c.wants(kQueryGrad), c.wants(kKeyGrad), c.wants(kValueGrad), c.wants(kMaskGrad)});
+  c.out(kQueryGrad, std::move(grads.q));
+  c.out(kKeyGrad, std::move(grads.k));
+  c.out(kValueGrad, std::move(grads.v));
+  if (c.wants(kMaskGrad)) c.out(kMaskGrad, grads.mask.narrow(-1, 0, c.in(kGradMask).size(-1)));
 }
 
 void attention_dropout(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(0), &k = c.in(1);
-  const Mask mask = prepare(c.in_or_undefined(3), q, k, options.causal);
-  c.out(0, attend(q, k, c.in(2), mask, c.double_value(4), options.scale));
+  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey);
+  const Mask mask = prepare(c.in_or_undefined(kMask), q, k, options.causal);
+  c.out(kResult, attend(q, k, c.in(kValue), mask, c.double_value(kRatio), options.scale));
 }
 
 template <void (*kernel)(KernelContext&, const Options&)>
