@@ -4,7 +4,7 @@
 
 A line of JSON per unit goes to --out before the next unit begins, so that what a crash or a time limit leaves is whole.
 After an error that poisons the CUDA context the process ends with code 3; the caller starts another behind that unit.
-The samples are the tests' own: tests/ops/samples.py and tests/zoo.py. Eager PyTorch on the same device is the
+The samples are the tests' own: tests/ops/samples and tests/zoo.py. Eager PyTorch on the same device is the
 reference.
 """
 
@@ -38,8 +38,10 @@ OPERATOR_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 GRADIENT_TOLERANCE = 1e-3  # of the largest element of the gradient
 SIZES = ((3, 16), (5, 23))
-# What fusion makes, and fusion is the CPU's.
-CPU_ALONE = {"ai.ortmodule::FusedKernel"}
+# What fusion makes, and fusion is the CPU's; and collectives, whose samples' group is gloo's.
+CPU_ALONE = {"ai.ortmodule::FusedKernel"} | {
+    f"ai.ortmodule::{op}" for op in ("AllGather", "ReduceScatter", "AllReduce", "AllToAll")
+}
 
 Unit = tuple[str, Callable[[], dict[str, Any]]]
 
