@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 from .comparing import RIGHT, SILENT
 from .programs import program
@@ -29,7 +31,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="programs with this in the name of a kind")
     parser.add_argument("--show", type=int, metavar="N", help="run program N alone and print it")
     parser.add_argument("--source", action="store_true", help="with --show: print it, do not run it")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results, a program each, as JSON")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the results, a program each, as JSON, also on the way",
+    )
     parser.add_argument("--list", type=int, default=40, metavar="N", help="how many failures to list (default: 40)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -69,6 +76,13 @@ def chosen(args: argparse.Namespace) -> list[int]:
     return numbers
 
 
+def write(path: Path, found: list[dict[str, Any]]) -> None:
+    """At once, so that a run that is stopped leaves what it had found."""
+    fresh = path.with_name(f"{path.name}.{threading.get_ident()}")
+    fresh.write_text(json.dumps(found, indent=1))
+    fresh.replace(path)
+
+
 def main() -> int:
     args = arguments()
     if args.serve:
@@ -85,7 +99,13 @@ def main() -> int:
 
     numbers = chosen(args)
     with tqdm(total=len(numbers), unit="program", smoothing=0.05) as bar:
-        found = results(args.seed, numbers, wrappers, jobs=args.jobs, done=lambda: bar.update())
+
+        def done(so_far: list[dict[str, Any]]) -> None:
+            bar.update()
+            if args.json and len(so_far) % 100 == 0:
+                write(args.json, so_far)
+
+        found = results(args.seed, numbers, wrappers, jobs=args.jobs, done=done)
     print(table(found, wrappers))
     for wrapper in wrappers:
         wrong = [r for r in found if r["outcomes"][wrapper]["verdict"] != RIGHT]
@@ -97,7 +117,7 @@ def main() -> int:
         share = f", in the engine before and after {ran} of {could}" if wrapper == "ortmodule" else ""
         print(f"{wrapper}: {len(found) - len(wrong)} of {len(found)} right, {silent} silently wrong{share}")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+        write(args.json, found)
     return 0
 
 

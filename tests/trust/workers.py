@@ -126,9 +126,13 @@ def results(
     numbers: Iterable[int],
     wrappers: list[str],
     jobs: int = 1,
-    done: Callable[[], Any] = lambda: None,
+    done: Callable[[list[dict[str, Any]]], Any] = lambda found: None,
 ) -> list[dict[str, Any]]:
-    """What `answer` gives for each program, by `jobs` processes."""
+    """What `answer` gives for each program, by `jobs` processes.
+
+    Args:
+        done: called after each program with what there is so far, by the thread that has it.
+    """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in numbers:
         waiting.put(number)
@@ -143,7 +147,7 @@ def results(
                 except queue.Empty:
                     return
                 found.append(worker.result({"seed": seed, "number": number, "wrappers": wrappers}))
-                done()
+                done(found)
         finally:
             worker.close()
 
