@@ -219,11 +219,12 @@ def test_other_work_runs_while_a_slow_group_works(slow_group: str) -> None:
     ]
     core = compiled(nodes, {"x": (4,)}, ["y"], train=False, inner={"w": (4,)})
     x = torch.randn(4)
-    core.run([x])
-    start = time.perf_counter()
-    (y,) = core.run([x])
-    took = time.perf_counter() - start
-    torch.testing.assert_close(y, x + x.exp())
+    took = float("inf")
+    for _ in range(4):  # of which one is not held up by whatever else runs here
+        start = time.perf_counter()
+        (y,) = core.run([x])
+        took = min(took, time.perf_counter() - start)
+        torch.testing.assert_close(y, x + x.exp())
     assert SECONDS <= took < 1.6 * SECONDS, f"{took:.2f} s for two things of {SECONDS} s each"
 
 
