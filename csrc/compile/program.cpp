@@ -3,24 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/aten_bridge.h"
+#include "graph/value_bytes.h"
 
 namespace ortmodule {
 namespace {
 
 bool contains(const std::vector<NodeArg*>& values, const NodeArg* value) {
   return std::find(values.begin(), values.end(), value) != values.end();
-}
-
-// Size of a value in bytes; 0 where a dim is symbolic.
-int64_t known_bytes(const TypeInfo& type) {
-  if (!type.shape) return 0;
-  int64_t bytes = static_cast<int64_t>(c10::elementSize(to_scalar_type(type.dtype)));
-  for (const Dim& dim : *type.shape) {
-    if (!dim.is_known()) return 0;
-    bytes *= dim.value();
-  }
-  return bytes;
 }
 
 // Which outputs' gradients read a saved value.
@@ -57,7 +46,7 @@ void note_gradients(const Graph& graph, const Halves& halves, const std::vector<
     const NodeArg* dx = k < dxs.size() ? dxs[k] : nullptr;
     program.x_names.push_back(graph.inputs()[halves.roots.x_inputs[k]]->name());
     program.x_reachable.push_back(dx != nullptr);
-    program.x_bytes.push_back(dx ? known_bytes(dx->type()) : 0);
+    program.x_bytes.push_back(dx ? known_bytes(dx->type(), {}).value_or(0) : 0);
   }
 }
 

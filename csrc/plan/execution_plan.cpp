@@ -4,13 +4,11 @@
 #include <sstream>
 
 #include "base/status.h"
-#include "records/recompute_form.h"
+#include "graph/value_bytes.h"
 #include "records/registry.h"
 
 namespace ortmodule {
 namespace {
-
-constexpr int64_t kUnknownSize = 64;
 
 // Nodes of one phase that `outputs` need, by node id.
 std::vector<char> needed_nodes(const Graph& graph, Phase phase, const std::vector<NodeArg*>& outputs) {
@@ -72,14 +70,7 @@ double planned_bytes(const NodeArg& value, const SymbolTable& sizes) {
   const Node* node = value.producer();
   if (!node || value.constant() || !value.type().shape) return 0;
   if (const OpRecord* record = node->record(); record && (record->has(kView) || record->has(kHostOutput))) return 0;
-  SymbolTable known = sizes;
-  const auto size_of = [&](const Dim& dim) {
-    std::vector<std::string> names;
-    dim.collect_symbols(names);
-    for (const std::string& name : names) known.try_emplace(name, kUnknownSize);
-    return static_cast<double>(dim.evaluate(known));
-  };
-  return count_elements(*value.type().shape, size_of) * static_cast<double>(dtype_size(value.type().dtype));
+  return estimated_bytes(value.type(), sizes);
 }
 
 ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTable& slots) {

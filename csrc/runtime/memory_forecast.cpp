@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/container_type.h"
+#include "graph/value_bytes.h"
 #include "plan/memory_packer.h"
 #include "records/registry.h"
 
@@ -140,19 +140,7 @@ class Walk {
     return storage;
   }
 
-  std::optional<int64_t> bytes_of(const NodeArg& value) const {
-    const TypeInfo& type = value.type();
-    if (!type.shape || is_container(type.dtype)) return std::nullopt;
-    int64_t bytes = static_cast<int64_t>(dtype_size(type.dtype));
-    for (const Dim& dim : *type.shape) {
-      std::vector<std::string> names;
-      dim.collect_symbols(names);
-      for (const std::string& name : names)
-        if (!sizes_.count(name)) return std::nullopt;
-      bytes *= dim.evaluate(sizes_);
-    }
-    return bytes;
-  }
+  std::optional<int64_t> bytes_of(const NodeArg& value) const { return known_bytes(value.type(), sizes_); }
 
   void mark_saved() {
     std::unordered_set<const Storage*> seen;

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "base/status.h"
+#include "graph/value_bytes.h"
 #include "onnx/export.h"
 #include "records/registry.h"
 #include "transforms/lower_portable.h"
@@ -143,21 +144,9 @@ class PlanReader {
   }
 
  private:
-  bool known(const TypeInfo& type) const {
-    if (!type.shape) return false;
-    std::vector<std::string> names;
-    for (const Dim& dim : *type.shape) dim.collect_symbols(names);
-    return std::all_of(names.begin(), names.end(), [&](const std::string& name) { return sizes_.count(name) > 0; });
-  }
-  double size(const Dim& dim) const { return static_cast<double>(dim.evaluate(sizes_)); }
-
   void add(std::vector<PlannedValue>& values, const NodeArg* value, int slot) const {
     if (!value) return;
-    double bytes = -1;
-    if (known(value->type())) {
-      bytes = static_cast<double>(dtype_size(value->type().dtype));
-      for (const Dim& dim : *value->type().shape) bytes *= size(dim);
-    }
+    const auto bytes = static_cast<double>(known_bytes(value->type(), sizes_).value_or(-1));
     values.push_back({value->name(), value->type().text(), slot, bytes});
   }
 
@@ -166,8 +155,8 @@ class PlanReader {
     if (!count) return -1;
     for (const auto* values : {&node.inputs(), &node.outputs()})
       for (const NodeArg* value : *values)
-        if (value && !known(value->type())) return -1;
-    return count(node, [this](const Dim& dim) { return size(dim); });
+        if (value && !known_bytes(value->type(), sizes_)) return -1;
+    return count(node, [this](const Dim& dim) { return static_cast<double>(dim.evaluate(sizes_)); });
   }
 
   const SymbolTable& sizes_;

@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <deque>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
-#include "records/recompute_form.h"
+#include "graph/value_bytes.h"
 #include "records/registry.h"
 #include "records/resolve.h"
 
 namespace ortmodule {
 namespace {
-
-constexpr double kUnknownSize = 64;
 
 bool is_collective(const Node& node) {
   return node.record() && node.record()->has(kCollective) && node.op() != "CollectiveWait";
@@ -116,18 +113,7 @@ class Overlap {
     order_.push_back(node);
   }
 
-  double bytes_of(const Node& node) const {
-    const TypeInfo& type = node.output(0)->type();
-    if (!type.shape) return 0;
-    SymbolTable known = sizes_;
-    const double elements = count_elements(*type.shape, [&](const Dim& dim) {
-      std::vector<std::string> names;
-      dim.collect_symbols(names);
-      for (const std::string& name : names) known.try_emplace(name, static_cast<int64_t>(kUnknownSize));
-      return static_cast<double>(dim.evaluate(known));
-    });
-    return elements * static_cast<double>(dtype_size(type.dtype));
-  }
+  double bytes_of(const Node& node) const { return estimated_bytes(node.output(0)->type(), sizes_); }
 
   Graph& graph_;
   const SymbolTable& sizes_;
