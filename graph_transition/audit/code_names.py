@@ -13,6 +13,7 @@ import dataclasses
 import dis
 import functools
 import inspect
+import operator
 import re
 import types
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["NO_NAMES", "Names", "imported_names", "names_of", "with_forward"]
+__all__ = ["NAMED_BY_C", "NO_NAMES", "Names", "imported_names", "named_by", "names_of", "with_forward"]
+
+# Functions in C that look up the attributes which they were made with.
+NAMED_BY_C = (operator.attrgetter, operator.methodcaller)
 
 _TORCH = str(Path(str(torch.__file__)).parent) + "/"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -208,6 +212,11 @@ def imported_names(level: int, name: str, scope: dict[str, Any]) -> Iterator[str
     package = str(scope.get("__package__") or "").split(".")
     base = package[: len(package) - level + 1]
     yield ".".join([*base, name] if name else base)
+
+
+def named_by(value: Any) -> frozenset[str]:
+    """The attributes that one of NAMED_BY_C looks up."""
+    return frozenset(n for word in value.__reduce__()[1] if isinstance(word, str) for n in word.split("."))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import decimal
 import functools
 import gc
-import operator
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,7 +63,7 @@ from ..conditions import (
     wrapped_parts,
 )
 from ..conditions.contexts import numpy_settings, uses_numpy
-from .code_names import Names, imported_names, names_of, with_forward
+from .code_names import NAMED_BY_C, Names, imported_names, named_by, names_of, with_forward
 from .contents import Contents, code_inside, content_of
 from .frames import BOOKKEEPERS, FOLLOWED, is_followed, kind_of
 from .purity import impure_reason
@@ -72,12 +71,12 @@ from .purity import impure_reason
 __all__ = ["Reads"]
 
 _REFILLED = (list, dict, set)  # what may hold more when it is met again
-_NAMED_BY_C = (operator.attrgetter, operator.methodcaller)
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 # Methods in C that give a tensor's values away, past torch's dispatch.
 _READERS = frozenset({"item", "tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "__repr__"})
 _BUILTINS = "__builtins__"  # of a function: type checkers do not agree on whether it has one
 _MOST_OBJECTS = 200_000
+_MOST_LOOKS = 4_000_000  # some seconds; a model of 500 blocks takes 20,000
 
 
 class Reads:
@@ -113,6 +112,7 @@ class Reads:
         self._begun = False  # whether a frame was entered: the first one's arguments are the caller's
         self._queries: dict[int, Any] = {}  # functions of torch that tell a setting
         self._tensors: dict[int, torch.Tensor] = {}  # whose values were read
+        self._looks = 0  # at objects, those met before included
         self._decimals = False  # whether the forward reaches any
         self._scalar_read = False  # whether a value computed of such was
         self.given: GivenNames | None = None
@@ -311,6 +311,9 @@ class Reads:
         pending = [(value, outer)]
         while pending:
             value, outer = pending.pop()
+            self._looks += 1
+            if self._looks > _MOST_LOOKS:
+                raise CaptureError("what the forward makes of Python objects is too much to follow")
             value = self.own(value)
             if isinstance(value, torch.Tensor) or is_value(value):
                 if outer and isinstance(value, torch.Tensor):
@@ -330,7 +333,7 @@ class Reads:
             condition = self.part(value)
             if outer and isinstance(condition, UnknownCondition):
                 self._refuse(condition)
-            if isinstance(value, _NAMED_BY_C):
+            if isinstance(value, NAMED_BY_C):
                 names = self._with_names(names, value)
                 pending.append((value, outer))
             if isinstance(condition, ContextVariableCondition) and condition.is_set_inside():
@@ -349,7 +352,7 @@ class Reads:
         raise CaptureError(f"the forward can reach {unknown.what}, which cannot be watched")
 
     def _with_names(self, names: Names, value: Any) -> Names:
-        further = frozenset(n for word in value.__reduce__()[1] if isinstance(word, str) for n in word.split("."))
+        further = named_by(value)
         if further <= names.attributes:
             return names
         return self._extended.setdefault((id(names), further), names.also(further))

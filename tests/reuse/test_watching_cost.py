@@ -5,6 +5,7 @@ Not here: that changes are seen (test_watching.py).
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import weakref
@@ -15,7 +16,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from ortmodule import _C
+from ortmodule import _C, ORTModule
 from tests.reuse.test_watching import Net, exit_code, steady
 
 WATCHES = sys.version_info >= (3, 12)
@@ -124,3 +125,25 @@ def test_two_graphs_watch_the_same_objects() -> None:
     module.alpha = 5.0
     assert not second_fast.matches((x,), {})
     del second
+
+
+class Rebuilt(nn.Module):
+    """Its forward makes a list anew for each item that it adds."""
+
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.items = items
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        longest: list[float] = functools.reduce(lambda a, b: [*a, b], [float(i) for i in range(self.items)], [])
+        return x * self.scale * longest[-1]
+
+
+def test_what_a_capture_follows_ends() -> None:
+    x = torch.randn(4)
+    few, many = ORTModule(Rebuilt(40)), ORTModule(Rebuilt(5000))
+    assert torch.equal(few(x), x * 39)
+    with pytest.warns(UserWarning, match="too much to follow"):
+        assert torch.equal(many(x), x * 4999)
+    assert few.report().fallback == "none"
