@@ -116,6 +116,7 @@ class SessionBuilder:
             "weights": list(info.captured.parameters),
             "sizes": info.symbol_values(leaves),
             "order": self._options.execution_order,
+            "providers": list(self._options.providers),
             "keep_stages": self._debug.save_onnx,
             "mutations": mutations,
             **session_passes(self._options.passes, self._options.disabled_passes),

@@ -19,6 +19,7 @@ from . import _C
 from .errors import InvalidArgumentError, UnsupportedError
 from .extending import SessionOptions
 from .passes import session_passes
+from .providers import Provider, checked_providers
 
 __all__ = ["InferenceSession", "NodeArg"]
 
@@ -60,7 +61,8 @@ class InferenceSession:
     Args:
         model: a path, the bytes of a ModelProto, or the ModelProto.
         sess_options: libraries of custom operators, passes over the graph.
-        device: where it runs, "cpu" or "cuda".
+        device: where inputs and outputs lie, "cpu" or "cuda".
+        providers: as `Options.providers`; empty: that device.
 
     Raises:
         InvalidGraphError: no valid ONNX model, or one that contradicts itself; the message names the node.
@@ -73,6 +75,7 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         *,
         device: str = "cpu",
+        providers: Sequence[Provider] = (),
     ) -> None:
         if sess_options is not None and not isinstance(sess_options, SessionOptions):
             raise InvalidArgumentError(f"sess_options should be SessionOptions, got {type(sess_options).__name__}")
@@ -84,8 +87,9 @@ class InferenceSession:
             proto = None
         data = bytes(model) if proto is None else proto.SerializeToString()  # type: ignore[arg-type]
         settings = sess_options or SessionOptions()
+        placed = list(checked_providers("providers", providers))
         passes = session_passes(settings.passes, settings.disabled_passes)
-        self._session = _C.Session(data, "inference", [], {"device": device, **passes})
+        self._session = _C.Session(data, "inference", [], {"device": device, "providers": placed, **passes})
         proto = onnx.load_model_from_string(data) if proto is None else proto
         self._device = device
         initialized = {i.name for i in proto.graph.initializer}

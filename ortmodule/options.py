@@ -16,6 +16,7 @@ from typing import Any
 
 from .errors import InvalidArgumentError
 from .passes import GraphPass, checked_names, checked_passes
+from .providers import checked_providers
 from .reference_variables import WITHOUT_EFFECT, fallback_policy, note_variables_without_effect
 
 __all__ = ["DebugOptions", "LogLevel", "Options"]
@@ -105,6 +106,11 @@ class Options:
             "priority_based": sizes and other values on the host as soon as they can be had. "memory_efficient":
             greedily what frees most and makes least memory, where that holds less at its peak than the module's order.
             Random draws keep their order, and every order gives the same numbers.
+        providers: execution providers in order of priority, each a name ("cuda:1", or one that a library registers) or
+            a pair of a name and options ("operators": what it runs alone, "except": what it leaves to others). Each
+            node runs on the first that can, with copies between devices where they are needed; inputs and outputs stay
+            on the module's device. Empty (default): the module's device, and the host for sizes. In the environment
+            separated by commas.
         cache_size: how many compiled graphs one module keeps; the least recently used goes first.
         cache_dir: a folder (made if need be) that keeps captured graphs from run to run, so that a restart skips
             capture. Empty (default): none. Entries are found by the module's code and state, the call's types, the
@@ -122,6 +128,7 @@ class Options:
     fusion: bool = True
     memory_budget: float | int | str | None = None
     execution_order: str = "default"
+    providers: tuple[tuple[str, dict[str, str]], ...] = ()
     cache_size: int = 32
     cache_dir: str = ""
     cache_dir_mib: int = 1024
@@ -170,6 +177,8 @@ def _checked(name: str, value: Any) -> Any:
         return _checked_bool(name, value)
     if name == "passes":
         return checked_passes("Options.passes", value)
+    if name == "providers":
+        return checked_providers("Options.providers", value)
     if name == "disabled_passes":
         return checked_names("Options.disabled_passes", value)
     if name == "cache_dir":

@@ -54,6 +54,10 @@ SessionOptions read_options(const std::string& mode, const std::vector<std::stri
       out.verify = value.cast<bool>();
     else if (name == "order")
       out.order = parse_order(value.cast<std::string>());
+    else if (name == "providers")
+      for (const auto& [provider, settings] :
+           value.cast<std::vector<std::pair<std::string, std::map<std::string, std::string>>>>())
+        out.providers.push_back({provider, settings});
     else if (name == "passes")
       out.passes.added = python_passes(value.cast<py::list>());
     else if (name == "disabled_passes")
@@ -207,18 +211,26 @@ py::list values_of(const std::vector<PlannedValue>& values) {
   return out;
 }
 
+py::list waits_of(const std::vector<std::pair<int, bool>>& waits) {
+  py::list out;
+  for (const auto& [notification, by_host] : waits)
+    out.append(py::dict("kind"_a = by_host ? "Barrier" : "WaitOnEP", "notification"_a = notification));
+  return out;
+}
+
 // What `json.dumps` takes.
 py::list plans(const Session& session, const SymbolTable& sizes) {
   py::list out;
   for (const PlannedHalf& half : plans_of(session, sizes)) {
     py::list steps;
     for (const PlannedStep& step : half.steps)
-      steps.append(py::dict("kind"_a = step.kind, "stream"_a = step.stream,
-                            "waits_for"_a = number_or_none(step.waits_for),
-                            "notifies"_a = number_or_none(step.notifies), "op"_a = step.op, "node"_a = step.node,
-                            "inputs"_a = values_of(step.inputs), "outputs"_a = values_of(step.outputs),
-                            "release"_a = step.release, "flops"_a = number_or_none(step.flops)));
-    out.append(py::dict("name"_a = half.name, "streams"_a = half.streams, "steps"_a = steps));
+      steps.append(py::dict("kind"_a = step.kind, "stream"_a = step.stream, "waits_for"_a = waits_of(step.waits_for),
+                            "notifies"_a = number_or_none(step.notifies), "provider"_a = step.provider,
+                            "op"_a = step.op, "node"_a = step.node, "inputs"_a = values_of(step.inputs),
+                            "outputs"_a = values_of(step.outputs), "release"_a = step.release,
+                            "flops"_a = number_or_none(step.flops)));
+    out.append(py::dict("name"_a = half.name, "streams"_a = half.streams, "steps"_a = steps,
+                        "waits_at_end"_a = waits_of(half.waits_at_end)));
   }
   return out;
 }
@@ -283,6 +295,12 @@ void register_session(py::module_& m) {
           },
           py::arg("stage"), py::arg("portable") = false)
       .def("plan_text", &plan_text)
+      .def("placement",
+           [](const Session& s) {
+             const PlacementResult& placed = s.compiled().placed;
+             return py::dict("nodes"_a = placed.nodes, "to_host"_a = placed.to_host, "to_device"_a = placed.to_device,
+                             "fused"_a = placed.fused);
+           })
       .def(
           "plans", &plans, py::arg("sizes") = SymbolTable(),
           "Both halves' steps, in the order in which they are issued, with bytes and operations where the sizes of the "
@@ -323,6 +341,7 @@ void register_session(py::module_& m) {
   m.def("register_custom_ops_library", &load_custom_ops, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
         "Loads a shared library of custom operators; their names.");
   m.def("profile", &Executor::profile, py::arg("on"));
+  m.def("leave_out_wait", &RunStreams::leave_out, py::arg("plan"), py::arg("wait"));
   m.def("operators", [] {
     py::list out;
     for (const OpRecord* record : Registry::instance().all()) {

@@ -1,9 +1,12 @@
 #include "compile/compile.h"
 
+#include <algorithm>
+
+#include <c10/util/Exception.h>
+
 #include "compile/backward_variants.h"
 #include "compile/program.h"
 #include "onnx/import.h"
-#include "plan/constant_placement.h"
 #include "records/resolve.h"
 #include "transforms/split_collectives.h"
 
@@ -52,17 +55,51 @@ RecomputeResult minimize_kept(Graph& graph, const Roots& roots, const CompileOpt
   return result;
 }
 
-// What is no matter of the operators' meaning: fused kernels, and constants where they are read.
-FusionResult finish(Graph& graph, const CompileOptions& options, StageLog* log = nullptr) {
+std::string home_of(c10::Device device) {
+  return device.is_cpu() ? kHost : c10::Device(device.type(), std::max<c10::DeviceIndex>(device.index(), 0)).str();
+}
+
+// A device by its whole name ("cuda" is the first one); none where torch knows none of that name.
+std::optional<std::string> device_name(const std::string& name) {
+  try {
+    return home_of(c10::Device(name));
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+Providers providers_of(const CompileOptions& options) {
+  std::vector<ProviderSpec> specs = options.providers;
+  for (ProviderSpec& spec : specs) spec.name = device_name(spec.name).value_or(spec.name);
+  Providers providers = make_providers(specs, home_of(options.device));
+  for (const auto& provider : providers.order) {
+    ORTMODULE_CHECK_ARG(device_name(provider->location()), "'", provider->name(),
+                        "' is neither a registered provider nor a device that torch knows");
+  }
+  return providers;
+}
+
+// What is no matter of the operators' meaning: who runs them, and fused kernels.
+struct Finished {
+  PlacementResult placed;
   FusionResult fused;
-  if (options.fusion && options.device.is_cpu()) {
-    fused = fuse(graph);
+};
+
+Finished finish(Graph& graph, const CompileOptions& options, size_t forward_outputs, StageLog* log = nullptr) {
+  Finished done;
+  const Providers providers = providers_of(options);
+  if (!providers.only_host()) {
+    done.placed = place(graph, providers, forward_outputs);
+    resolve(graph, {.infer = false});
+    if (log) log->done("placed", graph);
+  }
+  if (options.fusion) {
+    done.fused = fuse(graph);
     resolve(graph, {.infer = false});
     if (log) log->done("fusion", graph);
   }
-  if (!options.device.is_cpu()) separate_constants(graph);
   split_collectives(graph, options.sizes);
-  return fused;
+  return done;
 }
 
 void differentiate_whole(Graph& graph, Halves& halves, const CompileOptions& options, CompiledModel& compiled,
@@ -79,7 +116,7 @@ void differentiate_whole(Graph& graph, Halves& halves, const CompileOptions& opt
 BackwardCompiler variants_of(std::shared_ptr<const Graph> undifferentiated, std::shared_ptr<const Graph> unfused,
                              const Halves& halves, KeptValues kept, const CompileOptions& options) {
   BackwardVariants::Steps steps{[=](Graph& graph) { transform_jointly(graph, options); },
-                                [=](Graph& graph) { finish(graph, options); }};
+                                [=, count = halves.forward_outputs](Graph& graph) { finish(graph, options, count); }};
   const auto variants = std::make_shared<const BackwardVariants>(std::move(undifferentiated), std::move(unfused),
                                                                  halves, std::move(kept), plan_target(options), steps);
   return [variants](const OutputSet& mask) { return variants->compile(mask); };
@@ -116,7 +153,9 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   if (halves.roots.y_outputs.size() > 1) undifferentiated = graph->clone();
   if (!halves.roots.y_outputs.empty()) differentiate_whole(*graph, halves, options, compiled, log);
   if (undifferentiated) unfused = graph->clone();
-  compiled.fused = finish(*graph, options, &log);
+  const Finished finished = finish(*graph, options, halves.forward_outputs, &log);
+  compiled.fused = finished.fused;
+  compiled.placed = finished.placed;
   KeptValues kept = plan_halves(graph, halves, plan_target(options), program);
   if (undifferentiated)
     program.compile_backward = variants_of(undifferentiated, unfused, halves, std::move(kept), options);

@@ -12,6 +12,7 @@
 #include <c10/core/Device.h>
 
 #include "compile/stages.h"
+#include "placement/partition.h"
 #include "plan/node_order.h"
 #include "runtime/training_agent.h"
 #include "transforms/fuse.h"
@@ -33,9 +34,10 @@ struct CompileOptions {
   SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
   std::string external_data_dir;     // of the model's tensors in files of their own (ImportOptions); none: refused
   ExecutionOrder order = ExecutionOrder::kDefault;
-  bool keep_stages = false;  // keep a copy of every stage's graph
-  bool verify = false;       // re-resolve after every pass
-  PassChoice passes;         // a user's passes, and those that are left out
+  std::vector<ProviderSpec> providers;  // in order of priority; none: the device's own
+  bool keep_stages = false;             // keep a copy of every stage's graph
+  bool verify = false;                  // re-resolve after every pass
+  PassChoice passes;                    // a user's passes, and those that are left out
   std::shared_ptr<PassListener> pass_listener;
 };
 
@@ -48,6 +50,7 @@ struct CompiledModel {
   size_t forward_nodes = 0, backward_nodes = 0;
   RecomputeResult recomputed;
   FusionResult fused;
+  PlacementResult placed;  // of a session with more than the host
 };
 
 // Throws the core's typed errors; a model that needs no gradient compiles to a forward alone.

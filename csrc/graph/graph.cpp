@@ -290,10 +290,14 @@ std::unique_ptr<Graph> Graph::clone() const {
   for (const NodeArg* in : inputs_) {
     NodeArg* c = copy->add_input(in->name_, in->type_);
     c->constant_ = in->constant_;
+    c->location_ = in->location_;
     map[in] = c;
   }
-  for (const NodeArg* init : initializers())
-    if (!map.count(init)) map[init] = copy->add_initializer(init->name_, *init->constant_);
+  for (const NodeArg* init : initializers()) {
+    if (map.count(init)) continue;
+    map[init] = copy->add_initializer(init->name_, *init->constant_);
+    map[init]->location_ = init->location_;
+  }
   for (const auto& [key, value] : shared_constants_) {
     copy->shared_constants_[key] = map.at(value);
     map.at(value)->is_shared_ = true;
@@ -309,6 +313,8 @@ std::unique_ptr<Graph> Graph::clone() const {
       if (auto* body = std::get_if<std::shared_ptr<Graph>>(&value)) *body = (*body)->clone();
     n->metadata_ = node->metadata_;
     n->phase_ = node->phase_;
+    n->provider_ = node->provider_;
+    n->device_ = node->device_;
     n->record_ = node->record_;
     n->graph_ = copy.get();
     n->id_ = node->id_;  // kept: symbols that rules invent are named after it
@@ -318,6 +324,7 @@ std::unique_ptr<Graph> Graph::clone() const {
       if (out) {
         c = copy->new_value(out->name_);
         c->type_ = out->type_;
+        c->location_ = out->location_;
         c->known_dims_ = out->known_dims_;
         c->producer_ = n;
         c->output_index_ = i;

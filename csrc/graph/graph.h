@@ -54,13 +54,16 @@ class NodeArg {
   void set_known_dims(std::optional<std::vector<Dim>> dims) { known_dims_ = std::move(dims); }
   // The constant behind an initializer, or null.
   const TensorData* constant() const { return constant_ ? &*constant_ : nullptr; }
+  // The device whose memory it lies in ("cpu", "cuda:1"), once nodes are placed (placement/); empty before.
+  const std::string& location() const { return location_; }
+  void set_location(std::string location) { location_ = std::move(location); }
   // A number unique within the graph and stable over its life; passes index side tables by it.
   size_t id() const { return id_; }
 
  private:
   friend class Graph;
   friend class Node;
-  std::string name_;
+  std::string name_, location_;
   TypeInfo type_;
   Node* producer_ = nullptr;
   size_t output_index_ = 0;
@@ -94,10 +97,10 @@ class Node {
   const Attributes& attributes() const { return attributes_; }
   void set_attribute(const std::string& name, AttributeValue value) { attributes_[name] = std::move(value); }
   // Typed access with a default; a value of another kind throws kInvalidGraph naming node and attribute.
-  int64_t get_int(const std::string& name, int64_t fallback) const;
-  double get_float(const std::string& name, double fallback) const;
-  std::string get_string(const std::string& name, const std::string& fallback) const;
-  std::vector<int64_t> get_ints(const std::string& name, const std::vector<int64_t>& fallback = {}) const;
+  ORTMODULE_API int64_t get_int(const std::string& name, int64_t fallback) const;
+  ORTMODULE_API double get_float(const std::string& name, double fallback) const;
+  ORTMODULE_API std::string get_string(const std::string& name, const std::string& fallback) const;
+  ORTMODULE_API std::vector<int64_t> get_ints(const std::string& name, const std::vector<int64_t>& fallback = {}) const;
   std::vector<std::string> get_strings(const std::string& name) const;
   const AttributeValue* find_attribute(const std::string& name) const;
 
@@ -107,6 +110,14 @@ class Node {
 
   Phase phase() const { return phase_; }
   void set_phase(Phase phase) { phase_ = phase; }
+  // The execution provider that runs it and the device that it runs on, once nodes are placed (placement/); empty
+  // before.
+  const std::string& provider() const { return provider_; }
+  const std::string& device() const { return device_; }
+  void place(std::string provider, std::string device) {
+    provider_ = std::move(provider);
+    device_ = std::move(device);
+  }
   // The operator's record, set by resolve(); null for an operator that the registry does not know.
   const OpRecord* record() const { return record_; }
   void set_record(const OpRecord* record) { record_ = record; }
@@ -117,7 +128,7 @@ class Node {
 
  private:
   friend class Graph;
-  std::string name_, domain_, op_;
+  std::string name_, domain_, op_, provider_, device_;
   std::vector<NodeArg*> inputs_, outputs_;
   std::vector<size_t> use_positions_;  // where input i's use stands in that value's list
   Attributes attributes_;

@@ -323,7 +323,7 @@ class Parser {
     if (accept("@{")) {
       for (bool first = true; !accept("}"); first = false) {
         if (!first) expect(",");
-        const bool own = !peek("\"");  // name= and phase= are words; metadata keys are strings
+        const bool own = !peek("\"");  // words; metadata keys are strings
         const std::string key = (own ? "" : "\"") + name();
         expect("=");
         notes[key] = string();
@@ -343,6 +343,8 @@ class Parser {
     for (const auto& [key, value] : notes)
       if (key[0] == '"') p.node->metadata()[key.substr(1)] = value;
     if (notes.count("phase") && notes.at("phase") == "backward") p.node->set_phase(Phase::kBackward);
+    if (notes.count("provider"))
+      p.node->place(notes.at("provider"), notes.at(notes.count("device") ? "device" : "provider"));
     pending.push_back(std::move(p));
   }
 

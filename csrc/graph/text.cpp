@@ -106,6 +106,8 @@ class Printer {
     const NodeArg* first = n.outputs().empty() ? nullptr : n.outputs()[0];
     if (n.name() != (n.outputs().empty() ? n.op() : first ? first->name() : "")) note("name", n.name());
     if (n.phase() == Phase::kBackward) note("phase", "backward");
+    if (!n.provider().empty()) note("provider", n.provider());
+    if (n.device() != n.provider()) note("device", n.device());
     for (const auto& [key, value] : n.metadata()) note(quote(key), value);
     return out.empty() ? out : out + "}";
   }

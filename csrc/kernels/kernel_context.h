@@ -13,6 +13,8 @@
 
 namespace ortmodule {
 
+class RunStreams;
+
 class KernelContext {
  public:
   // Set by the executor before a step; slots are indices into `frame`, -1 for absent.
@@ -21,11 +23,13 @@ class KernelContext {
     size_t input_count;
     const int* outputs;
     size_t output_count;
-    const bool* last_use;  // per input: nobody reads this slot after the step
+    const bool* last_use;            // per input: nobody reads this slot after the step
+    c10::Device device = c10::kCPU;  // where the step's kernel computes
   };
 
-  KernelContext(at::Tensor* frame, const SymbolTable* symbols, c10::Device device)
-      : frame_(frame), symbols_(symbols), device_(device) {}
+  // `streams`: where the steps of one run are queued; null where there is but one stream.
+  KernelContext(at::Tensor* frame, const SymbolTable* symbols, RunStreams* streams = nullptr)
+      : frame_(frame), symbols_(symbols), streams_(streams) {}
 
   void set_step(const StepView& step) { step_ = step; }
 
@@ -52,12 +56,14 @@ class KernelContext {
   double double_value(size_t i) const;
 
   const SymbolTable& symbols() const { return *symbols_; }
-  c10::Device device() const { return device_; }
+  c10::Device device() const { return step_.device; }
+  RunStreams* streams() const { return streams_; }
+  const at::Tensor& slot(int number) const { return frame_[number]; }
 
  private:
   at::Tensor* frame_;
   const SymbolTable* symbols_;
-  c10::Device device_;
+  RunStreams* streams_;
   StepView step_{};
 };
 

@@ -95,8 +95,9 @@ Kernel make_kernel(const KernelDef& def, const Node& node) {
     }
     // Value-initialized: nothing may be written over.
     const std::unique_ptr<bool[]> last_use = std::make_unique<bool[]>(input_slots.size() + 1);
-    KernelContext inner(frame.data(), &c.symbols(), c.device());
-    inner.set_step({input_slots.data(), input_slots.size(), output_slots.data(), output_slots.size(), last_use.get()});
+    KernelContext inner(frame.data(), &c.symbols(), c.streams());
+    inner.set_step(
+        {input_slots.data(), input_slots.size(), output_slots.data(), output_slots.size(), last_use.get(), c.device()});
     kernel(inner);
     for (size_t i = 0; i < c.output_count(); ++i) {
       if (!c.wants(i)) continue;

@@ -138,7 +138,7 @@ Node* GraphReader::add_node(const pb::NodeProto& proto) {
   for (const auto& entry : proto.metadata_props()) {
     if (entry.key() == kPhaseKey)
       node->set_phase(entry.value() == "backward" ? Phase::kBackward : Phase::kForward);
-    else
+    else if (entry.key() != kProviderKey)
       node->metadata()[entry.key()] = entry.value();
   }
   return node;

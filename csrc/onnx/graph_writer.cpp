@@ -186,6 +186,7 @@ void GraphWriter::write_node(const Node& node, pb::NodeProto* proto, const Renam
     attr->set_ref_attr_name(value.substr(space + 1));
   }
   if (node.phase() == Phase::kBackward) note(kPhaseKey, "backward");
+  if (!node.provider().empty()) note(kProviderKey, node.provider());
 }
 
 // In memory a node's name is for people; onnxruntime refuses a file in which two nodes have one.

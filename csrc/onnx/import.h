@@ -28,6 +28,7 @@ constexpr int64_t kNewestOpset = 28;
 
 // Node metadata in files: "backward" for the nodes of that phase.
 constexpr const char* kPhaseKey = "ortmodule.phase";
+constexpr const char* kProviderKey = "ortmodule.provider";  // for people: a graph that is read is placed anew
 
 // `data` holds a serialized ModelProto. An input that is an initializer as well becomes an initializer.
 // Throws Error: kParse (no model; names the byte offset), kInvalidGraph (breaks a rule of ONNX; names node or value),

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "graph/value_bytes.h"
+#include "plan/streams.h"
 #include "records/registry.h"
 
 namespace ortmodule {
@@ -36,26 +37,25 @@ std::vector<char> needed_nodes(const Graph& graph, Phase phase, const std::vecto
   return needed;
 }
 
-// Collectives that were started and are waited for later run on a stream of their own.
-void assign_streams(ExecutionPlan& plan) {
-  std::unordered_map<const NodeArg*, int> notified;
-  for (Step& step : plan.steps) {
-    if (!step.node->record()->has(kCollective)) continue;
-    if (step.node->get_int("async", 0)) {
-      if (plan.streams.size() == 1) plan.streams.push_back({"communication"});
-      step.stream = 1;
-      step.notifies = static_cast<int>(notified.size());
-      notified[step.node->output(0)] = step.notifies;
-    } else if (const auto started = notified.find(step.node->input(0)); started != notified.end()) {
-      step.kind = Step::Kind::kWaitOnEP;
-      step.waits_for = started->second;
-    }
-  }
-}
-
 }  // namespace
 
-const char* kind_name(Step::Kind kind) { return kind == Step::Kind::kWaitOnEP ? "WaitOnEP" : "LaunchKernel"; }
+const char* kind_name(Step::Kind kind) {
+  switch (kind) {
+    case Step::Kind::kTransfer:
+      return "Transfer";
+    case Step::Kind::kBarrier:
+      return "Barrier";
+    case Step::Kind::kWaitOnEP:
+      return "WaitOnEP";
+    case Step::Kind::kActivateNotification:
+      return "ActivateNotification";
+    case Step::Kind::kTriggerDownstream:
+      return "TriggerDownstream";
+    case Step::Kind::kLaunchKernel:
+      break;
+  }
+  return "LaunchKernel";
+}
 
 int SlotTable::slot(const NodeArg& value) {
   return by_name_.try_emplace(value.name(), static_cast<int>(by_name_.size())).first->second;
@@ -76,7 +76,6 @@ double planned_bytes(const NodeArg& value, const SymbolTable& sizes) {
 ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTable& slots) {
   ExecutionPlan plan;
   plan.name = request.name;
-  plan.streams.push_back({request.device_type});
   const std::vector<char> needed = needed_nodes(graph, request.phase, request.outputs);
 
   // Lifetimes: the last step that reads a value; outputs, kept values and constants are never released.
@@ -133,12 +132,12 @@ ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTabl
     }
     plan.steps.push_back(std::move(step));
   }
-  assign_streams(plan);
   for (const NodeArg* out : request.outputs) {
     note_constant(out);
     plan.output_slots.push_back(out ? slots.slot(*out) : -1);
     plan.output_names.push_back(out ? out->name() : "");
   }
+  assign_streams(plan, {request.device_type, pinned, slots});
   return plan;
 }
 
@@ -160,28 +159,55 @@ std::vector<NodeArg*> saved_for_backward(const Graph& graph, const std::vector<N
   return saved;
 }
 
+namespace {
+
+void print_step(std::ostream& out, const ExecutionPlan& plan, size_t i) {
+  const Step& step = plan.steps[i];
+  out << "    " << i << " " << kind_name(step.kind) << " " << step.node->qualified_op() << " '" << step.node->name()
+      << "' (";
+  for (size_t k = 0; k < step.inputs.size(); ++k)
+    out << (k ? ", " : "") << step.inputs[k] << (step.last_use[k] ? "!" : "");
+  out << ") -> (";
+  for (size_t k = 0; k < step.outputs.size(); ++k) out << (k ? ", " : "") << step.outputs[k];
+  out << ")";
+  if (!step.release.empty()) {
+    out << " release";
+    for (int slot : step.release) out << " " << slot;
+  }
+  out << "\n";
+}
+
+void print_kind(std::ostream& out, Step::Kind kind, int notification) {
+  out << "      " << kind_name(kind);
+  if (notification >= 0) out << " " << notification;
+  out << "\n";
+}
+
+void print_wait(std::ostream& out, const ExecutionPlan& plan, const Wait& wait) {
+  print_kind(out, is_host(plan.streams[wait.stream]) ? Step::Kind::kBarrier : Step::Kind::kWaitOnEP, wait.notification);
+}
+
+}  // namespace
+
 std::string ExecutionPlan::text() const {
+  using Kind = Step::Kind;
   std::ostringstream out;
   out << "plan " << name << ": " << steps.size() << " steps\n";
   for (size_t s = 0; s < streams.size(); ++s) {
-    out << "  stream " << s << " on " << streams[s].device_type << "\n";
+    out << "  stream " << s << " on " << streams[s].device;
+    out << (streams[s].role == LogicStream::Role::kTransfer ? ", transfers\n" : "\n");
+    for (const auto& [notification, stream] : begins)
+      if (stream == s) print_kind(out, Kind::kActivateNotification, notification);
     for (size_t i = 0; i < steps.size(); ++i) {
-      const Step& step = steps[i];
-      if (step.stream != s) continue;
-      out << "    " << i << " " << step.node->qualified_op() << " '" << step.node->name() << "' (";
-      for (size_t k = 0; k < step.inputs.size(); ++k)
-        out << (k ? ", " : "") << step.inputs[k] << (step.last_use[k] ? "!" : "");
-      out << ") -> (";
-      for (size_t k = 0; k < step.outputs.size(); ++k) out << (k ? ", " : "") << step.outputs[k];
-      out << ")";
-      if (!step.release.empty()) {
-        out << " release";
-        for (int slot : step.release) out << " " << slot;
-      }
-      if (step.waits_for >= 0) out << " waits for " << step.waits_for;
-      if (step.notifies >= 0) out << " notifies " << step.notifies;
-      out << "\n";
+      for (const Wait& wait : steps[i].waits)
+        if (wait.stream == s) print_wait(out, *this, wait);
+      if (steps[i].stream != s) continue;
+      print_step(out, *this, i);
+      if (steps[i].notifies >= 0) print_kind(out, Kind::kActivateNotification, steps[i].notifies);
+      if (steps[i].triggers) print_kind(out, Kind::kTriggerDownstream, -1);
     }
+    for (const Wait& wait : ends)
+      if (wait.stream == s) print_wait(out, *this, wait);
   }
   return out.str();
 }

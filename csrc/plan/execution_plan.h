@@ -28,25 +28,40 @@ class SlotTable {
   std::unordered_map<std::string, int> by_name_;
 };
 
+// A stream waits for a notification; where it is the host's, the host does.
+struct Wait {
+  int notification;
+  size_t stream;
+};
+
 struct Step {
   enum class Kind {
     kLaunchKernel,
-    kWaitOnEP,  // until what another stream was told to do is done
+    kTransfer,              // a copy between places
+    kBarrier,               // the host waits for a notification
+    kWaitOnEP,              // a stream does, or a kernel for what it had started
+    kActivateNotification,  // a stream tells that it has come here
+    kTriggerDownstream,     // the host's result is another stream's operand: the order of issue is enough
   } kind = Kind::kLaunchKernel;
   const Node* node = nullptr;
   size_t stream = 0;
-  int waits_for = -1, notifies = -1;  // numbers of notifications, -1: none
-  std::vector<int> inputs, outputs;   // slots, -1 for an absent optional one
-  std::vector<char> last_use;         // per input: the slot is dead after this step
-  std::vector<int> release;           // slots to clear after the step
+  std::vector<Wait> waits;           // before it; the last three kinds are what text() makes of these
+  int notifies = -1;                 // after it
+  bool triggers = false;             // after it
+  std::vector<int> inputs, outputs;  // slots, -1 for an absent optional one
+  std::vector<int> foreign;          // slots of inputs whose memory belongs to another stream of devices
+  std::vector<int> held;             // slots of inputs that must not change or go before the run has ended
+  std::vector<char> last_use;        // per input: the slot is dead after this step
+  std::vector<int> release;          // slots to clear after the step
 };
 
-// A queue of a device, or of what carries collectives.
+// What runs in order: the host, a queue of a device, or what carries collectives.
 struct LogicStream {
-  std::string device_type;
+  std::string device;  // "cpu", "cuda:1"; "communication"
+  enum class Role { kCompute, kTransfer, kCommunication } role = Role::kCompute;
 };
 
-const char* kind_name(Step::Kind kind);  // "LaunchKernel", "WaitOnEP"
+const char* kind_name(Step::Kind kind);  // "LaunchKernel", "Transfer", "WaitOnEP", ...
 
 struct ExecutionPlan {
   std::string name;  // "forward", "backward"
@@ -55,6 +70,11 @@ struct ExecutionPlan {
   std::vector<int> output_slots;  // -1 where an output is absent
   std::vector<std::string> output_names;
   std::vector<std::pair<int, const NodeArg*>> constants;  // slots to fill once
+  int notifications = 0;                                  // that have numbers
+  std::vector<std::pair<int, size_t>> begins;             // those that streams give before the first step
+  std::vector<Wait> ends;                                 // behind the last step
+  // Whether steps are queued on streams of devices: the graph was placed (placement/).
+  bool placed = false;
   std::string text() const;
 };
 

@@ -26,7 +26,7 @@ KernelDef& KernelRegistry::add(const std::string& domain, const std::string& op,
   return *defs_.back();
 }
 
-const KernelDef* KernelRegistry::find(const Node& node, const std::string& device_type) const {
+const KernelDef* KernelRegistry::find(const Node& node, const std::vector<std::string>& providers) const {
   const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   // By the record's name: a file may hold a standard operator under our own domain.
   auto it = by_name_.find(node.record()->domain() + "::" + node.record()->name());
@@ -34,11 +34,17 @@ const KernelDef* KernelRegistry::find(const Node& node, const std::string& devic
   const DType dtype = node.input(0) ? node.input(0)->type().dtype : DType::kUndefined;
   const int opset = node.record()->since();
   const KernelDef* best = nullptr;
+  size_t rank = providers.size() + 1;  // of the best one
   for (const KernelDef* def : it->second) {
     if (opset < def->first_opset || opset > def->last_opset) continue;
     if (!def->dtypes.empty() && std::find(def->dtypes.begin(), def->dtypes.end(), dtype) == def->dtypes.end()) continue;
-    if (def->provider == device_type) return def;
-    if (def->provider == "aten") best = def;
+    const auto at = std::find(providers.begin(), providers.end(), def->provider);
+    if (at == providers.end() && def->provider != "aten") continue;
+    const auto place = static_cast<size_t>(at - providers.begin());
+    if (place < rank || (place == rank && at == providers.end())) {  // of two of "aten" the later one
+      rank = place;
+      best = def;
+    }
   }
   return best;
 }

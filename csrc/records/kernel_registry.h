@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 
@@ -60,11 +61,12 @@ Kernel make_kernel(const KernelDef& def, const Node& node);
 
 class KernelRegistry {
  public:
-  static KernelRegistry& instance();
-  KernelDef& add(const std::string& domain, const std::string& op, const std::string& provider, KernelFactory make,
-                 const char* file);
-  // The best kernel for a node on a device type ("cpu", "cuda"); null when there is none.
-  const KernelDef* find(const Node& node, const std::string& device_type) const;
+  ORTMODULE_API static KernelRegistry& instance();
+  ORTMODULE_API KernelDef& add(const std::string& domain, const std::string& op, const std::string& provider,
+                               KernelFactory make, const char* file);
+  // The kernel for a node of the first of these providers that has one ("my_provider", "cuda"), else "aten"'s; null
+  // when there is none.
+  ORTMODULE_API const KernelDef* find(const Node& node, const std::vector<std::string>& providers) const;
   size_t size() const { return defs_.size(); }
 
  private:

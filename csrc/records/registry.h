@@ -130,6 +130,11 @@ class OpRecord {
   OpRecord& older(int64_t first, int64_t last, UpgradeFn fn) { return formerly(name_, first, last, std::move(fn)); }
   // The same for an operator that had another name then.
   OpRecord& formerly(const std::string& name, int64_t first, int64_t last, UpgradeFn fn);
+  // The first `inputs` inputs and `outputs` outputs of its bodies are numbers in host memory (an iteration's, say).
+  OpRecord& host_formals(size_t inputs, size_t outputs) {
+    host_formals_ = {inputs, outputs};
+    return *this;
+  }
   // Applies a shared declaration: `.apply(unary)`.
   OpRecord& apply(void (*shared)(OpRecord&)) {
     shared(*this);
@@ -160,6 +165,7 @@ class OpRecord {
   RecomputeFormFn recompute_form() const { return recompute_; }
   FlopsFn flops_fn() const { return flops_; }
   std::optional<double> memory_passes() const { return passes_; }
+  const std::pair<size_t, size_t>& host_formals() const { return host_formals_; }
   const RowRule* row_rule() const { return rows_; }  // null: none of its own
   bool differentiable() const { return static_cast<bool>(grad_); }
   std::string qualified_name() const { return domain_.empty() ? name_ : domain_ + "::" + name_; }
@@ -184,6 +190,7 @@ class OpRecord {
   RecomputeFormFn recompute_ = nullptr;
   FlopsFn flops_ = nullptr;
   std::optional<double> passes_;
+  std::pair<size_t, size_t> host_formals_{0, 0};
   const RowRule* rows_ = nullptr;
   std::vector<OlderForm> older_;
 };

@@ -9,7 +9,7 @@
 namespace ortmodule {
 
 std::vector<TensorData> evaluate_constant_node(const Node& node) {
-  const KernelDef* def = KernelRegistry::instance().find(node, "cpu");
+  const KernelDef* def = KernelRegistry::instance().find(node, {"cpu"});
   if (!def) return {};
   std::vector<at::Tensor> frame;
   std::vector<int> inputs, outputs;
@@ -26,7 +26,7 @@ std::vector<TensorData> evaluate_constant_node(const Node& node) {
   const std::unique_ptr<bool[]> last_use = std::make_unique<bool[]>(inputs.size() + 1);
   const SymbolTable symbols;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  KernelContext context(frame.data(), &symbols, at::kCPU);
+  KernelContext context(frame.data(), &symbols);
   context.set_step({inputs.data(), inputs.size(), outputs.data(), outputs.size(), last_use.get()});
   std::vector<TensorData> results;
   try {

@@ -12,12 +12,12 @@
 #include <optional>
 #include <stdexcept>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/index_error.h"
 #include "device/small_block_scope.h"
 #include "kernels/aten_bridge.h"
 #include "kernels/small_tensor.h"
-#include "plan/constant_placement.h"
 #include "records/registry.h"
 #include "runtime/kernel_clock.h"
 #include "runtime/subgraph_runner.h"
@@ -52,6 +52,19 @@ class StepClock {
 
 }  // namespace
 
+namespace {
+
+// Slots whose makers the plan waits for behind its last step: nobody can be given them before.
+std::unordered_set<int> slots_awaited_at_end(const ExecutionPlan& plan) {
+  std::unordered_set<int> slots;
+  for (const Step& step : plan.steps)
+    if (std::any_of(plan.ends.begin(), plan.ends.end(), [&](const Wait& w) { return w.notification == step.notifies; }))
+      slots.insert(step.outputs.begin(), step.outputs.end());
+  return slots;
+}
+
+}  // namespace
+
 void Executor::profile(bool on) { profilers += on ? 1 : -1; }
 
 std::vector<StepTime> Executor::take_times() const {
@@ -64,17 +77,21 @@ std::vector<StepTime> Executor::take_times() const {
 }
 
 Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(plan)), device_(device) {
-  const std::string device_type = c10::DeviceTypeName(device_.type(), true);
-  const SubgraphDeviceScope bodies_run_here(device_);
+  if (plan_.placed) streams_.emplace(plan_);
   std::vector<long> last_touch(1, -1);
   for (const Step& step : plan_.steps) {
-    const KernelDef* def = KernelRegistry::instance().find(*step.node, device_type);
+    const c10::Device here = streams_ ? c10::Device(step.node->device()) : device_;
+    const std::string device_type = c10::DeviceTypeName(here.type(), true);
+    const SubgraphDeviceScope bodies_run_here(here);
+    const KernelDef* def = KernelRegistry::instance().find(*step.node, {step.node->provider(), device_type});
     ORTMODULE_CHECK(def, kUnsupported, "there is no kernel for ", step.node->describe(), " on ", device_type,
                     " with inputs of type ",
                     step.node->input(0) ? step.node->input(0)->type().text() : std::string("none"));
     Prepared prepared;
     prepared.kernel = make_kernel(*def, *step.node);
+    if (streams_) prepared.kernel = on_stream(std::move(prepared.kernel), step);
     prepared.step = &step;
+    prepared.view.device = here;
     for (const auto* list : {&step.inputs, &step.outputs}) {
       for (int slot : *list) {
         if (slot < 0) continue;
@@ -87,13 +104,15 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
   }
   std::vector<std::vector<Emit>> emits(steps_.size());
   ready_after_.assign(plan_.output_slots.size(), 0);
+  const std::unordered_set<int> awaited_at_end = slots_awaited_at_end(plan_);
   std::unordered_map<int, size_t> last_output;  // of a slot
   for (size_t i = 0; i < plan_.output_slots.size(); ++i) last_output[plan_.output_slots[i]] = i;
   for (size_t i = 0; i < plan_.output_slots.size(); ++i) {
     const int slot = plan_.output_slots[i];
     if (slot < 0) continue;
     const Emit emit{i, last_output[slot] != i};
-    const long at = static_cast<size_t>(slot) < last_touch.size() ? last_touch[slot] : -1;
+    long at = static_cast<size_t>(slot) < last_touch.size() ? last_touch[slot] : -1;
+    if (awaited_at_end.count(slot)) at = -1;
     if (at < 0)
       emit_at_end_.push_back(emit);
     else
@@ -101,12 +120,14 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
     ready_after_[i] = at < 0 ? steps_.size() : static_cast<size_t>(at) + 1;
   }
   gather_lists(emits);
-  std::optional<ConstantPlacement> placement;
-  if (!device_.is_cpu() && !steps_.empty()) placement.emplace(steps_[0].step->node->graph());
   for (const auto& [slot, value] : plan_.constants) {
-    const at::Tensor tensor = tensor_from(*value->constant());
-    constants_.emplace_back(slot, placement && placement->on_host(*value) ? tensor : tensor.to(device_));
+    const c10::Device where = value->location().empty() ? device_ : c10::Device(value->location());
+    constants_.emplace_back(slot, tensor_from(*value->constant()).to(where));
   }
+}
+
+Kernel Executor::on_stream(Kernel kernel, const Step& step) const {
+  return [kernel = std::move(kernel), &step](KernelContext& c) { c.streams()->run(step, kernel, c); };
 }
 
 void Executor::gather_lists(const std::vector<std::vector<Emit>>& emits) {
@@ -129,8 +150,12 @@ void Executor::gather_lists(const std::vector<std::vector<Emit>>& emits) {
     const auto inputs = append(slots_, step.inputs), outputs = append(slots_, step.outputs);
     // std::vector<char> is used as bool storage in the plan; both are one byte that holds 0 or 1.
     const auto last_use = append(flags_, step.last_use);
-    steps_[i].view = {inputs.data(), inputs.size(), outputs.data(), outputs.size(),
-                      reinterpret_cast<const bool*>(last_use.data())};
+    steps_[i].view = {inputs.data(),
+                      inputs.size(),
+                      outputs.data(),
+                      outputs.size(),
+                      reinterpret_cast<const bool*>(last_use.data()),
+                      steps_[i].view.device};
     steps_[i].release = append(slots_, step.release);
     steps_[i].emits = append(emits_, emits[i]);
   }
@@ -178,7 +203,8 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   const SmallBlockScope small_blocks(device_.is_cpu());
   const c10::OptionalDeviceGuard device_guard(device_.is_cpu() ? std::optional<c10::Device>() : device_);
-  KernelContext context(frame.slots.data(), &frame.symbols, device_);
+  if (streams_ && begin == 0) frame.streams = std::make_shared<RunStreams>(plan_, *streams_);
+  KernelContext context(frame.slots.data(), &frame.symbols, frame.streams.get());
   const auto emit = [&](const Emit& output) {
     at::Tensor& value = frame.slots[plan_.output_slots[output.index]];
     (*sink)(output.index, output.again ? value : std::move(value));
@@ -199,6 +225,10 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     for (int slot : prepared.release) recycle(frame.slots[slot]);
     if (sink)
       for (const Emit& output : prepared.emits) emit(output);
+  }
+  if (streams_ && end >= steps_.size()) {
+    frame.streams->finish();
+    frame.streams.reset();
   }
   if (sink && end >= steps_.size())
     for (const Emit& output : emit_at_end_) emit(output);

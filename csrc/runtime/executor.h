@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "ortmodule/export.h"
 #include "plan/execution_plan.h"
 #include "records/kernel_registry.h"
+#include "runtime/run_streams.h"
 #include "runtime/step_memory.h"
 
 namespace ortmodule {
@@ -23,6 +25,7 @@ struct Frame {
   std::vector<at::Tensor> slots;
   SymbolTable symbols;
   std::shared_ptr<StepMemory::Lease> memory;  // null: torch's allocator serves
+  std::shared_ptr<RunStreams> streams;        // of a plan with several, from its first step to its last
 };
 
 // Called after each step while a run is observed (dumps, profiles); never on the fast path.
@@ -80,9 +83,12 @@ class Executor {
   };
   void gather_lists(const std::vector<std::vector<Emit>>& emits);
   void run_step(const Prepared& prepared, KernelContext& context) const;
+  void load(const NodeArg& value, int slot);
+  Kernel on_stream(Kernel kernel, const Step& step) const;
 
   ExecutionPlan plan_;
   c10::Device device_;
+  std::optional<StreamTable> streams_;  // of a graph whose nodes are placed
   std::vector<Prepared> steps_;
   std::vector<char> may_overwrite_;
   std::vector<int> slots_;

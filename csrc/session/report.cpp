@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "graph/value_bytes.h"
 #include "onnx/export.h"
+#include "plan/streams.h"
 #include "records/registry.h"
 #include "transforms/lower_portable.h"
 
@@ -118,24 +119,25 @@ std::string plan_text(const Session& session) {
 
 namespace {
 
+std::vector<std::pair<int, bool>> waits_of(const ExecutionPlan& plan, const std::vector<Wait>& waits) {
+  std::vector<std::pair<int, bool>> out;
+  for (const Wait& wait : waits) out.emplace_back(wait.notification, is_host(plan.streams[wait.stream]));
+  return out;
+}
+
 class PlanReader {
  public:
   explicit PlanReader(const SymbolTable& sizes) : sizes_(sizes) {}
 
   PlannedHalf read(const ExecutionPlan& plan) const {
-    PlannedHalf half{plan.name, {}, {}};
-    for (const LogicStream& stream : plan.streams) half.streams.push_back(stream.device_type);
+    PlannedHalf half{plan.name, {}, {}, waits_of(plan, plan.ends)};
+    for (const LogicStream& stream : plan.streams)
+      half.streams.push_back(stream.device + (stream.role == LogicStream::Role::kTransfer ? ", transfers" : ""));
     for (const Step& step : plan.steps) {
-      PlannedStep out{kind_name(step.kind),
-                      step.stream,
-                      step.waits_for,
-                      step.notifies,
-                      step.node->qualified_op(),
-                      step.node->name(),
-                      {},
-                      {},
-                      step.release,
-                      flops(*step.node)};
+      PlannedStep out{
+          kind_name(step.kind), step.stream, {}, step.notifies, step.node->provider(), step.node->qualified_op(),
+          step.node->name(),    {},          {}, step.release,  flops(*step.node)};
+      out.waits_for = waits_of(plan, step.waits);
       for (size_t i = 0; i < step.inputs.size(); ++i) add(out.inputs, step.node->input(i), step.inputs[i]);
       for (size_t i = 0; i < step.outputs.size(); ++i) add(out.outputs, step.node->output(i), step.outputs[i]);
       half.steps.push_back(std::move(out));

@@ -45,7 +45,9 @@ struct PlannedValue {
 struct PlannedStep {
   const char* kind;
   size_t stream;
-  int waits_for, notifies;  // -1: nothing
+  std::vector<std::pair<int, bool>> waits_for;  // notifications, and whether the host waits
+  int notifies;                                 // -1: nothing
+  std::string provider;                         // empty where nodes have no places
   std::string op, node;
   std::vector<PlannedValue> inputs, outputs;
   std::vector<int> release;  // slots
@@ -53,9 +55,10 @@ struct PlannedStep {
 };
 
 struct PlannedHalf {
-  std::string name;                  // "forward", "backward"
-  std::vector<std::string> streams;  // the device of each
-  std::vector<PlannedStep> steps;    // in the order in which they are issued
+  std::string name;                                // "forward", "backward"
+  std::vector<std::string> streams;                // the device of each
+  std::vector<PlannedStep> steps;                  // in the order in which they are issued
+  std::vector<std::pair<int, bool>> waits_at_end;  // as PlannedStep::waits_for
 };
 
 // A step that ran while profiled.

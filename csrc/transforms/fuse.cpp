@@ -159,6 +159,7 @@ class Fuser {
   bool start(Node& node) {
     const OpRecord* record = node.record();
     if (!record || !record->fusion_fn()) return false;
+    if (!node.provider().empty() && node.provider() != "cpu") return false;  // its kernel is the host's
     const NodeArg* shaped = record->fuses_over_rows() ? node.input(0) : node.output(0);
     if (!shaped || !shaped->type().shape) return false;
     const Shape& space = *shaped->type().shape;
@@ -310,6 +311,7 @@ class Fuser {
     // then another stands in under fresh names.
     Node* last = cluster.nodes.back();
     const Phase phase = last->phase();
+    const std::string provider = last->provider(), device = last->device();
     auto metadata = last->metadata();
     const std::string name = graph_.fresh_name(last->name() + "_fused");
     const Attributes attributes = write_program(program);
@@ -327,9 +329,11 @@ class Fuser {
     for (auto node = cluster.nodes.rbegin(); node != cluster.nodes.rend(); ++node) graph_.remove(*node);
     Node* fused = graph_.add_node("ai.ortmodule", "FusedKernel", inputs, names, attributes, stand_in, name);
     fused->set_phase(phase);
+    fused->place(provider, device);
     fused->metadata() = std::move(metadata);
     for (size_t i = 0; i < names.size(); ++i) {
       fused->output(i)->set_type(types[i]);
+      fused->output(i)->set_location(device);
       fused->output(i)->set_known_dims(known[i]);
       graph_.replace_all_uses(stand_in->output(i), fused->output(i));
     }

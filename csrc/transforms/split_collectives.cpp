@@ -97,10 +97,12 @@ class Overlap {
     Node* waiting = graph_.add_node("ai.ortmodule", "CollectiveWait", {node->input(0)}, {}, {}, nullptr,
                                     graph_.fresh_name(node->name() + "_wait"));
     waiting->set_phase(node->phase());
+    waiting->place(node->provider(), node->device());
     waiting->metadata() = node->metadata();
     graph_.move_output(result, waiting, 0);
     NodeArg* started = graph_.materialize_output(node, 0, result->name() + "_started");
     started->set_type(type);
+    started->set_location(result->location());
     waiting->set_input(0, started);
     node->set_attribute("async", int64_t{1});
     infer_node(*waiting);

@@ -31,7 +31,15 @@ from .fingerprint import Fingerprint, tensor_facts
 __all__ = ["DiskKey", "Unkeyable", "key_of"]
 
 # Options that have no part in what is captured.
-_CACHE_OPTIONS = ("cache_dir", "cache_dir_mib", "cache_size", "passes", "disabled_passes", "execution_order")
+_CACHE_OPTIONS = (
+    "cache_dir",
+    "cache_dir_mib",
+    "cache_size",
+    "passes",
+    "disabled_passes",
+    "execution_order",
+    "providers",
+)
 
 
 @dataclasses.dataclass(frozen=True)

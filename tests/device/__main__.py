@@ -1,14 +1,16 @@
 """Runs a part of the checks on the guarded device: `python -m tests.device operators --out results.jsonl`.
 
 operators, models: benchmarks/gpu_units.py, without bfloat16, of which the device knows no more than the CPU.
-features: features.py.
+features: features.py. streams: test_streams.py, the device by itself. --no-delays: its streams are not slowed.
 In a process of its own, since an access to the device's memory from the host ends it. Not here: the device
-(guarded_device.cpp), and what the results must be (test_guarded_device.py).
+(guarded_device/), and what the results must be (test_guarded_device.py).
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
+import functools
 import sys
 import types
 from pathlib import Path
@@ -20,6 +22,26 @@ LIBRARY = ROOT / "build" / "libguarded_device.so"
 NAME = "guarded"
 
 
+@functools.cache
+def library() -> ctypes.CDLL:
+    """What guarded_device/knobs.cpp exports; calls let go of the GIL."""
+    knobs = ctypes.CDLL(str(LIBRARY))
+    knobs.guarded_set_delay.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
+    knobs.guarded_set_seed.argtypes = [ctypes.c_uint64]
+    knobs.guarded_copies.argtypes = [ctypes.c_int]
+    knobs.guarded_copies.restype = knobs.guarded_jobs.restype = ctypes.c_uint64
+    for name in ("set_delay", "set_seed", "reset_copies", "synchronize"):
+        getattr(knobs, f"guarded_{name}").restype = None
+    return knobs
+
+
+def synchronize(device: object = None) -> None:
+    """Waits for both devices, and raises what went wrong there."""
+    library().guarded_synchronize()
+    for index in range(torch.accelerator.device_count()):
+        torch.accelerator.synchronize(index)
+
+
 def register() -> None:
     """Makes torch.device("guarded") known; its generator is the CPU's."""
     torch.utils.rename_privateuse1_backend(NAME)
@@ -28,9 +50,15 @@ def register() -> None:
     functions = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "synchronize": lambda device=None: None,
+        "device_count": torch.accelerator.device_count,
+        "current_device": torch.accelerator.current_device_index,
+        "set_device": torch.accelerator.set_device_index,
+        "device": torch.accelerator.device_index,
+        "synchronize": synchronize,
+        "current_stream": torch.accelerator.current_stream,
+        "set_stream": torch.accelerator.set_stream,
+        "Stream": torch.Stream,
+        "Event": torch.Event,
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
         "get_rng_state": lambda device=0: torch.get_rng_state(),
@@ -47,11 +75,19 @@ def register() -> None:
 if __name__ == "__main__":
     faulthandler.enable()
     register()
+    if "--no-delays" in sys.argv:
+        sys.argv.remove("--no-delays")
+        library().guarded_set_delay(-1, -1, 0, 0)
     if sys.argv[1:2] == ["features"]:
         from . import features
 
         del sys.argv[1]
         sys.exit(features.main())
+    if sys.argv[1:2] == ["streams"]:
+        from . import test_streams
+
+        del sys.argv[1]
+        sys.exit(test_streams.main())
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import gpu_units
 

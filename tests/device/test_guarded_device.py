@@ -2,7 +2,8 @@
 
 What a GPU would refuse is found here without one: kernels that read device memory from the host, tensors of both
 devices in one operator, gradients that autograd's own device thread computes. Numbers are compared with eager's on the
-same device. Not here: the device's own kernels, speed, bfloat16 (benchmarks/gpu_check.py, on a GPU).
+same device. Not here: the device by itself (test_streams.py); a GPU's own kernels, speed, bfloat16
+(benchmarks/gpu_check.py, on a GPU).
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ ORTMODULE_KERNEL("", Loop, "aten", [](const Node& node) -> Kernel {
     Tensors values;
     for (size_t i = 0; i < carried; ++i) values.push_back(c.in_or_undefined(2 + i));
     std::vector<Tensors> stacks(body.output_count() - 1 - carried);
-    const auto integer = at::TensorOptions().dtype(at::kLong).device(c.device());
-    const auto boolean = at::TensorOptions().dtype(at::kBool).device(c.device());
+    const auto integer = at::TensorOptions().dtype(at::kLong), boolean = at::TensorOptions().dtype(at::kBool);
     const auto formals = [&](int64_t i) {
       Tensors out{at::scalar_tensor(i, integer), at::scalar_tensor(go_on, boolean)};
       out.insert(out.end(), values.begin(), values.end());

@@ -47,6 +47,7 @@ ORTMODULE_OP("", Loop, 11)
     .output("v_final_and_scan_outputs", Presence::kVariadic)
     .required_attr("body", AttrKind::kGraph)
     .traits(kTakesContainers)
+    .host_formals(2, 1)
     .infer(infer_loop)
     .grad({"v_initial"}, loop_gradient);
 

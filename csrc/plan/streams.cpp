@@ -1,0 +1,184 @@
+#include "plan/streams.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <unordered_map>
+
+#include "records/registry.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr const char* kHostDevice = "cpu";
+using Role = LogicStream::Role;
+
+bool has_body(const Node& node) {
+  return std::any_of(node.attributes().begin(), node.attributes().end(),
+                     [](const auto& entry) { return std::holds_alternative<std::shared_ptr<Graph>>(entry.second); });
+}
+
+class Streams {
+ public:
+  Streams(ExecutionPlan& plan, const StreamRequest& request) : plan_(plan), request_(request) {}
+
+  void run() {
+    plan_.streams.push_back({kHostDevice});
+    clocks_.emplace_back();
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      Step& step = plan_.steps[i];
+      step.stream = stream_of(*step.node);
+      if (is_transfer(*step.node)) step.kind = Step::Kind::kTransfer;
+      for (size_t k = 0; k < step.inputs.size(); ++k)
+        if (const NodeArg* value = step.node->input(k); value && !value->constant()) read(step, *value, step.inputs[k]);
+      passed_.push_back(clocks_[step.stream]);
+      passed_.back()[step.stream] = static_cast<long>(i);
+      for (const auto& [s, done] : clocks_[0]) raise(passed_.back(), s, done);
+      for (const NodeArg* out : step.node->outputs())
+        if (out) makers_[out] = {step.stream, static_cast<long>(i)};
+      if (kind_of(step) == Role::kTransfer) last_copy_[step.stream] = static_cast<long>(i);
+    }
+    finish();
+  }
+
+ private:
+  // A place in a stream: behind step `step`, or before the first one (-1).
+  struct Point {
+    size_t stream;
+    long step;
+  };
+  using Clock = std::map<size_t, long>;  // by stream: the last step that is known to be done
+
+  Role kind_of(const Step& step) const { return plan_.streams[step.stream].role; }
+  static bool is_transfer(const Node& node) {
+    return node.domain() == kOwnDomain && (node.op() == "MemcpyToHost" || node.op() == "MemcpyToDevice");
+  }
+
+  size_t stream(const std::string& device, Role role = Role::kCompute) {
+    for (size_t s = 0; s < plan_.streams.size(); ++s)
+      if (plan_.streams[s].device == device && plan_.streams[s].role == role) return s;
+    plan_.streams.push_back({device, role});
+    clocks_.emplace_back();
+    return plan_.streams.size() - 1;
+  }
+
+  size_t stream_of(const Node& node) {
+    const NodeArg* source = node.input(0);
+    const bool from_host = is_transfer(node) && node.op() == "MemcpyToDevice" && source->location() == kHostDevice;
+    return stream(node.device(), from_host ? Role::kTransfer : Role::kCompute);
+  }
+
+  // Where a value was made; before the plan, on the stream that computes where it lies.
+  Point maker(const NodeArg& value) {
+    const auto made = makers_.find(&value);
+    return made == makers_.end() ? Point{stream(value.location()), -1} : made->second;
+  }
+
+  void read(Step& step, const NodeArg& value, int slot) {
+    if (step.node->record()->has(kHostOutput) && step.stream == 0) return;  // it asks for sizes alone
+    const Point made = maker(value);
+    const bool host_value = value.location() == kHostDevice;
+    // The steps of a body run on the streams of what they read.
+    if (has_body(*step.node)) wait(step.waits, host_value ? 0 : stream(value.location()), made);
+    wait(step.waits, host_value ? 0 : step.stream, made);
+    if (step.stream == made.stream) return;
+    if (!host_value && step.stream != 0) step.foreign.push_back(slot);
+    if (is_transfer(*step.node)) step.held.push_back(slot);
+    if (made.stream == 0 && made.step >= 0) plan_.steps[static_cast<size_t>(made.step)].triggers = true;
+  }
+
+  // Has `reader` wait for a point of another stream, unless that is known to be done.
+  void wait(std::vector<Wait>& waits, size_t reader, const Point& point) {
+    if (reader == point.stream || point.stream == 0 || knows(reader, point)) return;
+    const int notification = notify(point);
+    waits.push_back({notification, reader});
+    for (const auto& [s, done] : told_[static_cast<size_t>(notification)]) raise(clocks_[reader], s, done);
+  }
+
+  static void raise(Clock& clock, size_t stream, long done) {
+    const auto known = clock.emplace(stream, done).first;
+    known->second = std::max(known->second, done);
+  }
+
+  // What the host has waited for is done before anything that it issues later.
+  bool knows(size_t reader, const Point& point) const {
+    for (const size_t who : {reader, size_t{0}})
+      if (const auto known = clocks_[who].find(point.stream);
+          known != clocks_[who].end() && known->second >= point.step)
+        return true;
+    return false;
+  }
+
+  int notify(const Point& point) {
+    const auto add = [&](Clock told) {
+      told_.push_back(std::move(told));
+      return plan_.notifications++;
+    };
+    if (point.step < 0) {
+      for (const auto& [notification, s] : plan_.begins)
+        if (s == point.stream) return notification;
+      plan_.begins.emplace_back(add({{point.stream, -1}}), point.stream);
+      return plan_.begins.back().first;
+    }
+    Step& step = plan_.steps[static_cast<size_t>(point.step)];
+    if (step.notifies < 0) step.notifies = add(passed_[static_cast<size_t>(point.step)]);
+    return step.notifies;
+  }
+
+  void finish() {
+    for (const auto& [value, point] : makers_) {
+      if (!request_.leaves[value->id()]) continue;
+      leaving_.emplace_back(request_.slots.slot(*value), value);
+    }
+    std::sort(leaving_.begin(), leaving_.end());  // the same plan each time
+    for (const auto& [slot, value] : leaving_) {
+      const bool host_value = value->location() == kHostDevice;
+      wait(plan_.ends, host_value ? 0 : stream(value->location()), makers_.at(value));
+    }
+    for (const auto& [s, step] : last_copy_) wait(plan_.ends, 0, {s, step});
+  }
+
+  ExecutionPlan& plan_;
+  const StreamRequest& request_;
+  std::unordered_map<const NodeArg*, Point> makers_;
+  std::vector<Clock> clocks_;  // by stream
+  std::vector<Clock> passed_;  // by step: what was done when it is
+  std::vector<Clock> told_;    // by notification
+  std::map<size_t, long> last_copy_;
+  std::vector<std::pair<int, const NodeArg*>> leaving_;
+};
+
+void assign_communication(ExecutionPlan& plan) {
+  std::unordered_map<const NodeArg*, int> notified;
+  std::optional<size_t> communication;
+  for (Step& step : plan.steps) {
+    if (!step.node->record()->has(kCollective)) continue;
+    if (step.node->get_int("async", 0)) {
+      if (!communication) {
+        communication = plan.streams.size();
+        plan.streams.push_back({"communication", Role::kCommunication});
+      }
+      step.stream = *communication;
+      step.notifies = plan.notifications++;
+      notified[step.node->output(0)] = step.notifies;
+    } else if (const auto started = notified.find(step.node->input(0)); started != notified.end()) {
+      step.kind = Step::Kind::kWaitOnEP;
+      step.waits.push_back({started->second, step.stream});
+    }
+  }
+}
+
+}  // namespace
+
+bool is_host(const LogicStream& stream) { return stream.device == kHostDevice; }
+
+void assign_streams(ExecutionPlan& plan, const StreamRequest& request) {
+  plan.placed = !plan.steps.empty() && !plan.steps[0].node->provider().empty();
+  if (plan.placed)
+    Streams(plan, request).run();
+  else
+    plan.streams.push_back({request.device_type});
+  assign_communication(plan);
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,112 @@
+#include "runtime/run_streams.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <mutex>
+
+#include "plan/streams.h"
+
+namespace ortmodule {
+namespace {
+
+struct LeftOut {
+  std::mutex mutex;
+  std::string plan;
+  int wait = -1;
+};
+
+LeftOut& left_out() {
+  static LeftOut instance;
+  return instance;
+}
+
+c10::impl::VirtualGuardImpl guard_of(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()); }
+
+}  // namespace
+
+StreamTable::StreamTable(const ExecutionPlan& plan) {
+  for (const LogicStream& stream : plan.streams) {
+    const bool of_device = stream.role != LogicStream::Role::kCommunication && !is_host(stream);
+    const c10::Device device = of_device ? c10::Device(stream.device) : c10::Device(c10::kCPU);
+    devices_.push_back(device);
+    own_.emplace_back();
+    if (of_device && stream.role == LogicStream::Role::kTransfer)
+      own_.back() = guard_of(device).getStreamFromGlobalPool(device);
+  }
+}
+
+std::optional<c10::Stream> StreamTable::current(size_t stream) const {
+  if (own_[stream] || devices_[stream].is_cpu()) return own_[stream];
+  return guard_of(devices_[stream]).getStream(devices_[stream]);
+}
+
+RunStreams::RunStreams(const ExecutionPlan& plan, const StreamTable& table)
+    : plan_(plan), events_(static_cast<size_t>(plan.notifications)) {
+  for (size_t s = 0; s < table.size(); ++s) streams_.push_back(table.current(s));
+  {
+    LeftOut& out = left_out();
+    const std::lock_guard<std::mutex> lock(out.mutex);
+    if (out.plan == plan.name) left_out_ = out.wait;
+  }
+  for (const auto& [notification, stream] : plan_.begins) notify(notification, stream);
+}
+
+RunStreams::~RunStreams() {
+  if (finished_) return;
+  try {
+    for (const auto& stream : streams_)
+      if (stream) stream->synchronize();
+  } catch (...) {  // the device has failed; the error that ended the run is told
+  }
+}
+
+void RunStreams::leave_out(const std::string& plan, int wait) {
+  LeftOut& out = left_out();
+  const std::lock_guard<std::mutex> lock(out.mutex);
+  out.plan = plan;
+  out.wait = wait;
+}
+
+void RunStreams::wait(const Wait& wait) {
+  if (waits_++ == left_out_) return;
+  std::optional<c10::Event>& event = events_[static_cast<size_t>(wait.notification)];
+  if (!event) return;  // what carries collectives waits by itself
+  if (const auto& stream = streams_[wait.stream])
+    event->block(*stream);
+  else
+    event->synchronize();
+}
+
+void RunStreams::notify(int notification, size_t stream) {
+  if (!streams_[stream]) return;
+  std::optional<c10::Event>& event = events_[static_cast<size_t>(notification)];
+  if (!event) event.emplace(streams_[stream]->device_type());
+  event->record(*streams_[stream]);
+}
+
+void RunStreams::run(const Step& step, const Kernel& kernel, KernelContext& context) {
+  for (const Wait& w : step.waits) wait(w);
+  for (int slot : step.held) held_.push_back(context.slot(slot));
+  const std::optional<c10::Stream>& stream = streams_[step.stream];
+  const c10::OptionalStreamGuard on_stream(stream);
+  for (int slot : step.foreign)
+    if (const at::Tensor& x = context.slot(slot); x.defined() && x.has_storage())
+      guard_of(x.device()).recordDataPtrOnStream(x.storage().data_ptr(), *stream);
+  kernel(context);
+  if (step.notifies >= 0) notify(step.notifies, step.stream);
+}
+
+void RunStreams::finish() {
+  for (const Wait& w : plan_.ends) wait(w);
+  held_.clear();
+  finished_ = true;
+}
+
+int count_waits(const ExecutionPlan& plan) {
+  size_t count = plan.ends.size();
+  for (const Step& step : plan.steps) count += step.waits.size();
+  return static_cast<int>(count);
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,199 @@
+"""Models that are split over the host, two devices and a provider of the tests: `python -m tests.device split`.
+
+Each is trained beside eager on its home device; the copies that the devices counted are those of the plan. With
+`waits`, each wait of the plans is left out in turn, and has to be missed. Not here: the devices (guarded_device/), the
+provider (third_provider.cpp).
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn as nn
+
+from ortmodule import _C, Options, ORTModule, debug
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICE = "guarded:0"
+HALVES = ("forward", "backward")
+# By model: what the third provider runs, what the first device leaves to the host.
+Split = tuple[str, str]
+
+
+class Block(nn.Module):
+    """A transformer's layer on sequences of vectors."""
+
+    def __init__(self, width: int = 16, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mixed, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, length, width = x.shape
+        q, k, v = self.mixed(self.first(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-1, -2)) * (width // self.heads) ** -0.5
+        x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(n, length, width))
+        return (x + self.down(torch.tanh(self.up(self.second(x))))).square().mean()
+
+
+class Perceptron(nn.Module):
+    """Linear layers, whose gradients all leave at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.layers(x), x[:, 0].abs().long().clamp(max=3))
+
+
+class Branches(nn.Module):
+    """Values that several devices read, of which some are copied twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(12, 12), nn.Linear(12, 12)
+        self.scale = nn.Parameter(torch.ones(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.tanh(self.a(x)), torch.sigmoid(self.b(x))
+        c = torch.exp(a * b) * self.scale
+        return ((c + a).softmax(-1) * (c - b)).sum(-1).square().mean() + c.flatten()[: x.shape[0]].sum()
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], Split]] = {
+    "block": (Block, lambda: torch.randn(2, 5, 16), ("MatMul,Add,Gemm", "LayerNormalization,LayerNormalizationGrad")),
+    "perceptron": (Perceptron, lambda: torch.randn(6, 8), ("MatMul,Gemm,Add", "Tanh,TanhGrad")),
+    "branches": (Branches, lambda: torch.randn(4, 12), ("Exp,Mul", "Sigmoid,Softmax")),
+}
+
+
+def devices() -> ctypes.CDLL:
+    return ctypes.CDLL(str(ROOT / "build" / "libguarded_device.so"))
+
+
+def load_provider() -> ctypes.CDLL:
+    return ctypes.CDLL(str(ROOT / "build" / "libthird_provider.so"))
+
+
+def made(name: str, home: str) -> tuple[nn.Module, ORTModule, torch.Tensor]:
+    """The model for eager, one for the engine, and a batch."""
+    make, batch, (third, left) = MODELS[name]
+    torch.manual_seed(0)
+    model = make()
+    x = batch()
+    eager = copy.deepcopy(model).to(home)
+    providers = (("third", {"operators": third}), (DEVICE, {"except": left}), "cpu")
+    wrapped = ORTModule(model.to(home), options=Options(providers=providers, fallback="error"))
+    return eager, wrapped, x.to(home)
+
+
+def step(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The loss and every gradient, on the host."""
+    model.zero_grad()
+    x = x.detach().requires_grad_()
+    loss = model(x)
+    loss.backward()
+    named = {name.removeprefix("module."): p for name, p in model.named_parameters()}
+    found = {"loss": loss.detach(), "x": x.grad, **{name: p.grad for name, p in named.items()}}
+    return {name: value.cpu() for name, value in found.items() if value is not None}
+
+
+def difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> str:
+    if a.keys() != b.keys():
+        return f"{sorted(a)} beside {sorted(b)}"
+    for name, value in a.items():
+        if not torch.allclose(value, b[name], rtol=1e-4, atol=1e-5):
+            return f"{name} differs by {(value - b[name]).abs().max()}"
+    return ""
+
+
+def transfers(plan: debug.StepPlan) -> list[int]:
+    """How many copies a step makes by its plan: to a device, to the host, between devices."""
+    counts = [0, 0, 0]
+    for half in plan.halves:
+        for one in half["steps"]:
+            if one["kind"] == "Transfer":
+                to_host = one["op"].endswith("MemcpyToHost")
+                from_host = half["streams"][one["stream"]].endswith("transfers")
+                counts[1 if to_host else 0 if from_host else 2] += 1
+    return counts
+
+
+def train(name: str, home: str) -> dict[str, Any]:
+    """Three steps beside eager's; what differs, and the copies counted beside the plan's."""
+    library, third = devices(), load_provider()
+    third.third_calls.restype = ctypes.c_int64
+    eager, wrapped, x = made(name, home)
+    failures, counted, planned = [], [], []
+    before = third.third_calls()
+    for number in range(3):
+        wanted, got = step(eager, x), step(wrapped, x)
+        if text := difference(wanted, got):
+            failures.append(f"step {number}: {text}")
+        if number == 0:  # captured and compiled by now
+            planned = transfers(debug.plan(wrapped, x.detach().requires_grad_()))
+        for model in (eager, wrapped):
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+    library.guarded_synchronize()
+    library.guarded_reset_copies()
+    run = x.detach().requires_grad_()
+    wrapped(run).backward()
+    library.guarded_synchronize()
+    counted = [library.guarded_copies(kind) for kind in range(3)]
+    if counted != planned:
+        failures.append(f"copies {counted}, planned {planned}")
+    return {"failures": failures, "copies": counted, "third": third.third_calls() - before}
+
+
+def missed_waits(name: str, home: str) -> dict[str, Any]:
+    """Leaves each wait out in turn, with one stream after the other slowed: how many make other numbers."""
+    library = devices()
+    _, wrapped, x = made(name, home)
+    right = step(wrapped, x)
+    plan = debug.plan(wrapped, x.detach().requires_grad_())
+    found, unseen = 0, []
+    for half in plan.halves:
+        count = sum(len(one["waits_for"]) for one in half["steps"]) + len(half["waits_at_end"])
+        for wait in range(count):
+            _C.leave_out_wait(half["name"], wait)
+            if any(other(library, wrapped, x, right, slow) for slow in range(10)):
+                found += 1
+            else:
+                unseen.append(f"{half['name']} {wait}")
+            _C.leave_out_wait("", -1)
+    return {"found": found, "unseen": unseen, "text": plan.text if unseen else ""}
+
+
+def other(library: ctypes.CDLL, wrapped: nn.Module, x: torch.Tensor, right: dict[str, torch.Tensor], slow: int) -> bool:
+    """Whether a step with stream `slow` slowed has other numbers, or fails."""
+    library.guarded_synchronize()
+    library.guarded_set_delay(-1, ctypes.c_int64(-1), 0, 0)
+    library.guarded_set_delay(slow // 5, ctypes.c_int64(slow % 5), 3000, 1000)
+    try:
+        return bool(difference(right, step(wrapped, x)))
+    except RuntimeError:
+        return True
+    finally:
+        library.guarded_set_delay(-1, ctypes.c_int64(-1), 0, 0)
+
+
+def main() -> int:
+    waits = "waits" in sys.argv
+    load_provider()
+    for name in [n for n in MODELS if n in sys.argv] or MODELS:
+        for home in (DEVICE, "cpu"):
+            result = missed_waits(name, home) if waits else train(name, home)
+            print(json.dumps({"model": name, "home": home, **result}), flush=True)
+    return 0
