@@ -72,15 +72,22 @@ TensorData tensor_data_from(const at::Tensor& tensor) {
   return data;
 }
 
+// Placement brings what a record declares as a host's input; a copy in here would be one that no plan shows.
+const at::Tensor& KernelContext::host(size_t i) const {
+  const at::Tensor& value = in(i);
+  ORTMODULE_INTERNAL(value.is_cpu(), "input ", i, " is read on the host and lies on ", value.device().str());
+  return value;
+}
+
 std::vector<int64_t> KernelContext::ints(size_t i) const {
-  const at::Tensor t = in(i).scalar_type() == at::kLong && in(i).is_cpu() && in(i).is_contiguous()
-                           ? in(i)
-                           : in(i).to(at::kCPU, at::kLong).contiguous();
+  const at::Tensor t = host(i).scalar_type() == at::kLong && host(i).is_contiguous()
+                           ? host(i)
+                           : host(i).to(at::kLong).contiguous();
   const auto* data = t.const_data_ptr<int64_t>();
   return {data, data + t.numel()};
 }
 
-int64_t KernelContext::int_value(size_t i) const { return in(i).item().toLong(); }
-double KernelContext::double_value(size_t i) const { return in(i).item().toDouble(); }
+int64_t KernelContext::int_value(size_t i) const { return host(i).item().toLong(); }
+double KernelContext::double_value(size_t i) const { return host(i).item().toDouble(); }
 
 }  // namespace ortmodule

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/dim.h"
+#include "ortmodule/export.h"
 
 namespace ortmodule {
 
@@ -49,7 +50,9 @@ class KernelContext {
   bool may_overwrite(size_t i) const {
     return is_last_reader(i) && in(i).storage().use_count() == 1 && in(i).is_non_overlapping_and_dense();
   }
-  // Elements of a small integer input in host memory.
+  // An input that the record declares as one of the host (host_input).
+  ORTMODULE_API const at::Tensor& host(size_t i) const;
+  // Elements of such an integer input.
   std::vector<int64_t> ints(size_t i) const;
   int64_t int_value(size_t i) const;
   // A 0-d numeric or bool input as a double.

@@ -27,7 +27,7 @@ bool has_body(const Node& node) {
 // Whether all that the node computes with is born on the host, constants aside.
 bool computes_on_host(const Node& node, const Born& born, double least_bytes) {
   const OpRecord& record = *node.record();
-  if (record.has(kHostOutput)) return record.has(kShapeOnly) || node.inputs().empty();
+  if (record.has(kHostOutput) && record.has(kShapeOnly)) return true;
   size_t operands = 0;
   for (size_t i = 0; i < node.inputs().size(); ++i) {
     const NodeArg* value = node.input(i);
@@ -35,6 +35,7 @@ bool computes_on_host(const Node& node, const Born& born, double least_bytes) {
     if (!born.count(value)) return false;
     ++operands;
   }
+  if (record.has(kHostOutput) && operands == 0) return true;  // all that it reads is brought to the host
   if (operands == 0 || has_body(node)) return false;
   return std::all_of(node.outputs().begin(), node.outputs().end(),
                      [&](const NodeArg* out) { return !out || estimated_bytes(out->type(), {}, 1) <= least_bytes; });

@@ -30,7 +30,8 @@ class Streams {
       step.stream = stream_of(*step.node);
       if (is_transfer(*step.node)) step.kind = Step::Kind::kTransfer;
       for (size_t k = 0; k < step.inputs.size(); ++k)
-        if (const NodeArg* value = step.node->input(k); value && !value->constant()) read(step, *value, step.inputs[k]);
+        if (const NodeArg* value = step.node->input(k); value && !value->constant() && reads_elements(*step.node, k))
+          read(step, *value, step.inputs[k]);
       passed_.push_back(clocks_[step.stream]);
       passed_.back()[step.stream] = static_cast<long>(i);
       for (const auto& [s, done] : clocks_[0]) raise(passed_.back(), s, done);
@@ -68,6 +69,12 @@ class Streams {
     return stream(node.device(), from_host ? Role::kTransfer : Role::kCompute);
   }
 
+  // What gives numbers of the host asks what it reads otherwise for sizes alone.
+  static bool reads_elements(const Node& node, size_t input) {
+    const FormalInput* formal = node.record()->formal_input(input);
+    return !node.record()->has(kHostOutput) || (formal && formal->host);
+  }
+
   // Where a value was made; before the plan, on the stream that computes where it lies.
   Point maker(const NodeArg& value) {
     const auto made = makers_.find(&value);
@@ -75,7 +82,6 @@ class Streams {
   }
 
   void read(Step& step, const NodeArg& value, int slot) {
-    if (step.node->record()->has(kHostOutput) && step.stream == 0) return;  // it asks for sizes alone
     const Point made = maker(value);
     const bool host_value = value.location() == kHostDevice;
     // The steps of a body run on the streams of what they read.

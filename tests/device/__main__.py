@@ -88,6 +88,10 @@ if __name__ == "__main__":
 
         del sys.argv[1]
         sys.exit(test_streams.main())
+    if sys.argv[1:2] == ["split"]:
+        from . import split
+
+        sys.exit(split.main())
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import gpu_units
 

@@ -12,7 +12,6 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,8 @@ import torch.nn as nn
 
 from ortmodule import _C, Options, ORTModule, debug
 
-ROOT = Path(__file__).resolve().parents[2]
+from .__main__ import ROOT, library
+
 DEVICE = "guarded:0"
 HALVES = ("forward", "backward")
 # By model: what the third provider runs, what the first device leaves to the host.
@@ -77,10 +77,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], Spl
 }
 
 
-def devices() -> ctypes.CDLL:
-    return ctypes.CDLL(str(ROOT / "build" / "libguarded_device.so"))
-
-
 def load_provider() -> ctypes.CDLL:
     return ctypes.CDLL(str(ROOT / "build" / "libthird_provider.so"))
 
@@ -131,7 +127,7 @@ def transfers(plan: debug.StepPlan) -> list[int]:
 
 def train(name: str, home: str) -> dict[str, Any]:
     """Three steps beside eager's; what differs, and the copies counted beside the plan's."""
-    library, third = devices(), load_provider()
+    knobs, third = library(), load_provider()
     third.third_calls.restype = ctypes.c_int64
     eager, wrapped, x = made(name, home)
     failures, counted, planned = [], [], []
@@ -146,12 +142,12 @@ def train(name: str, home: str) -> dict[str, Any]:
             with torch.no_grad():
                 for p in model.parameters():
                     p -= 0.1 * p.grad
-    library.guarded_synchronize()
-    library.guarded_reset_copies()
+    knobs.guarded_synchronize()
+    knobs.guarded_reset_copies()
     run = x.detach().requires_grad_()
     wrapped(run).backward()
-    library.guarded_synchronize()
-    counted = [library.guarded_copies(kind) for kind in range(3)]
+    knobs.guarded_synchronize()
+    counted = [knobs.guarded_copies(kind) for kind in range(3)]
     if counted != planned:
         failures.append(f"copies {counted}, planned {planned}")
     return {"failures": failures, "copies": counted, "third": third.third_calls() - before}
@@ -159,7 +155,7 @@ def train(name: str, home: str) -> dict[str, Any]:
 
 def missed_waits(name: str, home: str) -> dict[str, Any]:
     """Leaves each wait out in turn, with one stream after the other slowed: how many make other numbers."""
-    library = devices()
+    knobs = library()
     _, wrapped, x = made(name, home)
     right = step(wrapped, x)
     plan = debug.plan(wrapped, x.detach().requires_grad_())
@@ -168,7 +164,7 @@ def missed_waits(name: str, home: str) -> dict[str, Any]:
         count = sum(len(one["waits_for"]) for one in half["steps"]) + len(half["waits_at_end"])
         for wait in range(count):
             _C.leave_out_wait(half["name"], wait)
-            if any(other(library, wrapped, x, right, slow) for slow in range(10)):
+            if any(other(knobs, wrapped, x, right, slow) for slow in range(10)):
                 found += 1
             else:
                 unseen.append(f"{half['name']} {wait}")
@@ -176,17 +172,17 @@ def missed_waits(name: str, home: str) -> dict[str, Any]:
     return {"found": found, "unseen": unseen, "text": plan.text if unseen else ""}
 
 
-def other(library: ctypes.CDLL, wrapped: nn.Module, x: torch.Tensor, right: dict[str, torch.Tensor], slow: int) -> bool:
+def other(knobs: ctypes.CDLL, wrapped: nn.Module, x: torch.Tensor, right: dict[str, torch.Tensor], slow: int) -> bool:
     """Whether a step with stream `slow` slowed has other numbers, or fails."""
-    library.guarded_synchronize()
-    library.guarded_set_delay(-1, ctypes.c_int64(-1), 0, 0)
-    library.guarded_set_delay(slow // 5, ctypes.c_int64(slow % 5), 3000, 1000)
+    knobs.guarded_synchronize()
+    knobs.guarded_set_delay(-1, -1, 0, 0)
+    knobs.guarded_set_delay(slow // 5, slow % 5, 3000, 1000)
     try:
         return bool(difference(right, step(wrapped, x)))
     except RuntimeError:
         return True
     finally:
-        library.guarded_set_delay(-1, ctypes.c_int64(-1), 0, 0)
+        knobs.guarded_set_delay(-1, -1, 0, 0)
 
 
 def main() -> int:

@@ -63,4 +63,4 @@ ORTMODULE_KERNEL("ai.ortmodule", Claimed, "third", [](const Node&) -> Kernel {
 
 }  // namespace
 
-extern "C" int64_t third_calls() { return calls; }
+extern "C" __attribute__((visibility("default"))) int64_t third_calls() { return calls; }

@@ -65,7 +65,7 @@ void give_captured(const Iterated& it, const KernelContext& c, size_t first, Ten
 ORTMODULE_KERNEL("ai.ortmodule", LoopGrad, "aten", [](const Node& node) -> Kernel {
   const auto states = static_cast<size_t>(node.get_int("states", 0));
   return [it = Iterated(node, 2 + states)](KernelContext& c) {
-    const int64_t limit = c.has(0) ? c.int_value(0) : INT64_MAX;
+    const int64_t limit = c.has(0) ? c.in(0).item().toLong() : INT64_MAX;
     bool go_on = !c.has(1) || c.in(1).item().toBool();
     const auto integer = at::TensorOptions().dtype(at::kLong).device(c.device());
     const at::Tensor yes = at::scalar_tensor(true, at::TensorOptions().dtype(at::kBool).device(c.device()));

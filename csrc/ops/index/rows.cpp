@@ -49,9 +49,10 @@ void infer_spread(InferContext& c) {
 
 // labels of any shape -> rows[m]: the positions whose label is not ignore_index, and some others.
 ORTMODULE_OP("ai.ortmodule", LabelRows, 1)
-    .input("labels")
+    .host_input("labels")
     .output("rows")
     .required_attr("ignore_index", AttrKind::kInt)
+    .traits(kHostOutput)
     .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{c.fresh_dim()}); })
     .not_differentiable();
 
@@ -61,29 +62,32 @@ ORTMODULE_OP("ai.ortmodule", LabelRows, 1)
 // masked[i] = 0.
 ORTMODULE_OP("ai.ortmodule", AttendedRows, 1)
     .host_input("sizes")
-    .variadic_input("sources")
+    .host_input("sources", Presence::kVariadic)
     .output("rows")
     .required_attr("seeds", AttrKind::kInt)
     .required_attr("causal", AttrKind::kInts)
     .required_attr("masked", AttrKind::kInts)
+    .traits(kHostOutput)
     .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{c.fresh_dim()}); })
     .not_differentiable();
 
 // Positions of `inner` in `outer`, both ascending; every inner row is in outer.
 ORTMODULE_OP("ai.ortmodule", RelativeRows, 1)
-    .input("inner")
-    .input("outer")
+    .host_input("inner")
+    .host_input("outer")
     .output("positions")
+    .traits(kHostOutput)
     .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{row_count(c, 0)}); })
     .not_differentiable();
 
 // Rows of a slice [.., start : start + kept] as rows of what was sliced along the last leading axis of size `length`;
 // sizes = [length, kept].
 ORTMODULE_OP("ai.ortmodule", SlicedRows, 1)
-    .input("rows")
+    .host_input("rows")
     .host_input("sizes")
     .output("Y")
     .required_attr("start", AttrKind::kInt)
+    .traits(kHostOutput)
     .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{row_count(c, 0)}); })
     .not_differentiable();
 

@@ -23,28 +23,28 @@ namespace {
 
 // The rows that are marked and enough others to make the count a multiple of a step: a sixteenth of all rows, and less
 // than a quarter more than is marked. All rows when 7/8 are marked.
-at::Tensor listed(const std::vector<char>& marked, c10::Device device) {
+at::Tensor listed(const std::vector<char>& marked) {
   const auto n = static_cast<int64_t>(marked.size());
   const int64_t count = std::count(marked.begin(), marked.end(), 1);
   const auto quarter = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count)) / 4);
   const int64_t step = std::max<int64_t>(1, std::min((n + 15) / 16, quarter));
   int64_t kept = std::min(n, std::max<int64_t>(1, (count + step - 1) / step) * step);
   if (8 * kept >= 7 * n) kept = n;
-  if (kept == n) return at::arange(n, at::TensorOptions(at::kLong).device(device));
+  if (kept == n) return at::arange(n, at::TensorOptions(at::kLong));
   at::Tensor rows = at::empty({kept}, at::kLong);
   int64_t *out = rows.mutable_data_ptr<int64_t>(), spare = kept - count;
   for (int64_t r = 0; r < n; ++r)
     if (marked[static_cast<size_t>(r)] || spare-- > 0) *out++ = r;
-  return rows.to(device);
+  return rows;
 }
 
 Kernel label_rows(const Node& node) {
   return [ignored = node.get_int("ignore_index", -100)](KernelContext& c) {
-    const at::Tensor labels = c.in(0).to(at::kCPU, at::kLong).contiguous();
+    const at::Tensor labels = c.host(0).to(at::kLong).contiguous();
     const auto* label = labels.const_data_ptr<int64_t>();
     std::vector<char> marked(static_cast<size_t>(labels.numel()));
     for (size_t r = 0; r < marked.size(); ++r) marked[r] = label[r] != ignored;
-    c.out(0, listed(marked, c.in(0).device()));
+    c.out(0, listed(marked));
   };
 }
 
@@ -54,7 +54,7 @@ class Visible {
   // `mask` may be undefined: everything is visible.
   Visible(const at::Tensor& mask, bool causal, int64_t batch, int64_t length) : causal_(causal), length_(length) {
     if (!mask.defined()) return;
-    at::Tensor m = mask.is_cpu() ? mask : mask.cpu();
+    at::Tensor m = mask;
     if (m.scalar_type() != at::kBool) m = m.to(at::kFloat);
     while (m.dim() < 4) m = m.unsqueeze(0);
     boolean_ = m.scalar_type() == at::kBool;
@@ -121,7 +121,7 @@ Kernel attended_rows(const Node& node) {
     std::vector<char> needed(static_cast<size_t>(batch * length), 0);
     ORTMODULE_CHECK(seeds < c.input_count(), kRuntime, "[AttendedRows] there are fewer than ", seeds, " lists of rows");
     for (size_t i = 0; i < seeds; ++i) {
-      const at::Tensor rows = c.in(1 + i).cpu().contiguous();
+      const at::Tensor rows = c.host(1 + i).contiguous();
       const auto* row = rows.const_data_ptr<int64_t>();
       for (int64_t k = 0; k < rows.numel(); ++k) needed.at(static_cast<size_t>(row[k])) = 1;
     }
@@ -136,12 +136,12 @@ Kernel attended_rows(const Node& node) {
                      [&](int64_t begin, int64_t end) {
                        for (int64_t b = begin; b < end; ++b) close(attentions, b, length, needed.data() + b * length);
                      });
-    c.out(0, listed(needed, c.device()));
+    c.out(0, listed(needed));
   };
 }
 
 void relative_rows(KernelContext& c) {
-  const at::Tensor inner = c.in(0).cpu().contiguous(), outer = c.in(1).cpu().contiguous();
+  const at::Tensor inner = c.host(0).contiguous(), outer = c.host(1).contiguous();
   at::Tensor out = at::empty({inner.numel()}, at::kLong);
   const int64_t *in = inner.const_data_ptr<int64_t>(), *all = outer.const_data_ptr<int64_t>();
   auto* position = out.mutable_data_ptr<int64_t>();
@@ -151,19 +151,19 @@ void relative_rows(KernelContext& c) {
                     " is missing in the larger list");
     position[i] = k;
   }
-  c.out(0, out.to(c.in(0).device()));
+  c.out(0, std::move(out));
 }
 
 Kernel sliced_rows(const Node& node) {
   return [start = node.get_int("start", 0)](KernelContext& c) {
     const std::vector<int64_t> sizes = c.ints(1);
     const int64_t length = sizes.at(0), kept = sizes.at(1);
-    const at::Tensor rows = c.in(0).cpu().contiguous();
+    const at::Tensor rows = c.host(0).contiguous();
     at::Tensor out = at::empty_like(rows);
     const auto* in = rows.const_data_ptr<int64_t>();
     auto* to = out.mutable_data_ptr<int64_t>();
     for (int64_t i = 0; i < rows.numel(); ++i) to[i] = in[i] / kept * length + start + in[i] % kept;
-    c.out(0, out.to(c.in(0).device()));
+    c.out(0, std::move(out));
   };
 }
 

@@ -1,0 +1,28 @@
+// What tests ask of the guarded device and set on it, for ctypes.
+#include "copies.h"
+#include "streams.h"
+
+#define GUARDED_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Jobs of the stream first sleep that long, each with that probability; below 0: all devices, all streams.
+GUARDED_EXPORT void guarded_set_delay(int device, int64_t stream, int microseconds, int per_mille) {
+  guarded::for_each_queue([&](guarded::WorkQueue& queue) {
+    if (device >= 0 && device != queue.device()) return;
+    if (stream >= 0 && stream != queue.stream().id()) return;
+    queue.set_delay(microseconds, per_mille, /*exactly=*/true);
+  });
+}
+
+GUARDED_EXPORT void guarded_set_seed(uint64_t seed) {
+  guarded::for_each_queue([&](guarded::WorkQueue& queue) { queue.set_seed(seed); });
+}
+
+// 0: from the host, 1: to the host, 2: between the two devices.
+GUARDED_EXPORT uint64_t guarded_copies(int way) { return guarded::copies(static_cast<guarded::Way>(way)); }
+
+GUARDED_EXPORT void guarded_reset_copies() { guarded::reset_copies(); }
+
+// Waits for all that is queued; what went wrong there, torch's own synchronisation throws.
+GUARDED_EXPORT void guarded_synchronize() { guarded::drain(); }
+
+GUARDED_EXPORT uint64_t guarded_jobs() { return guarded::jobs_queued(); }

@@ -1,0 +1,63 @@
+#include "special_operators.h"
+
+#include <ATen/ops/histc.h>
+#include <ATen/ops/native_batch_norm.h>
+
+#include <vector>
+
+#include "host_view.h"
+#include "operators.h"
+
+namespace guarded {
+namespace {
+
+using torch::jit::Stack;
+
+c10::OperatorHandle named(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
+
+// The schema does not say that it writes the running statistics, so that a copy of them would be written.
+void batch_norm_now(Stack& stack) {
+  const OwnWork own;
+  const size_t first = stack.size() - 8;
+  const auto host = [&](size_t k) {
+    const c10::IValue& value = stack[first + k];
+    return value.isTensor() && value.toTensor().defined() ? value.toTensor().cpu() : at::Tensor();
+  };
+  const c10::Device device = stack[first].toTensor().device();
+  const at::Tensor mean = host(3), variance = host(4);
+  const bool training = stack[first + 5].toBool();
+  auto [y, kept_mean, kept_scale] = at::native_batch_norm(host(0), host(1), host(2), mean, variance, training,
+                                                          stack[first + 6].toDouble(), stack[first + 7].toDouble());
+  if (mean.defined() && training) stack[first + 3].toTensor().copy_(mean);
+  if (variance.defined() && training) stack[first + 4].toTensor().copy_(variance);
+  stack.resize(first);
+  for (const at::Tensor& t : {y, kept_mean, kept_scale}) stack.emplace_back(t.to(device));
+}
+
+}  // namespace
+
+void convolution(const c10::OperatorHandle&, Stack* stack) {
+  static const c10::OperatorHandle plain = named("aten::convolution");
+  compute(plain, stack);
+}
+
+void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
+  static const c10::OperatorHandle plain = named("aten::convolution_backward");
+  const auto operands = stack->end() - op.schema().arguments().size();
+  const int64_t channels = operands->toTensor().size(1);
+  stack->insert(operands + 3, std::vector<int64_t>{channels});  // the bias's sizes, which the plain one asks for
+  compute(plain, stack);
+}
+
+void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
+  const c10::DeviceIndex device = check_devices(op, *stack);
+  const bool training = stack->at(stack->size() - 3).toBool();  // otherwise results' sizes depend on the device
+  if (!training || !queue_operator(op, *stack, device)) batch_norm_now(*stack);
+}
+
+at::Tensor histogram(const at::Tensor& x, int64_t bins, const at::Scalar& least, const at::Scalar& most) {
+  const OwnWork own;
+  return at::histc(x.cpu().to(at::kFloat), bins, least, most).to(x.device(), x.scalar_type());  // of integers too
+}
+
+}  // namespace guarded
