@@ -18,8 +18,8 @@ import torch
 from . import _C
 from .errors import InvalidArgumentError, UnsupportedError
 from .extending import SessionOptions
+from .options import Provider, checked_providers
 from .passes import session_passes
-from .providers import Provider, checked_providers
 
 __all__ = ["InferenceSession", "NodeArg"]
 

@@ -11,12 +11,11 @@ import dataclasses
 import difflib
 import enum
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .errors import InvalidArgumentError
 from .passes import GraphPass, checked_names, checked_passes
-from .providers import checked_providers
 from .reference_variables import WITHOUT_EFFECT, fallback_policy, note_variables_without_effect
 
 __all__ = ["DebugOptions", "LogLevel", "Options"]
@@ -66,6 +65,10 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "matmul": ("auto", "aten", "onednn"),
     "execution_order": ("default", "priority_based", "memory_efficient"),
 }
+
+
+Provider = str | tuple[str, Mapping[str, str]]
+_NAMES_OF_ONNXRUNTIME = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -289,3 +292,31 @@ class DebugOptions:
         if self.save_onnx or self.dump_nodes:
             if not os.path.isdir(path) or not os.access(path, os.W_OK):
                 raise InvalidArgumentError(f"Directory {path} is not writable. save_path should be a folder that is")
+
+
+def checked_providers(where: str, value: Any) -> tuple[tuple[str, dict[str, str]], ...]:
+    """(name, options) of each provider, in order of priority.
+
+    Args:
+        where: how errors name the argument.
+        value: a list of names, or of pairs of a name and a mapping of options; names separated by commas as one text.
+
+    Raises:
+        InvalidArgumentError: anything else.
+    """
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise InvalidArgumentError(f"{where} should be a list of names, got {value!r}")
+    checked = []
+    for one in value:
+        name, options = (one, {}) if isinstance(one, str) else _pair(where, one)
+        texts = {str(k): ",".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for k, v in options.items()}
+        checked.append((_NAMES_OF_ONNXRUNTIME.get(name, name), texts))
+    return tuple(checked)
+
+
+def _pair(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], Mapping):
+        return one[0], one[1]
+    raise InvalidArgumentError(f"{where} should hold names, or (name, options), got {one!r}")

@@ -85,7 +85,7 @@ std::shared_ptr<BackwardProgram> BackwardVariants::compile_from(const OutputSet&
   for (size_t k = 0, next = 0; k < mask.size(); ++k)
     if (mask[k]) dys[k] = gradient.dys[next++];
   const auto dxs = gradient_outputs(*graph, halves_.forward_outputs, gradient.dxs);
-  std::shared_ptr<BackwardProgram> variant = plan_backward(graph, dys, dxs, kept_.slots, target_);
+  std::shared_ptr<BackwardProgram> variant = plan_backward(graph, dys, dxs, kept_, target_);
   variant->reads = slots_read(variant->executor->plan(), kept_.slots.size());
   return variant;
 }

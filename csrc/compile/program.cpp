@@ -65,21 +65,23 @@ KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const
   request.sizes = target.sizes;
   KeptValues kept = keep_saved(*graph, halves, dxs, request, program);
   ExecutionPlan forward = make_plan(*graph, request, kept.slots);
+  kept.settled = forward.settled;
   forward.output_slots.resize(count);
   forward.output_names.resize(count);
   for (const NodeArg* in : graph->inputs())
     if (!contains(halves.gradient.dys, in)) program.input_slots.push_back(kept.slots.find(in->name()));
   program.forward = std::make_unique<Executor>(std::move(forward), target.device);
   program.slot_count = kept.slots.size();
-  if (!dxs.empty()) program.full_backward = plan_backward(graph, halves.gradient.dys, dxs, kept.slots, target);
+  if (!dxs.empty()) program.full_backward = plan_backward(graph, halves.gradient.dys, dxs, kept, target);
   note_gradients(*graph, halves, dxs, program);
   program.graph = std::move(graph);
   return kept;
 }
 
 std::shared_ptr<BackwardProgram> plan_backward(std::shared_ptr<const Graph> graph, const std::vector<NodeArg*>& dys,
-                                               const std::vector<NodeArg*>& dxs, SlotTable slots,
+                                               const std::vector<NodeArg*>& dxs, const KeptValues& kept,
                                                const PlanTarget& target) {
+  SlotTable slots = kept.slots;
   PlanRequest request;
   request.name = "backward";
   request.phase = Phase::kBackward;
@@ -87,6 +89,7 @@ std::shared_ptr<BackwardProgram> plan_backward(std::shared_ptr<const Graph> grap
   request.device_type = target.type();
   request.order = target.order;
   request.sizes = target.sizes;
+  request.settled = kept.settled;
   ExecutionPlan plan = make_plan(*graph, request, slots);
   auto program = std::make_shared<BackwardProgram>();
   for (const NodeArg* dy : dys) program->dy_slots.push_back(dy ? slots.find(dy->name()) : -1);

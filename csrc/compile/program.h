@@ -32,6 +32,7 @@ struct Halves {
 struct KeptValues {
   SlotTable slots;
   std::unordered_set<std::string> names;
+  std::unordered_set<std::string> settled{};  // of these, what the host has waited for (ExecutionPlan)
 };
 
 // Plans both halves of `graph` into `program`, whose binding and provider are the caller's.
@@ -40,7 +41,7 @@ KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const
 
 // A backward over values that stand in `slots`; `dys[k]`: the gradient of output k, null where there is none.
 std::shared_ptr<BackwardProgram> plan_backward(std::shared_ptr<const Graph> graph, const std::vector<NodeArg*>& dys,
-                                               const std::vector<NodeArg*>& dxs, SlotTable slots,
+                                               const std::vector<NodeArg*>& dxs, const KeptValues& kept,
                                                const PlanTarget& target);
 
 }  // namespace ortmodule

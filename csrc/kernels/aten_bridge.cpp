@@ -80,9 +80,8 @@ const at::Tensor& KernelContext::host(size_t i) const {
 }
 
 std::vector<int64_t> KernelContext::ints(size_t i) const {
-  const at::Tensor t = host(i).scalar_type() == at::kLong && host(i).is_contiguous()
-                           ? host(i)
-                           : host(i).to(at::kLong).contiguous();
+  const at::Tensor t =
+      host(i).scalar_type() == at::kLong && host(i).is_contiguous() ? host(i) : host(i).to(at::kLong).contiguous();
   const auto* data = t.const_data_ptr<int64_t>();
   return {data, data + t.numel()};
 }

@@ -137,7 +137,7 @@ ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTabl
     plan.output_slots.push_back(out ? slots.slot(*out) : -1);
     plan.output_names.push_back(out ? out->name() : "");
   }
-  assign_streams(plan, {request.device_type, pinned, slots});
+  assign_streams(plan, {request.device_type, pinned, request.settled});
   return plan;
 }
 

@@ -9,6 +9,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "graph/graph.h"
@@ -73,6 +74,8 @@ struct ExecutionPlan {
   int notifications = 0;                                  // that have numbers
   std::vector<std::pair<int, size_t>> begins;             // those that streams give before the first step
   std::vector<Wait> ends;                                 // behind the last step
+  std::unordered_set<std::string> late;                   // outputs that nobody may have before these waits
+  std::unordered_set<std::string> settled;                // of what leaves: the host has waited for it
   // Whether steps are queued on streams of devices: the graph was placed (placement/).
   bool placed = false;
   std::string text() const;
@@ -85,6 +88,7 @@ struct PlanRequest {
   std::vector<char> keep;         // by value id: must survive this plan (saved for backward); may be empty
   std::string device_type = "cpu";
   ExecutionOrder order = ExecutionOrder::kDefault;
+  std::unordered_set<std::string> settled{};  // values that are made when the plan begins
   SymbolTable sizes{};  // of a call, for the bytes that an order asks for; 64 where a symbol is missing
 };
 

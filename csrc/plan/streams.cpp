@@ -29,15 +29,21 @@ class Streams {
       Step& step = plan_.steps[i];
       step.stream = stream_of(*step.node);
       if (is_transfer(*step.node)) step.kind = Step::Kind::kTransfer;
+      std::vector<size_t> read_inputs;
       for (size_t k = 0; k < step.inputs.size(); ++k)
         if (const NodeArg* value = step.node->input(k); value && !value->constant() && reads_elements(*step.node, k))
-          read(step, *value, step.inputs[k]);
+          read_inputs.push_back(k);
+      // The last one made first: to wait for it may be enough for the others.
+      std::sort(read_inputs.begin(), read_inputs.end(), [&](size_t x, size_t y) {
+        return std::pair(maker(*step.node->input(x)).step, y) > std::pair(maker(*step.node->input(y)).step, x);
+      });
+      for (size_t k : read_inputs) read(step, *step.node->input(k), step.inputs[k]);
+      if (is_transfer(*step.node)) copied_.emplace_back(step.node->input(0), Point{step.stream, static_cast<long>(i)});
       passed_.push_back(clocks_[step.stream]);
       passed_.back()[step.stream] = static_cast<long>(i);
       for (const auto& [s, done] : clocks_[0]) raise(passed_.back(), s, done);
       for (const NodeArg* out : step.node->outputs())
         if (out) makers_[out] = {step.stream, static_cast<long>(i)};
-      if (kind_of(step) == Role::kTransfer) last_copy_[step.stream] = static_cast<long>(i);
     }
     finish();
   }
@@ -50,7 +56,6 @@ class Streams {
   };
   using Clock = std::map<size_t, long>;  // by stream: the last step that is known to be done
 
-  Role kind_of(const Step& step) const { return plan_.streams[step.stream].role; }
   static bool is_transfer(const Node& node) {
     return node.domain() == kOwnDomain && (node.op() == "MemcpyToHost" || node.op() == "MemcpyToDevice");
   }
@@ -63,9 +68,11 @@ class Streams {
     return plan_.streams.size() - 1;
   }
 
+  static bool is_of_host(const NodeArg& value) { return value.location() == kHostDevice; }
+
   size_t stream_of(const Node& node) {
     const NodeArg* source = node.input(0);
-    const bool from_host = is_transfer(node) && node.op() == "MemcpyToDevice" && source->location() == kHostDevice;
+    const bool from_host = is_transfer(node) && node.op() == "MemcpyToDevice" && is_of_host(*source);
     return stream(node.device(), from_host ? Role::kTransfer : Role::kCompute);
   }
 
@@ -83,12 +90,18 @@ class Streams {
 
   void read(Step& step, const NodeArg& value, int slot) {
     const Point made = maker(value);
-    const bool host_value = value.location() == kHostDevice;
+    if (made.step < 0 && request_.settled.count(value.name())) return lend(step, value, slot, made);
+    const bool host_value = is_of_host(value);
     // The steps of a body run on the streams of what they read.
     if (has_body(*step.node)) wait(step.waits, host_value ? 0 : stream(value.location()), made);
     wait(step.waits, host_value ? 0 : step.stream, made);
+    lend(step, value, slot, made);
+  }
+
+  // What another stream made, and where it is read.
+  void lend(Step& step, const NodeArg& value, int slot, const Point& made) {
     if (step.stream == made.stream) return;
-    if (!host_value && step.stream != 0) step.foreign.push_back(slot);
+    if (!is_of_host(value) && step.stream != 0) step.foreign.push_back(slot);
     if (is_transfer(*step.node)) step.held.push_back(slot);
     if (made.stream == 0 && made.step >= 0) plan_.steps[static_cast<size_t>(made.step)].triggers = true;
   }
@@ -132,26 +145,34 @@ class Streams {
   }
 
   void finish() {
-    for (const auto& [value, point] : makers_) {
-      if (!request_.leaves[value->id()]) continue;
-      leaving_.emplace_back(request_.slots.slot(*value), value);
+    std::vector<std::pair<long, const NodeArg*>> leaving;  // the last one made first, as above
+    for (const auto& [value, point] : makers_)
+      if (request_.leaves[value->id()]) leaving.emplace_back(-point.step, value);
+    std::sort(leaving.begin(), leaving.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.first, a.second->id()) < std::pair(b.first, b.second->id());
+    });
+    const auto home = [&](const NodeArg& value) { return is_of_host(value) ? 0 : stream(value.location()); };
+    for (const auto& [step, value] : leaving) {
+      const Point& made = makers_.at(value);
+      if (made.stream != home(*value) && !knows(home(*value), made)) plan_.late.insert(value->name());
     }
-    std::sort(leaving_.begin(), leaving_.end());  // the same plan each time
-    for (const auto& [slot, value] : leaving_) {
-      const bool host_value = value->location() == kHostDevice;
-      wait(plan_.ends, host_value ? 0 : stream(value->location()), makers_.at(value));
+    for (const auto& [step, value] : leaving) wait(plan_.ends, home(*value), makers_.at(value));
+    // Whoever has what was copied may write it when the run has ended.
+    for (auto copy = copied_.rbegin(); copy != copied_.rend(); ++copy) {
+      const NodeArg& value = *copy->first;
+      if (value.is_graph_input() || value.is_graph_output()) wait(plan_.ends, home(value), copy->second);
     }
-    for (const auto& [s, step] : last_copy_) wait(plan_.ends, 0, {s, step});
+    for (const auto& [step, value] : leaving)
+      if (knows(0, makers_.at(value))) plan_.settled.insert(value->name());
   }
 
   ExecutionPlan& plan_;
   const StreamRequest& request_;
   std::unordered_map<const NodeArg*, Point> makers_;
-  std::vector<Clock> clocks_;  // by stream
-  std::vector<Clock> passed_;  // by step: what was done when it is
-  std::vector<Clock> told_;    // by notification
-  std::map<size_t, long> last_copy_;
-  std::vector<std::pair<int, const NodeArg*>> leaving_;
+  std::vector<Clock> clocks_;                             // by stream
+  std::vector<Clock> passed_;                             // by step: what was done when it is
+  std::vector<Clock> told_;                               // by notification
+  std::vector<std::pair<const NodeArg*, Point>> copied_;  // in order
 };
 
 void assign_communication(ExecutionPlan& plan) {

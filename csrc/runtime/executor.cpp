@@ -12,7 +12,6 @@
 #include <optional>
 #include <stdexcept>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "base/index_error.h"
 #include "device/small_block_scope.h"
@@ -49,19 +48,6 @@ class StepClock {
   Clock::time_point begin_{};
   std::vector<double> seconds_;
 };
-
-}  // namespace
-
-namespace {
-
-// Slots whose makers the plan waits for behind its last step: nobody can be given them before.
-std::unordered_set<int> slots_awaited_at_end(const ExecutionPlan& plan) {
-  std::unordered_set<int> slots;
-  for (const Step& step : plan.steps)
-    if (std::any_of(plan.ends.begin(), plan.ends.end(), [&](const Wait& w) { return w.notification == step.notifies; }))
-      slots.insert(step.outputs.begin(), step.outputs.end());
-  return slots;
-}
 
 }  // namespace
 
@@ -104,7 +90,6 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
   }
   std::vector<std::vector<Emit>> emits(steps_.size());
   ready_after_.assign(plan_.output_slots.size(), 0);
-  const std::unordered_set<int> awaited_at_end = slots_awaited_at_end(plan_);
   std::unordered_map<int, size_t> last_output;  // of a slot
   for (size_t i = 0; i < plan_.output_slots.size(); ++i) last_output[plan_.output_slots[i]] = i;
   for (size_t i = 0; i < plan_.output_slots.size(); ++i) {
@@ -112,7 +97,7 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
     if (slot < 0) continue;
     const Emit emit{i, last_output[slot] != i};
     long at = static_cast<size_t>(slot) < last_touch.size() ? last_touch[slot] : -1;
-    if (awaited_at_end.count(slot)) at = -1;
+    if (plan_.late.count(plan_.output_names[i])) at = -1;
     if (at < 0)
       emit_at_end_.push_back(emit);
     else

@@ -3,6 +3,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 
 #include "plan/streams.h"
@@ -25,6 +27,26 @@ c10::impl::VirtualGuardImpl guard_of(c10::Device device) { return c10::impl::Vir
 
 }  // namespace
 
+HeldCopies& HeldCopies::instance() {
+  static HeldCopies* const instance = new HeldCopies;  // at exit devices may be gone before it
+  return *instance;
+}
+
+void HeldCopies::add(std::vector<c10::Event> behind, std::vector<at::Tensor> tensors) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  held_.push_back({std::move(behind), std::move(tensors)});
+}
+
+void HeldCopies::release() {
+  std::vector<Held> done;  // let go of when the lock is
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto first = std::stable_partition(held_.begin(), held_.end(), [](const Held& held) {
+    return !std::all_of(held.behind.begin(), held.behind.end(), [](const c10::Event& event) { return event.query(); });
+  });
+  std::move(first, held_.end(), std::back_inserter(done));
+  held_.erase(first, held_.end());
+}
+
 StreamTable::StreamTable(const ExecutionPlan& plan) {
   for (const LogicStream& stream : plan.streams) {
     const bool of_device = stream.role != LogicStream::Role::kCommunication && !is_host(stream);
@@ -44,6 +66,8 @@ std::optional<c10::Stream> StreamTable::current(size_t stream) const {
 RunStreams::RunStreams(const ExecutionPlan& plan, const StreamTable& table)
     : plan_(plan), events_(static_cast<size_t>(plan.notifications)) {
   for (size_t s = 0; s < table.size(); ++s) streams_.push_back(table.current(s));
+  holds_.assign(streams_.size(), 0);
+  HeldCopies::instance().release();
   {
     LeftOut& out = left_out();
     const std::lock_guard<std::mutex> lock(out.mutex);
@@ -87,7 +111,10 @@ void RunStreams::notify(int notification, size_t stream) {
 
 void RunStreams::run(const Step& step, const Kernel& kernel, KernelContext& context) {
   for (const Wait& w : step.waits) wait(w);
-  for (int slot : step.held) held_.push_back(context.slot(slot));
+  for (int slot : step.held) {
+    held_.push_back(context.slot(slot));
+    holds_[step.stream] = 1;
+  }
   const std::optional<c10::Stream>& stream = streams_[step.stream];
   const c10::OptionalStreamGuard on_stream(stream);
   for (int slot : step.foreign)
@@ -99,8 +126,15 @@ void RunStreams::run(const Step& step, const Kernel& kernel, KernelContext& cont
 
 void RunStreams::finish() {
   for (const Wait& w : plan_.ends) wait(w);
-  held_.clear();
   finished_ = true;
+  if (held_.empty()) return;
+  std::vector<c10::Event> behind;
+  for (size_t s = 0; s < streams_.size(); ++s) {
+    if (!holds_[s]) continue;
+    behind.emplace_back(streams_[s]->device_type());
+    behind.back().record(*streams_[s]);
+  }
+  HeldCopies::instance().add(std::move(behind), std::move(held_));
 }
 
 int count_waits(const ExecutionPlan& plan) {

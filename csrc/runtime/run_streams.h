@@ -8,6 +8,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,23 @@
 #include "records/kernel_registry.h"
 
 namespace ortmodule {
+
+// What copies read that may not have been done when their run ended.
+class HeldCopies {
+ public:
+  static HeldCopies& instance();
+  void add(std::vector<c10::Event> behind, std::vector<at::Tensor> tensors);
+  // Lets go of what is done.
+  void release();
+
+ private:
+  struct Held {
+    std::vector<c10::Event> behind;
+    std::vector<at::Tensor> tensors;
+  };
+  std::mutex mutex_;
+  std::vector<Held> held_;
+};
 
 // The streams of a plan that stay the same from run to run.
 class StreamTable {
@@ -45,7 +63,7 @@ class RunStreams {
 
   // Runs a step's kernel on its stream, between its waits and its notification.
   void run(const Step& step, const Kernel& kernel, KernelContext& context);
-  // The waits behind the last step.
+  // The waits behind the last step. What copies still read is let go of when they are done, at a later run.
   void finish();
 
   // For tests: leaves the wait with this number, counted from the plan's first step, out of every later run of plans
@@ -60,6 +78,7 @@ class RunStreams {
   std::vector<std::optional<c10::Stream>> streams_;
   std::vector<std::optional<c10::Event>> events_;  // by notification
   std::vector<at::Tensor> held_;
+  std::vector<char> holds_;  // by stream: whether copies there read what is held
   int left_out_ = -1, waits_ = 0;
   bool finished_ = false;
 };

@@ -1,12 +1,13 @@
 """Models that are split over the host, two devices and a provider of the tests: `python -m tests.device split`.
 
-Each is trained beside eager on its home device; the copies that the devices counted are those of the plan. With
-`waits`, each wait of the plans is left out in turn, and has to be missed. Not here: the devices (guarded_device/), the
+Each is trained beside eager on its home device; the copies that the devices counted are those of the plan. Then each
+wait of the plans is left out in turn, and has to be missed. Not here: the devices (guarded_device/), the
 provider (third_provider.cpp).
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import json
@@ -22,7 +23,7 @@ from ortmodule import _C, Options, ORTModule, debug
 from .__main__ import ROOT, library
 
 DEVICE = "guarded:0"
-HALVES = ("forward", "backward")
+HOMES = (DEVICE, "cpu")
 # By model: what the third provider runs, what the first device leaves to the host.
 Split = tuple[str, str]
 
@@ -71,9 +72,9 @@ class Branches(nn.Module):
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], Split]] = {
-    "block": (Block, lambda: torch.randn(2, 5, 16), ("MatMul,Add,Gemm", "LayerNormalization,LayerNormalizationGrad")),
-    "perceptron": (Perceptron, lambda: torch.randn(6, 8), ("MatMul,Gemm,Add", "Tanh,TanhGrad")),
-    "branches": (Branches, lambda: torch.randn(4, 12), ("Exp,Mul", "Sigmoid,Softmax")),
+    "block": (Block, lambda: torch.randn(2, 5, 16), ("MatMul,Add,Linear", "LayerNormalization,LayerNormalizationGrad")),
+    "perceptron": (Perceptron, lambda: torch.randn(6, 8), ("Linear,Gelu", "SoftmaxCrossEntropyLoss,TanhGrad")),
+    "branches": (Branches, lambda: torch.randn(4, 12), ("Linear,Exp,Mul", "Sigmoid,Softmax")),
 }
 
 
@@ -93,14 +94,27 @@ def made(name: str, home: str) -> tuple[nn.Module, ORTModule, torch.Tensor]:
     return eager, wrapped, x.to(home)
 
 
-def step(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The loss and every gradient, on the host."""
+def step(model: nn.Module, x: torch.Tensor, factor: float = 1.0) -> dict[str, torch.Tensor]:
+    """The loss and every gradient, on the host, with batch and parameters times `factor`. They are written by what was
+    queued just before, and spoilt by what is queued just behind the step.
+    """
     model.zero_grad()
-    x = x.detach().requires_grad_()
-    loss = model(x)
+    kept = [(p, p.detach().clone()) for p in model.parameters()]
+    given = torch.full_like(x, torch.nan)
+    with torch.no_grad():
+        for p, value in [*kept, (given, x)]:
+            p.fill_(torch.nan)
+            p.copy_(value).mul_(factor)
+    loss = model(given.requires_grad_())
+    read = loss.detach().clone()
     loss.backward()
+    with torch.no_grad():
+        given.fill_(torch.nan)
+        for p, value in kept:
+            p.fill_(torch.nan)
+            p.copy_(value)
     named = {name.removeprefix("module."): p for name, p in model.named_parameters()}
-    found = {"loss": loss.detach(), "x": x.grad, **{name: p.grad for name, p in named.items()}}
+    found = {"loss": read, "x": given.grad, **{name: p.grad for name, p in named.items()}}
     return {name: value.cpu() for name, value in found.items() if value is not None}
 
 
@@ -153,29 +167,37 @@ def train(name: str, home: str) -> dict[str, Any]:
     return {"failures": failures, "copies": counted, "third": third.third_calls() - before}
 
 
-def missed_waits(name: str, home: str) -> dict[str, Any]:
-    """Leaves each wait out in turn, with one stream after the other slowed: how many make other numbers."""
+def waits_of(wrapped: ORTModule, x: torch.Tensor) -> list[tuple[str, int]]:
+    """(half, number) of every wait in the plans of a step."""
+    found = []
+    for half in debug.plan(wrapped, x.detach().requires_grad_()).halves:
+        count = sum(len(one["waits_for"]) for one in half["steps"]) + len(half["waits_at_end"])
+        found += [(half["name"], number) for number in range(count)]
+    return found
+
+
+def miss_waits(name: str, home: str, first: int) -> None:
+    """Leaves each wait from `first` on out in turn, with one stream after the other slowed, and prints whether a step
+    has other numbers or fails. It may end the process, where a copy writes what the host has let go of.
+    """
     knobs = library()
     _, wrapped, x = made(name, home)
     right = step(wrapped, x)
-    plan = debug.plan(wrapped, x.detach().requires_grad_())
-    found, unseen = 0, []
-    for half in plan.halves:
-        count = sum(len(one["waits_for"]) for one in half["steps"]) + len(half["waits_at_end"])
-        for wait in range(count):
-            _C.leave_out_wait(half["name"], wait)
-            if any(other(knobs, wrapped, x, right, slow) for slow in range(10)):
-                found += 1
-            else:
-                unseen.append(f"{half['name']} {wait}")
-            _C.leave_out_wait("", -1)
-    return {"found": found, "unseen": unseen, "text": plan.text if unseen else ""}
+    for index, (half, number) in list(enumerate(waits_of(wrapped, x)))[first:]:
+        told = {"model": name, "home": home, "index": index, "wait": f"{half} {number}"}
+        print(json.dumps(told), flush=True)
+        _C.leave_out_wait(half, number)
+        seen = any(other(knobs, wrapped, x, right, slow) for slow in range(10))
+        _C.leave_out_wait("", -1)
+        print(json.dumps({**told, "seen": seen}), flush=True)
 
 
 def other(knobs: ctypes.CDLL, wrapped: nn.Module, x: torch.Tensor, right: dict[str, torch.Tensor], slow: int) -> bool:
     """Whether a step with stream `slow` slowed has other numbers, or fails."""
-    knobs.guarded_synchronize()
     knobs.guarded_set_delay(-1, -1, 0, 0)
+    with contextlib.suppress(RuntimeError):
+        step(wrapped, x, 7.0)  # what lies in memory is not what is right
+    knobs.guarded_synchronize()
     knobs.guarded_set_delay(slow // 5, slow % 5, 3000, 1000)
     try:
         return bool(difference(right, step(wrapped, x)))
@@ -186,10 +208,12 @@ def other(knobs: ctypes.CDLL, wrapped: nn.Module, x: torch.Tensor, right: dict[s
 
 
 def main() -> int:
-    waits = "waits" in sys.argv
+    """Without arguments all models; with `waits`, a model, a home and a number, the waits of that one from there on."""
     load_provider()
-    for name in [n for n in MODELS if n in sys.argv] or MODELS:
-        for home in (DEVICE, "cpu"):
-            result = missed_waits(name, home) if waits else train(name, home)
-            print(json.dumps({"model": name, "home": home, **result}), flush=True)
+    if sys.argv[2:3] == ["waits"]:
+        miss_waits(sys.argv[3], sys.argv[4], int(sys.argv[5]))
+        return 0
+    for name in MODELS:
+        for home in HOMES:
+            print(json.dumps({"model": name, "home": home, **train(name, home)}), flush=True)
     return 0

@@ -1,7 +1,8 @@
-// A provider that only tests have: "third", on the second guarded device, with a kernel of its own for products with a
-// bias. It is what a user's provider is: a library that registers a factory, and kernels under its name.
-#include <ATen/ops/add.h>
-#include <ATen/ops/matmul.h>
+// A provider that only tests have: "third", on the second guarded device, with a kernel of its own for linear layers
+// with a tanh behind them. It is what a user's provider is: a library that registers a factory, and kernels under its
+// name.
+#include <ATen/ops/linear.h>
+#include <ATen/ops/tanh.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,17 +18,12 @@ using namespace ortmodule;
 
 std::atomic<int64_t> calls{0};  // of its own kernel
 
-// The sum behind a product that nothing else reads, where all three operands are values of the graph.
-const Node* bias_of(const Node& product, const std::unordered_set<const Node*>& open) {
-  const NodeArg* result = product.output(0);
-  if (result->is_graph_output() || result->uses().size() != 1 || product.input(0) == product.input(1)) return nullptr;
-  const Node* sum = result->uses()[0].node;
-  if (sum->op() != "Add" || !open.count(sum) || sum->phase() != product.phase()) return nullptr;
-  const NodeArg* bias = sum->input(0) == result ? sum->input(1) : sum->input(0);
-  for (const NodeArg* operand :
-       {static_cast<const NodeArg*>(product.input(0)), static_cast<const NodeArg*>(product.input(1)), bias})
-    if (operand->constant()) return nullptr;
-  return bias == product.input(0) || bias == product.input(1) ? nullptr : sum;
+// The tanh behind a linear layer that nothing else reads.
+const Node* tanh_of(const Node& linear, const std::unordered_set<const Node*>& open) {
+  const NodeArg* result = linear.output(0);
+  if (result->is_graph_output() || result->uses().size() != 1 || linear.inputs().size() != 3) return nullptr;
+  const Node* tanh = result->uses()[0].node;
+  return tanh->op() == "Tanh" && open.count(tanh) ? tanh : nullptr;
 }
 
 class Third final : public ExecutionProvider {
@@ -39,10 +35,10 @@ class Third final : public ExecutionProvider {
     std::vector<Claim> claims;
     std::unordered_set<const Node*> joined;
     for (const Node* node : nodes) {
-      const Node* sum = node->op() == "MatMul" && may_run(*node) ? bias_of(*node, open) : nullptr;
-      if (!sum || joined.count(sum)) continue;
-      joined.insert({node, sum});
-      claims.push_back({{node, sum}, "affine"});
+      const Node* tanh = node->op() == "Linear" && may_run(*node) ? tanh_of(*node, open) : nullptr;
+      if (!tanh) continue;
+      joined.insert({node, tanh});
+      claims.push_back({{node, tanh}, "linear_tanh"});
     }
     for (Claim& claim : ExecutionProvider::capability(nodes))
       if (!joined.count(claim.nodes[0])) claims.push_back(std::move(claim));
@@ -57,7 +53,7 @@ ORTMODULE_PROVIDER("third", [](const ProviderSpec& spec) -> std::shared_ptr<cons
 ORTMODULE_KERNEL("ai.ortmodule", Claimed, "third", [](const Node&) -> Kernel {
   return [](KernelContext& c) {
     ++calls;
-    c.out(0, at::add(at::matmul(c.in(0), c.in(1)), c.in(2)));
+    c.out(0, at::tanh(at::linear(c.in(0), c.in(1), c.in(2))));
   };
 });
 

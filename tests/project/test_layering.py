@@ -9,7 +9,7 @@ import pytest
 
 CSRC = Path(__file__).parents[2] / "csrc"
 PUBLIC = CSRC.parent / "ortmodule" / "include"  # what is installed for programs and libraries of users
-# base < graph < records < {kernels < products < ops, {onnx, transforms, gradient, placement} < plan}, then as they stand
+# base < graph < records < {kernels < products < ops, {onnx, transforms, gradient, placement} < plan}, then as listed
 RANK = {
     "base": 0,
     "graph": 1,

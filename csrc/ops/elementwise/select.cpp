@@ -68,12 +68,12 @@ ORTMODULE_OP("ai.ortmodule", WithValue, 1)
 // The answer, one element, to a question that the forward asked when it was captured. A run in which it is not
 // `expected` ends there: the graph holds for that answer alone. Nothing needs to read the output.
 ORTMODULE_OP("ai.ortmodule", Expect, 1)
-    .input("answer")
+    .host_input("answer")
     .output("output")
     .required_attr("expected", AttrKind::kInt)
     .attr("question", AttrKind::kString)
     .infer(infer_same)
-    .traits(kSideEffect)
+    .traits(kSideEffect | kHostOutput)
     .not_differentiable()
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 

@@ -10,7 +10,7 @@
 namespace ortmodule {
 namespace {
 
-ORTMODULE_OP(kOwnDomain, Claimed, 1)
+ORTMODULE_OP("ai.ortmodule", Claimed, 1)
     .variadic_input("x")
     .output("y", Presence::kVariadic)
     .required_attr("body", AttrKind::kGraph)

@@ -16,8 +16,8 @@ void transfer(OpRecord& record) {
       });
 }
 
-ORTMODULE_OP(kOwnDomain, MemcpyToHost, 1).apply(transfer);
-ORTMODULE_OP(kOwnDomain, MemcpyToDevice, 1).apply(transfer);
+ORTMODULE_OP("ai.ortmodule", MemcpyToHost, 1).apply(transfer);
+ORTMODULE_OP("ai.ortmodule", MemcpyToDevice, 1).apply(transfer);
 
 }  // namespace
 }  // namespace ortmodule

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace guarded {
 namespace {
@@ -36,6 +37,7 @@ class DeviceMemory {
   void* take(size_t bytes, WorkQueue& queue) {
     const size_t size = (bytes + kGranule - 1) / kGranule * kGranule;
     const std::lock_guard<std::mutex> lock(mutex_);
+    take_up_rested();
     auto& free = free_[&queue];
     for (auto it = free.begin(); it != free.end(); ++it) {
       if (it->second < size) continue;
@@ -65,9 +67,10 @@ class DeviceMemory {
     const auto taken = taken_.find(start);
     const Block block = std::move(taken->second);
     taken_.erase(taken);
-    for (const WorkQueue* user : block.users) block.queue->follow(*user, user->last());
-    block.queue->push([at = within_reach(start), size = block.size] { std::memset(at, kPoison, size); });
-    add_free(free_[block.queue], start, block.size);
+    if (block.users.empty()) return poison_and_free(start, block.size, *block.queue);
+    Resting resting{start, block.size, block.queue, {}};
+    for (WorkQueue* user : block.users) resting.until.emplace_back(user, user->last());
+    resting_.push_back(std::move(resting));
   }
 
  private:
@@ -76,7 +79,28 @@ class DeviceMemory {
     WorkQueue* queue;
     std::set<WorkQueue*> users;  // beside it
   };
+  // Given back, and perhaps in use on other streams: its own does not wait for these, as a GPU's does not.
+  struct Resting {
+    char* start;
+    size_t size;
+    WorkQueue* queue;
+    std::vector<std::pair<WorkQueue*, uint64_t>> until;
+  };
   using Free = std::map<char*, size_t>;
+
+  void poison_and_free(char* start, size_t size, WorkQueue& queue) {
+    queue.push([at = within_reach(start), size] { std::memset(at, kPoison, size); });
+    add_free(free_[&queue], start, size);
+  }
+
+  void take_up_rested() {
+    std::erase_if(resting_, [this](const Resting& one) {
+      for (const auto& [user, number] : one.until)
+        if (!user->done(number)) return false;
+      poison_and_free(one.start, one.size, *one.queue);
+      return true;
+    });
+  }
 
   static void add_free(Free& free, char* start, size_t size) {
     auto it = free.emplace(start, size).first;
@@ -97,6 +121,7 @@ class DeviceMemory {
   size_t fresh_ = 0;  // from here on nothing was ever taken
   std::map<char*, Block> taken_;
   std::map<WorkQueue*, Free> free_;
+  std::vector<Resting> resting_;
 };
 
 // Never destroyed: tensors may outlive every static object.

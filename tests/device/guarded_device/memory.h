@@ -7,7 +7,8 @@
 //
 // A block belongs to the stream that was current when it was taken. Freed, it is filled with 0xFF, which is NaN and
 // -1, by a job of that stream, and goes at once to whoever takes memory on the same stream: what that one queues runs
-// later. Other streams have to be recorded, as with CUDA's allocator, or they read what the next owner wrote.
+// later. Other streams have to be recorded, as with CUDA's allocator, or they read what the next owner wrote; a block
+// with such streams rests until they are done.
 #pragma once
 
 #include <c10/core/Allocator.h>
