@@ -43,6 +43,8 @@ MINIMUM_SETUPTOOLS = 77
 BYTES_PER_JOB = 2 << 30
 
 # Import name -> folder of the checkout. Everything installed lives under `ortmodule`.
+CORE_LAYERS = ("base", "graph", "records", "kernels", "transforms", "placement")
+CORE = Path("include/ortmodule/core")
 PACKAGE_ROOTS = {
     "ortmodule": "ortmodule",
     "ortmodule.graph_transition": "graph_transition",
@@ -219,6 +221,12 @@ def replace_file(source: Path, target: Path) -> None:
     os.replace(fresh, target)
 
 
+def core_headers() -> list[Path]:
+    """The engine's headers that libraries with passes, providers and kernels are written with, below csrc."""
+    csrc = ROOT / "csrc"
+    return sorted(path.relative_to(csrc) for layer in CORE_LAYERS for path in (csrc / layer).rglob("*.h"))
+
+
 class CMakeBuild(build_ext):
     """build_ext that runs CMake once and copies what it made into the package."""
 
@@ -234,6 +242,8 @@ class CMakeBuild(build_ext):
                     stale.unlink()
         for name in self.products:
             replace_file(build / "ortmodule" / name, target / name)
+        for header in core_headers():
+            replace_file(ROOT / "csrc" / header, target / CORE / header)
         self.write_build_info(json.loads((build / "build_info.json").read_text()), target / "_build_info.py")
 
     def write_build_info(self, facts: dict[str, str], path: Path) -> None:
@@ -245,13 +255,15 @@ class CMakeBuild(build_ext):
         path.write_text("\n".join(lines) + "\n")
 
     def get_outputs(self) -> list[str]:
-        names = [*getattr(self, "products", []), "_build_info.py"]
+        headers = [str(CORE / header) for header in core_headers()]
+        names = [*getattr(self, "products", []), "_build_info.py", *headers]
         return [os.path.join(self.build_lib, "ortmodule", name) for name in names]
 
     def get_output_mapping(self) -> dict[str, str]:
         if not (self.inplace or self.editable_mode):
             return {}
-        return {output: str(ROOT / "ortmodule" / os.path.basename(output)) for output in self.get_outputs()}
+        package = os.path.join(self.build_lib, "ortmodule")
+        return {output: str(ROOT / "ortmodule" / os.path.relpath(output, package)) for output in self.get_outputs()}
 
 
 class FreshBuildPy(build_py):

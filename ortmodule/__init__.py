@@ -21,7 +21,7 @@ from .errors import (  # noqa: E402
     ORTModuleError,
     UnsupportedError,
 )
-from .extending import SessionOptions, cmake_dir, include_dir, register_gradient  # noqa: E402
+from .extending import SessionOptions, cmake_dir, include_dir, load_extension, register_gradient  # noqa: E402
 from .inference_session import InferenceSession  # noqa: E402
 from .memory_report import HeldTensor, MemoryReport, SessionMemory  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
@@ -58,6 +58,7 @@ __all__ = [
     "export_training_graph",
     "graph_pass",
     "include_dir",
+    "load_extension",
     "pass_names",
     "register_gradient",
     "register_operator_mapping",

@@ -6,6 +6,7 @@ operators (capture/custom_node).
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ __all__ = [
     "SessionOptions",
     "cmake_dir",
     "include_dir",
+    "load_extension",
     "load_libraries",
     "register_gradient",
 ]
@@ -138,3 +140,20 @@ class SessionOptions:
     def custom_op_libraries(self) -> tuple[str, ...]:
         """The libraries that were registered through these options."""
         return tuple(self._libraries)
+
+
+def load_extension(path: str | os.PathLike[str]) -> None:
+    """Loads a shared library with passes, execution providers or kernels in C++, which register themselves.
+
+    Sessions that are made later have them. It has to be built for this version of ortmodule and torch, with the CMake
+    target `ortmodule::core` (see docs/extending.md).
+
+    Raises:
+        InvalidArgumentError: it cannot be loaded, or registers a name that is taken.
+    """
+    try:
+        ctypes.CDLL(os.fspath(path))
+    except OSError as error:
+        raise InvalidArgumentError(f"the extension {os.fspath(path)!r} cannot be loaded: {error}") from error
+    if errors := _C.take_registration_errors():
+        raise InvalidArgumentError(f"the extension {os.fspath(path)!r}: {'; '.join(errors)}")

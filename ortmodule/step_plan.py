@@ -27,11 +27,13 @@ class StepPlan:
     """The plan of one call's graph.
 
     Attributes:
-        halves: "forward" and, where the call records gradients, "backward": `name`, `streams` (the device of each) and
-            `steps` in the order in which they are issued, each with `kind` ("LaunchKernel", "WaitOnEP"), `stream`,
-            `waits_for` and `notifies` (numbers of notifications between streams), `op`, `node`, `inputs` and
-            `outputs` (`name`, `type`, `slot` and `bytes`), `release` (slots that are let go of after it) and `flops`
-            (multiplications and additions). Numbers are None where they are not known before the run.
+        halves: "forward" and, where the call records gradients, "backward": `name`, `streams` (the device of each),
+            `waits_at_end` and `steps` in the order in which they are issued, each with `kind` ("LaunchKernel",
+            "Transfer", "WaitOnEP"), `stream`, `waits_for` (`kind`: "WaitOnEP", by the stream, or "Barrier", by the
+            host; and the number of a `notification`), `notifies` (the number that it gives), `provider` (empty where
+            there is but the host), `op`, `node`, `inputs` and `outputs` (`name`, `type`, `slot` and `bytes`),
+            `release` (slots that are let go of after it), `flops` (multiplications and additions) and `seconds` (the
+            mean of the runs that were profiled). Numbers are None where they are not known before the run.
         memory: `peak_forward_bytes`, `saved_bytes` (what forward keeps for backward), `peak_backward_bytes`,
             `arena_bytes` and `blocks`: each storage with the `value`, `op` and `node` that it is made for, `bytes`, the
             steps `first` and `end` in [first, end) of which it is alive (counted through both halves), its `offset` in
@@ -83,4 +85,4 @@ def plan(model: ORTModule, batch: Any) -> StepPlan:
         ready = ready.transition
     sizes = ready.info.symbol_values(leaves)
     session = ready.session
-    return StepPlan(session.plans(sizes), session.memory_forecast(sizes), session.plan_text())
+    return StepPlan(session.plans(sizes), session.memory_forecast(sizes), session.plan_text(sizes))

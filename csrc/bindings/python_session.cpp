@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/container_type.h"
+#include "base/registration.h"
 #include "base/status.h"
 #include "bindings/held_object.h"
 #include "bindings/passes/python_pass.h"
@@ -228,7 +229,8 @@ py::list plans(const Session& session, const SymbolTable& sizes) {
                             "notifies"_a = number_or_none(step.notifies), "provider"_a = step.provider,
                             "op"_a = step.op, "node"_a = step.node, "inputs"_a = values_of(step.inputs),
                             "outputs"_a = values_of(step.outputs), "release"_a = step.release,
-                            "flops"_a = number_or_none(step.flops)));
+                            "flops"_a = number_or_none(step.flops),
+                            "seconds"_a = step.seconds < 0 ? py::object(py::none()) : py::float_(step.seconds)));
     out.append(py::dict("name"_a = half.name, "streams"_a = half.streams, "steps"_a = steps,
                         "waits_at_end"_a = waits_of(half.waits_at_end)));
   }
@@ -294,7 +296,7 @@ void register_session(py::module_& m) {
             return py::bytes(stage_model(s, stage, portable));
           },
           py::arg("stage"), py::arg("portable") = false)
-      .def("plan_text", &plan_text)
+      .def("plan_text", &plan_text, py::arg("sizes") = SymbolTable())
       .def("placement",
            [](const Session& s) {
              const PlacementResult& placed = s.compiled().placed;
@@ -341,6 +343,7 @@ void register_session(py::module_& m) {
   m.def("register_custom_ops_library", &load_custom_ops, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
         "Loads a shared library of custom operators; their names.");
   m.def("profile", &Executor::profile, py::arg("on"));
+  m.def("take_registration_errors", &take_registration_errors);
   m.def("leave_out_wait", &RunStreams::leave_out, py::arg("plan"), py::arg("wait"));
   m.def("operators", [] {
     py::list out;

@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "base/registration.h"
 #include "compile/backward_variants.h"
 #include "compile/program.h"
 #include "onnx/import.h"
@@ -132,6 +133,7 @@ std::vector<std::string> names_of(const Values& values) {
 }  // namespace
 
 CompiledModel compile(const void* model, size_t size, const CompileOptions& options) {
+  for (const std::string& error : take_registration_errors()) fail(ErrorCode::kInternal, error);
   check_choice(options.passes);
   CompiledModel compiled;
   StageLog log(options.keep_stages);

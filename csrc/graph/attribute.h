@@ -23,8 +23,8 @@ struct TensorData {
 
   int64_t elements() const;
   // Numbers as int64 or double, whatever the stored type; throw for string, complex and float8 tensors.
-  std::vector<int64_t> to_ints() const;
-  std::vector<double> to_doubles() const;
+  ORTMODULE_API std::vector<int64_t> to_ints() const;
+  ORTMODULE_API std::vector<double> to_doubles() const;
 
   ORTMODULE_API static TensorData of_ints(const std::vector<int64_t>& values);  // int64[n]
   ORTMODULE_API static TensorData scalar_int(int64_t value);                    // int64, 0-d

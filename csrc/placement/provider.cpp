@@ -73,9 +73,8 @@ ProviderRegistry& ProviderRegistry::instance() {
   return registry;
 }
 
-ProviderFactory ProviderRegistry::add(const std::string& name, ProviderFactory factory) {
-  ORTMODULE_INTERNAL(factories_.emplace(name, factory).second, "two providers are called '", name, "'");
-  return factory;
+void ProviderRegistry::add(const std::string& name, ProviderFactory factory) {
+  ORTMODULE_CHECK_ARG(factories_.emplace(name, factory).second, "there is an execution provider '", name, "' already");
 }
 
 std::shared_ptr<const ExecutionProvider> ProviderRegistry::make(const ProviderSpec& spec) const {

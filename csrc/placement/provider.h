@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/registration.h"
 #include "graph/graph.h"
 #include "ortmodule/export.h"
 
@@ -66,8 +67,8 @@ using ProviderFactory = std::shared_ptr<const ExecutionProvider> (*)(const Provi
 class ORTMODULE_API ProviderRegistry {
  public:
   static ProviderRegistry& instance();
-  // Throws kInternal for a name that is taken.
-  ProviderFactory add(const std::string& name, ProviderFactory factory);
+  // Throws kInvalidArgument for a name that is taken.
+  void add(const std::string& name, ProviderFactory factory);
   // A name that nobody registered is a device's. Throws kInvalidArgument for options that it does not know.
   std::shared_ptr<const ExecutionProvider> make(const ProviderSpec& spec) const;
 
@@ -78,6 +79,6 @@ class ORTMODULE_API ProviderRegistry {
 }  // namespace ortmodule
 
 // ORTMODULE_PROVIDER("mine", [](const ProviderSpec& spec) -> std::shared_ptr<const ExecutionProvider> {...});
-#define ORTMODULE_PROVIDER(name, ...)                                         \
-  [[maybe_unused]] static const ::ortmodule::ProviderFactory kProviderAdded = \
-      ::ortmodule::ProviderRegistry::instance().add(name, __VA_ARGS__)
+#define ORTMODULE_PROVIDER(name, ...)                 \
+  [[maybe_unused]] static const bool provider_added = \
+      ::ortmodule::registered([] { ::ortmodule::ProviderRegistry::instance().add(name, __VA_ARGS__); })

@@ -161,7 +161,7 @@ std::vector<NodeArg*> saved_for_backward(const Graph& graph, const std::vector<N
 
 namespace {
 
-void print_step(std::ostream& out, const ExecutionPlan& plan, size_t i) {
+void print_step(std::ostream& out, const ExecutionPlan& plan, size_t i, const std::string& note) {
   const Step& step = plan.steps[i];
   out << "    " << i << " " << kind_name(step.kind) << " " << step.node->qualified_op() << " '" << step.node->name()
       << "' (";
@@ -174,7 +174,7 @@ void print_step(std::ostream& out, const ExecutionPlan& plan, size_t i) {
     out << " release";
     for (int slot : step.release) out << " " << slot;
   }
-  out << "\n";
+  out << note << "\n";
 }
 
 void print_kind(std::ostream& out, Step::Kind kind, int notification) {
@@ -189,7 +189,7 @@ void print_wait(std::ostream& out, const ExecutionPlan& plan, const Wait& wait) 
 
 }  // namespace
 
-std::string ExecutionPlan::text() const {
+std::string ExecutionPlan::text(const std::function<std::string(const Step&)>& note) const {
   using Kind = Step::Kind;
   std::ostringstream out;
   out << "plan " << name << ": " << steps.size() << " steps\n";
@@ -202,7 +202,7 @@ std::string ExecutionPlan::text() const {
       for (const Wait& wait : steps[i].waits)
         if (wait.stream == s) print_wait(out, *this, wait);
       if (steps[i].stream != s) continue;
-      print_step(out, *this, i);
+      print_step(out, *this, i, note ? note(steps[i]) : "");
       if (steps[i].notifies >= 0) print_kind(out, Kind::kActivateNotification, steps[i].notifies);
       if (steps[i].triggers) print_kind(out, Kind::kTriggerDownstream, -1);
     }

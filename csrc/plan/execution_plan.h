@@ -7,6 +7,7 @@
 // backward is simply a slot that forward does not release.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -78,7 +79,8 @@ struct ExecutionPlan {
   std::unordered_set<std::string> settled;                // of what leaves: the host has waited for it
   // Whether steps are queued on streams of devices: the graph was placed (placement/).
   bool placed = false;
-  std::string text() const;
+  // `note`: what to add to a step's line.
+  std::string text(const std::function<std::string(const Step&)>& note = {}) const;
 };
 
 struct PlanRequest {

@@ -49,7 +49,7 @@ enum Trait : uint32_t {
   kView = 1 << 2,              // output 0 may share input 0's memory
   kRandom = 1 << 3,            // draws from the generator: never merged, folded or reordered
   kCheap = 1 << 4,             // recomputing in backward costs less than keeping the output
-  kHostOutput = 1 << 5,        // outputs are small int64 tensors in host memory, whatever the device
+  kHostOutput = 1 << 5,        // outputs lie in host memory, whatever the device: sizes, lists of rows
   kSideEffect = 1 << 6,        // kept although nothing uses its outputs
   kIdentity = 1 << 7,          // output 0 equals input 0
   kShapeOnly = 1 << 8,         // uses only its inputs' shapes, never their elements

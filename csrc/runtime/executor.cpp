@@ -17,6 +17,7 @@
 #include "device/small_block_scope.h"
 #include "kernels/aten_bridge.h"
 #include "kernels/small_tensor.h"
+#include "plan/streams.h"
 #include "records/registry.h"
 #include "runtime/kernel_clock.h"
 #include "runtime/subgraph_runner.h"
@@ -60,6 +61,12 @@ std::vector<StepTime> Executor::take_times() const {
     if (times_[i].first > 0) out.push_back({steps_[i].step, times_[i].first, times_[i].second});
   times_.clear();
   return out;
+}
+
+double Executor::mean_seconds(size_t step) const {
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  if (step >= times_.size() || times_[step].first == 0) return -1;
+  return times_[step].second / static_cast<double>(times_[step].first);
 }
 
 Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(plan)), device_(device) {
@@ -111,7 +118,12 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
   }
 }
 
+// The host's steps and those on the caller's stream run as they are where nothing waits for them, nor they for it.
 Kernel Executor::on_stream(Kernel kernel, const Step& step) const {
+  const bool here =
+      is_host(plan_.streams[step.stream]) ||
+      (plan_.streams[step.stream].role == LogicStream::Role::kCompute && streams_->device(step.stream) == device_);
+  if (here && step.waits.empty() && step.notifies < 0 && step.foreign.empty() && step.held.empty()) return kernel;
   return [kernel = std::move(kernel), &step](KernelContext& c) { c.streams()->run(step, kernel, c); };
 }
 

@@ -65,6 +65,8 @@ class Executor {
   const ExecutionPlan& plan() const { return plan_; }
   // The steps that ran while profiled; forgets them.
   std::vector<StepTime> take_times() const;
+  // A step's mean over those runs, while they are not taken; negative: none.
+  double mean_seconds(size_t step) const;
 
  private:
   // An output of the plan; `again`: a later one is the same value.

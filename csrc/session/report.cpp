@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iomanip>
+#include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -110,13 +112,6 @@ std::string stage_model(const Session& session, const std::string& stage, bool p
   fail(ErrorCode::kInvalidArgument, "there is no stage '", stage, "'");
 }
 
-std::string plan_text(const Session& session) {
-  const TrainingProgram& program = session.compiled().agent->program();
-  std::string text = program.forward->plan().text();
-  if (program.full_backward) text += program.full_backward->executor->plan().text();
-  return text;
-}
-
 namespace {
 
 std::vector<std::pair<int, bool>> waits_of(const ExecutionPlan& plan, const std::vector<Wait>& waits) {
@@ -125,18 +120,43 @@ std::vector<std::pair<int, bool>> waits_of(const ExecutionPlan& plan, const std:
   return out;
 }
 
+// "  # 4.0 KiB, 0.1 Mflop, 12 us"
+std::string noted(const PlannedStep& step) {
+  double bytes = 0;
+  for (const PlannedValue& out : step.outputs) bytes += std::max(0.0, out.bytes);
+  std::ostringstream note;
+  note << std::setprecision(3);
+  const auto add = [&](double value, double unit, const char* name) {
+    if (value > 0) note << (note.tellp() ? ", " : "  # ") << value / unit << " " << name;
+  };
+  add(bytes, 1024, "KiB");
+  add(step.flops, 1e6, "Mflop");
+  add(step.seconds, 1e-6, "us");
+  return note.str();
+}
+
 class PlanReader {
  public:
   explicit PlanReader(const SymbolTable& sizes) : sizes_(sizes) {}
 
-  PlannedHalf read(const ExecutionPlan& plan) const {
+  PlannedHalf read(const Executor& executor) const {
+    const ExecutionPlan& plan = executor.plan();
     PlannedHalf half{plan.name, {}, {}, waits_of(plan, plan.ends)};
     for (const LogicStream& stream : plan.streams)
       half.streams.push_back(stream.device + (stream.role == LogicStream::Role::kTransfer ? ", transfers" : ""));
     for (const Step& step : plan.steps) {
-      PlannedStep out{
-          kind_name(step.kind), step.stream, {}, step.notifies, step.node->provider(), step.node->qualified_op(),
-          step.node->name(),    {},          {}, step.release,  flops(*step.node)};
+      PlannedStep out{kind_name(step.kind),
+                      step.stream,
+                      {},
+                      step.notifies,
+                      step.node->provider(),
+                      step.node->qualified_op(),
+                      step.node->name(),
+                      {},
+                      {},
+                      step.release,
+                      flops(*step.node),
+                      executor.mean_seconds(half.steps.size())};
       out.waits_for = waits_of(plan, step.waits);
       for (size_t i = 0; i < step.inputs.size(); ++i) add(out.inputs, step.node->input(i), step.inputs[i]);
       for (size_t i = 0; i < step.outputs.size(); ++i) add(out.outputs, step.node->output(i), step.outputs[i]);
@@ -169,9 +189,20 @@ class PlanReader {
 std::vector<PlannedHalf> plans_of(const Session& session, const SymbolTable& sizes) {
   const TrainingProgram& program = session.compiled().agent->program();
   const PlanReader reader(sizes);
-  std::vector<PlannedHalf> halves{reader.read(program.forward->plan())};
-  if (program.full_backward) halves.push_back(reader.read(program.full_backward->executor->plan()));
+  std::vector<PlannedHalf> halves{reader.read(*program.forward)};
+  if (program.full_backward) halves.push_back(reader.read(*program.full_backward->executor));
   return halves;
+}
+
+std::string plan_text(const Session& session, const SymbolTable& sizes) {
+  const TrainingProgram& program = session.compiled().agent->program();
+  const PlanReader reader(sizes);
+  const auto text = [&](const Executor& executor) {
+    const std::vector<PlannedStep> steps = reader.read(executor).steps;
+    return executor.plan().text(
+        [&](const Step& step) { return noted(steps[static_cast<size_t>(&step - executor.plan().steps.data())]); });
+  };
+  return text(*program.forward) + (program.full_backward ? text(*program.full_backward->executor) : "");
 }
 
 MemoryForecast forecast_of(const Session& session, const SymbolTable& sizes) {

@@ -52,6 +52,7 @@ struct PlannedStep {
   std::vector<PlannedValue> inputs, outputs;
   std::vector<int> release;  // slots
   double flops;              // multiplications and additions; -1: not known
+  double seconds;            // mean of the runs that were profiled; -1: none
 };
 
 struct PlannedHalf {
@@ -74,7 +75,8 @@ ORTMODULE_API std::vector<PeakValue> memory_at_peak(const Session& session);
 // The graph of a stage as a serialized ModelProto; `portable`: in operators that any ONNX runtime has. Throws where
 // there is no such stage, or the session was made without keep_stages.
 ORTMODULE_API std::string stage_model(const Session& session, const std::string& stage, bool portable);
-ORTMODULE_API std::string plan_text(const Session& session);
+// With bytes, operations and seconds of each step, where they are known; `sizes` as in plans_of.
+ORTMODULE_API std::string plan_text(const Session& session, const SymbolTable& sizes = {});
 // `sizes`: of the symbols of the graph's inputs, of a call that need not have run.
 ORTMODULE_API std::vector<PlannedHalf> plans_of(const Session& session, const SymbolTable& sizes);
 ORTMODULE_API MemoryForecast forecast_of(const Session& session, const SymbolTable& sizes);

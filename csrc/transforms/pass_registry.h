@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/registration.h"
 #include "ortmodule/export.h"
 #include "transforms/transformer.h"
 
@@ -42,7 +43,7 @@ class PassRegistry {
  public:
   ORTMODULE_API static PassRegistry& instance();
   // Throws kInvalidArgument where the name is taken.
-  bool add(PassInfo info);
+  ORTMODULE_API bool add(PassInfo info);
   // In the order in which they run.
   const std::vector<PassInfo>& passes() const { return passes_; }
 
@@ -74,11 +75,13 @@ std::unique_ptr<GraphTransformer> make_rules(const char* name) {
 
 }  // namespace ortmodule
 
-#define ORTMODULE_PASS(Class, level, stages, place)    \
-  [[maybe_unused]] static const bool pass_of_##Class = \
-      PassRegistry::instance().add({Class().name(), level, stages, place, [] { return std::make_unique<Class>(); }})
+#define ORTMODULE_PASS(Class, level, stages, place)                                                                 \
+  [[maybe_unused]] static const bool pass_of_##Class = registered([] {                                              \
+    PassRegistry::instance().add({Class().name(), level, stages, place, [] { return std::make_unique<Class>(); }}); \
+  })
 
 // A pass of rules (RewriteRule), in the order in which a node is offered to them.
-#define ORTMODULE_RULES(name, level, stages, place, ...) \
-  [[maybe_unused]] static const bool pass_of_rules =     \
-      PassRegistry::instance().add({name, level, stages, place, [] { return make_rules<__VA_ARGS__>(name); }})
+#define ORTMODULE_RULES(name, level, stages, place, ...)                                                      \
+  [[maybe_unused]] static const bool pass_of_rules = registered([] {                                          \
+    PassRegistry::instance().add({name, level, stages, place, [] { return make_rules<__VA_ARGS__>(name); }}); \
+  })

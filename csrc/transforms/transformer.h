@@ -58,7 +58,7 @@ class RewriteRule {
 };
 
 // Offers each node, in list order, to the rules of its operator; the first that matches rewrites it.
-class RuleBasedTransformer : public GraphTransformer {
+class ORTMODULE_API RuleBasedTransformer : public GraphTransformer {
  public:
   RuleBasedTransformer(const char* name, std::vector<std::unique_ptr<RewriteRule>> rules);
   const char* name() const override { return name_; }

@@ -42,12 +42,8 @@ class Gated(nn.Module):
 
 
 def operators(model: ORTModule) -> list[str]:
-    return [
-        line.split()[1]
-        for ready in model._manager.transitions()
-        for line in ready.session.plan_text().splitlines()
-        if re.match(r"\s+\d+ ", line)
-    ]
+    plans = [half for ready in model._manager.transitions() for half in ready.session.plans()]
+    return [step["op"] for half in plans for step in half["steps"]]
 
 
 def compared(model: ORTModule, module: nn.Module, x: torch.Tensor) -> None:

@@ -114,3 +114,36 @@ def test_a_cpp_program_is_built_on_the_wheel_and_trains(wheel, tmp_path):
     (site / "ortmodule" / "_build_info.py").write_text('TORCH_VERSION: str = "1.0"\nVERSION: str = "0.1"\n')
     other = run("cmake", "-S", example, "-B", tmp_path / "other", f"-Dortmodule_DIR={folder}", torch_root, fails=True)
     assert "was built for torch 1.0" in " ".join(other.split())
+
+
+def test_a_cpp_pass_is_built_on_the_wheel_and_runs(wheel, tmp_path):
+    """The example, in a CMake project of its own, on what the wheel holds; a library that Python cannot use is said."""
+    import torch
+
+    site, build = tmp_path / "site", tmp_path / "build"
+    zipfile.ZipFile(wheel).extractall(site)
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    example = ROOT / "examples" / "cpp_extension"
+
+    def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    folder, torch_root = site / "ortmodule/cmake/ortmodule", Path(torch.__file__).parent
+    for command in (
+        ("cmake", "-S", example, "-B", build, f"-Dortmodule_DIR={folder}", f"-DTORCH_ROOT={torch_root}"),
+        ("cmake", "--build", build),
+    ):
+        done = run(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    library = build / "libquick_gelu.so"
+    done = run(sys.executable, example / "use.py", library)
+    assert done.returncode == 0, done.stderr
+    difference, fused = (line.split()[1] for line in done.stdout.splitlines())
+    assert float(difference) < 1e-6 and fused == "True"
+
+    (build / "copy.so").write_bytes(library.read_bytes())
+    load = "import ortmodule, sys; [ortmodule.load_extension(name) for name in sys.argv[1:]]"
+    twice = run(sys.executable, "-c", load, library, build / "copy.so")
+    assert "InvalidArgumentError" in twice.stderr and "fuse_quick_gelu" in twice.stderr, twice.stderr
+    missing = run(sys.executable, "-c", load, build / "nothing.so")
+    assert "InvalidArgumentError" in missing.stderr and "nothing.so" in missing.stderr

@@ -52,4 +52,9 @@ if(NOT TARGET ortmodule::ortmodule)
   target_link_options(ortmodule::ortmodule INTERFACE -Wl,--allow-shlib-undefined -Wl,--no-as-needed)
   target_link_libraries(ortmodule::ortmodule INTERFACE "${_ortmodule_torch}/lib/libtorch.so"
     "${_ortmodule_torch}/lib/libtorch_cpu.so" "${_ortmodule_torch}/lib/libc10.so")
+  # What passes, execution providers and their kernels are written with. These headers are the engine's own, and may
+  # change with every version: a library that uses them is built for the ortmodule that loads it.
+  add_library(ortmodule::core INTERFACE IMPORTED)
+  target_include_directories(ortmodule::core SYSTEM INTERFACE "${_ortmodule_package}/include/ortmodule/core")
+  target_link_libraries(ortmodule::core INTERFACE ortmodule::ortmodule)
 endif()
