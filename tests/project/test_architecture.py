@@ -20,6 +20,8 @@ def test_every_path_is_there() -> None:
 def test_the_notes_are_those_of_the_sources() -> None:
     found: dict[str, set[str]] = {}
     for path in (p for root in SOURCES for p in (ROOT / root).rglob("*") if p.suffix in {".h", ".cpp", ".cu", ".py"}):
+        if "include/ortmodule/core" in str(path):  # copies of csrc's headers, which setup.py makes
+            continue
         for name in NOTE.findall(path.read_text()):
             found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
     listed = {

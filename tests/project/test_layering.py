@@ -150,7 +150,7 @@ def test_python_is_seen_by_bindings_alone() -> None:
 
 
 def test_public_headers_include_nothing_of_the_core() -> None:
-    found = sorted(PUBLIC.rglob("*.h"))
+    found = sorted((PUBLIC / "ortmodule").glob("*.h"))  # beside them lie copies of the core's, which `setup.py` makes
     assert found
     wrong = []
     for path in found:
