@@ -24,6 +24,11 @@ constexpr const char* kReferencePrefix = "ortmodule.ref.";
 // Node metadata on a call of a function with an overload name.
 constexpr const char* kOverloadKey = "ortmodule.overload";
 
+inline bool has_body(const Node& node) {
+  return std::any_of(node.attributes().begin(), node.attributes().end(),
+                     [](const auto& entry) { return std::holds_alternative<std::shared_ptr<Graph>>(entry.second); });
+}
+
 // The node's inputs that its operator's schema knows; captured ones follow.
 inline size_t explicit_input_count(const Node& node) {
   const size_t captured = node.get_strings(kCapturedAttribute).size();

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/status.h"
+#include "graph/subgraph.h"
 #include "graph/value_bytes.h"
 #include "records/registry.h"
 #include "records/resolve.h"
@@ -17,11 +18,6 @@ using Born = std::unordered_set<const NodeArg*>;
 bool is_host_input(const Node& node, size_t i) {
   const FormalInput* formal = node.record()->formal_input(i);
   return formal && formal->host;
-}
-
-bool has_body(const Node& node) {
-  return std::any_of(node.attributes().begin(), node.attributes().end(),
-                     [](const auto& entry) { return std::holds_alternative<std::shared_ptr<Graph>>(entry.second); });
 }
 
 // Whether all that the node computes with is born on the host, constants aside.

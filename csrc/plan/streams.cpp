@@ -5,25 +5,21 @@
 #include <optional>
 #include <unordered_map>
 
+#include "graph/subgraph.h"
+#include "placement/partition.h"
 #include "records/registry.h"
 
 namespace ortmodule {
 namespace {
 
-constexpr const char* kHostDevice = "cpu";
 using Role = LogicStream::Role;
-
-bool has_body(const Node& node) {
-  return std::any_of(node.attributes().begin(), node.attributes().end(),
-                     [](const auto& entry) { return std::holds_alternative<std::shared_ptr<Graph>>(entry.second); });
-}
 
 class Streams {
  public:
   Streams(ExecutionPlan& plan, const StreamRequest& request) : plan_(plan), request_(request) {}
 
   void run() {
-    plan_.streams.push_back({kHostDevice});
+    plan_.streams.push_back({kHost});
     clocks_.emplace_back();
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       Step& step = plan_.steps[i];
@@ -68,7 +64,7 @@ class Streams {
     return plan_.streams.size() - 1;
   }
 
-  static bool is_of_host(const NodeArg& value) { return value.location() == kHostDevice; }
+  static bool is_of_host(const NodeArg& value) { return value.location() == kHost; }
 
   size_t stream_of(const Node& node) {
     const NodeArg* source = node.input(0);
@@ -197,7 +193,7 @@ void assign_communication(ExecutionPlan& plan) {
 
 }  // namespace
 
-bool is_host(const LogicStream& stream) { return stream.device == kHostDevice; }
+bool is_host(const LogicStream& stream) { return stream.device == kHost; }
 
 void assign_streams(ExecutionPlan& plan, const StreamRequest& request) {
   plan.placed = !plan.steps.empty() && !plan.steps[0].node->provider().empty();

@@ -85,7 +85,6 @@ class Executor {
   };
   void gather_lists(const std::vector<std::vector<Emit>>& emits);
   void run_step(const Prepared& prepared, KernelContext& context) const;
-  void load(const NodeArg& value, int slot);
   Kernel on_stream(Kernel kernel, const Step& step) const;
 
   ExecutionPlan plan_;

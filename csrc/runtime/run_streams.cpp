@@ -137,10 +137,4 @@ void RunStreams::finish() {
   HeldCopies::instance().add(std::move(behind), std::move(held_));
 }
 
-int count_waits(const ExecutionPlan& plan) {
-  size_t count = plan.ends.size();
-  for (const Step& step : plan.steps) count += step.waits.size();
-  return static_cast<int>(count);
-}
-
 }  // namespace ortmodule

@@ -83,7 +83,4 @@ class RunStreams {
   bool finished_ = false;
 };
 
-// How many waits a plan has.
-int count_waits(const ExecutionPlan& plan);
-
 }  // namespace ortmodule
