@@ -18,6 +18,7 @@ Environment variables:
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -187,6 +188,7 @@ def run_cmake(in_place: bool) -> Path:
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-DORTMODULE_CUDA={os.environ.get('ORTMODULE_CUDA', 'auto')}",
         f"-DORTMODULE_TESTS={'ON' if os.environ.get('ORTMODULE_TESTS', '0') == '1' else 'OFF'}",
+        f"-DORTMODULE_CORE_HEADERS={headers_symbol()}",
         f"-DORTMODULE_PROTOBUF_ROOT={os.environ.get('ORTMODULE_PROTOBUF_ROOT', '')}",
         # A wheel finds torch beside itself in site-packages; an editable install does not lie there.
         f"-DORTMODULE_EXTRA_RPATH={torch_lib if in_place else ''}",
@@ -225,6 +227,14 @@ def core_headers() -> list[Path]:
     """The engine's headers that libraries with passes, providers and kernels are written with, below csrc."""
     csrc = ROOT / "csrc"
     return sorted(path.relative_to(csrc) for layer in CORE_LAYERS for path in (csrc / layer).rglob("*.h"))
+
+
+def headers_symbol() -> str:
+    """A symbol's name that changes with any of these headers and with torch: Note [Built for these headers]."""
+    digest = hashlib.sha256(importlib.metadata.version("torch").encode())
+    for header in core_headers():
+        digest.update(f"\0{header}\0".encode() + (ROOT / "csrc" / header).read_bytes())
+    return f"ortmodule_headers_{digest.hexdigest()[:16]}"
 
 
 class CMakeBuild(build_ext):

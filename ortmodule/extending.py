@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import _C
+from . import _C, _build_info
 from ._C import GradientContext, GradientValue
 from .errors import InvalidArgumentError, ORTModuleError
 from .passes import GraphPass, checked_names, checked_passes
@@ -149,11 +149,16 @@ def load_extension(path: str | os.PathLike[str]) -> None:
     target `ortmodule::core` (see docs/extending.md).
 
     Raises:
-        InvalidArgumentError: it cannot be loaded, or registers a name that is taken.
+        InvalidArgumentError: it cannot be loaded, was built for another version, or registers a name that is taken.
     """
     try:
         ctypes.CDLL(os.fspath(path))
     except OSError as error:
+        if "ortmodule_headers_" in str(error):
+            raise InvalidArgumentError(
+                f"the extension {os.fspath(path)!r} was built for another ortmodule or torch than ortmodule "
+                f"{_build_info.VERSION} for torch {_build_info.TORCH_VERSION}, which is here; build it again"
+            ) from error
         raise InvalidArgumentError(f"the extension {os.fspath(path)!r} cannot be loaded: {error}") from error
     if errors := _C.take_registration_errors():
         raise InvalidArgumentError(f"the extension {os.fspath(path)!r}: {'; '.join(errors)}")

@@ -3,6 +3,12 @@
 #include <mutex>
 #include <utility>
 
+// built_with.h, Note [Built for these headers]
+extern "C" {
+extern ORTMODULE_API const char ORTMODULE_CORE_HEADERS;
+const char ORTMODULE_CORE_HEADERS = 0;
+}
+
 namespace ortmodule {
 namespace {
 

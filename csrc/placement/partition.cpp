@@ -69,7 +69,7 @@ class Partition {
       if (out) out->set_location(node.record()->has(kHostOutput) ? kHost : node.device());
     const std::vector<std::string> names = node.get_strings(kCapturedAttribute);
     const size_t first = explicit_input_count(node);
-    if (node.record()->name() == "Claimed") return;  // all of it is its provider's
+    if (node.record()->has(kProvidersBody)) return;
     for (const auto& [name, attribute] : node.attributes()) {
       const auto* body = std::get_if<std::shared_ptr<Graph>>(&attribute);
       if (!body) continue;

@@ -52,9 +52,7 @@ class Streams {
   };
   using Clock = std::map<size_t, long>;  // by stream: the last step that is known to be done
 
-  static bool is_transfer(const Node& node) {
-    return node.domain() == kOwnDomain && (node.op() == "MemcpyToHost" || node.op() == "MemcpyToDevice");
-  }
+  static bool is_transfer(const Node& node) { return node.record()->has(kTransfer); }
 
   size_t stream(const std::string& device, Role role = Role::kCompute) {
     for (size_t s = 0; s < plan_.streams.size(); ++s)
@@ -67,8 +65,7 @@ class Streams {
   static bool is_of_host(const NodeArg& value) { return value.location() == kHost; }
 
   size_t stream_of(const Node& node) {
-    const NodeArg* source = node.input(0);
-    const bool from_host = is_transfer(node) && node.op() == "MemcpyToDevice" && is_of_host(*source);
+    const bool from_host = is_transfer(node) && is_of_host(*node.input(0));
     return stream(node.device(), from_host ? Role::kTransfer : Role::kCompute);
   }
 

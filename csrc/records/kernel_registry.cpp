@@ -49,4 +49,12 @@ const KernelDef* KernelRegistry::find(const Node& node, const std::vector<std::s
   return best;
 }
 
+bool KernelRegistry::has(const std::string& qualified, const std::vector<std::string>& providers) const {
+  const std::shared_lock<std::shared_mutex> lock(registry_mutex());
+  const auto it = by_name_.find(qualified);
+  return it != by_name_.end() && std::any_of(it->second.begin(), it->second.end(), [&](const KernelDef* def) {
+           return std::find(providers.begin(), providers.end(), def->provider) != providers.end();
+         });
+}
+
 }  // namespace ortmodule

@@ -67,6 +67,8 @@ class KernelRegistry {
   // The kernel for a node of the first of these providers that has one ("my_provider", "cuda"), else "aten"'s; null
   // when there is none.
   ORTMODULE_API const KernelDef* find(const Node& node, const std::vector<std::string>& providers) const;
+  // Whether a kernel of an operator ("ai.ortmodule::FusedKernel") is one of these providers' own.
+  bool has(const std::string& qualified, const std::vector<std::string>& providers) const;
   size_t size() const { return defs_.size(); }
 
  private:

@@ -59,6 +59,8 @@ enum Trait : uint32_t {
   kCustom = 1 << 12,           // of a library that was loaded (ops/custom)
   kOpenGradient = 1 << 13,     // its library gives no gradient, and a user may (records/user_gradient.h)
   kCollective = 1 << 14,       // all ranks run it in one order: never merged, folded, repeated or reordered
+  kTransfer = 1 << 15,         // copies between places, in the devices' own time (plan/streams.h)
+  kProvidersBody = 1 << 16,    // its body is its provider's as a whole: nothing in it is placed
 };
 
 enum class Presence { kRequired, kOptional, kVariadic };

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "records/fusion_context.h"
+#include "records/kernel_registry.h"
 #include "records/registry.h"
 #include "records/resolve.h"
 
@@ -155,11 +156,18 @@ class Fuser {
   }
 
  private:
+  // Whether the node's provider runs programs; before placement all of the graph is the host's.
+  static bool has_fused_kernel(const Node& node) {
+    if (node.provider().empty()) return true;
+    const std::string device_type = node.device().substr(0, node.device().find(':'));
+    return KernelRegistry::instance().has("ai.ortmodule::FusedKernel", {node.provider(), device_type});
+  }
+
   // Makes a cluster of a node that a program can express.
   bool start(Node& node) {
     const OpRecord* record = node.record();
     if (!record || !record->fusion_fn()) return false;
-    if (!node.provider().empty() && node.provider() != "cpu") return false;  // its kernel is the host's
+    if (!has_fused_kernel(node)) return false;
     const NodeArg* shaped = record->fuses_over_rows() ? node.input(0) : node.output(0);
     if (!shaped || !shaped->type().shape) return false;
     const Shape& space = *shaped->type().shape;
@@ -186,6 +194,7 @@ class Fuser {
     if (other < 0 || other == mine) return false;
     Cluster &from = clusters_[other], &to = clusters_[mine];
     if (from.nodes.size() + to.nodes.size() > kMostNodes || from.nodes[0]->phase() != node.phase()) return false;
+    if (from.nodes[0]->provider() != node.provider() || from.nodes[0]->device() != node.device()) return false;
     const Shape* space = common_space(from.space, to.space);
     if (!space || !values_fit(from, mine, *space) || read_before(from, other, node)) return false;
     std::vector<Node*> nodes(from.nodes);

@@ -127,3 +127,16 @@ def test_the_kernel_table_has_every_kernel_in_the_engine(tmp_path: Path) -> None
     for row in rows.values():
         assert row["ms"]["ortmodule"] > 0 and row["limit_ms"] > 0 and row["nodes"] and not row["failed"]
     assert "PhiloxDropout" in rows["dropout"]["nodes"] and "PhiloxAttention" in rows["attention_dropout"]["nodes"]
+
+
+def test_a_benchmark_beside_another_checkout_is_measured_in_both(tmp_path: Path) -> None:
+    out = tmp_path / "beside.json"
+    here = str(BENCHMARKS.parent)
+    command = ("--turns", "2", "--fields", "wall_s,stages_s.planned", "--json", str(out), here, "core_scaling.py")
+    done = run("beside.py", *command, "--nodes", "50")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    assert [(row["row"], row["field"]) for row in result["rows"]] == [("50", "wall_s"), ("50", "stages_s.planned")]
+    assert all(len(row["turns"]) == 2 and row["here"] > 0 for row in result["rows"])
+    wrong = run("beside.py", "--fields", "wall_s", str(tmp_path), "core_scaling.py")
+    assert wrong.returncode != 0 and "has no .venv" in wrong.stderr

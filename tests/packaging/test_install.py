@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -145,5 +146,9 @@ def test_a_cpp_pass_is_built_on_the_wheel_and_runs(wheel, tmp_path):
     load = "import ortmodule, sys; [ortmodule.load_extension(name) for name in sys.argv[1:]]"
     twice = run(sys.executable, "-c", load, library, build / "copy.so")
     assert "InvalidArgumentError" in twice.stderr and "fuse_quick_gelu" in twice.stderr, twice.stderr
+    name = re.search(rb"ortmodule_headers_[0-9a-f]{16}", library.read_bytes())[0]
+    (build / "other.so").write_bytes(library.read_bytes().replace(name, name[:-16] + b"0" * 16))
+    other = run(sys.executable, "-c", load, build / "other.so")
+    assert "InvalidArgumentError" in other.stderr and "built for another ortmodule" in other.stderr, other.stderr
     missing = run(sys.executable, "-c", load, build / "nothing.so")
     assert "InvalidArgumentError" in missing.stderr and "nothing.so" in missing.stderr

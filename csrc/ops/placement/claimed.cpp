@@ -15,6 +15,7 @@ ORTMODULE_OP("ai.ortmodule", Claimed, 1)
     .output("y", Presence::kVariadic)
     .required_attr("body", AttrKind::kGraph)
     .required_attr("claim", AttrKind::kString)
+    .traits(kProvidersBody)
     .not_differentiable()  // gradients are built before nodes have places
     .infer([](InferContext& c) {
       BodyTypes body(c, "body", c.input_count());

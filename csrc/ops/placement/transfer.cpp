@@ -8,7 +8,7 @@ namespace {
 void transfer(OpRecord& record) {
   record.input("x")
       .output("y")
-      .traits(kTakesContainers)
+      .traits(kTakesContainers | kTransfer)
       .not_differentiable()  // gradients are built before nodes have places
       .infer([](InferContext& c) {
         c.same_as(0, 0);

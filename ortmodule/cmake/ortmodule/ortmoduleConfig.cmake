@@ -53,8 +53,13 @@ if(NOT TARGET ortmodule::ortmodule)
   target_link_libraries(ortmodule::ortmodule INTERFACE "${_ortmodule_torch}/lib/libtorch.so"
     "${_ortmodule_torch}/lib/libtorch_cpu.so" "${_ortmodule_torch}/lib/libc10.so")
   # What passes, execution providers and their kernels are written with. These headers are the engine's own, and may
-  # change with every version: a library that uses them is built for the ortmodule that loads it.
+  # change with every version: a library that uses them is built for the ortmodule that loads it, and refused by others.
   add_library(ortmodule::core INTERFACE IMPORTED)
   target_include_directories(ortmodule::core SYSTEM INTERFACE "${_ortmodule_package}/include/ortmodule/core")
+  file(STRINGS "${_ortmodule_package}/_build_info.py" _ortmodule_headers REGEX "^CORE_HEADERS")
+  string(REGEX REPLACE ".*\"(.*)\".*" "\\1" _ortmodule_headers "${_ortmodule_headers}")
+  target_compile_definitions(ortmodule::core INTERFACE ORTMODULE_BUILT_WITH=${_ortmodule_headers})
+  target_compile_options(ortmodule::core INTERFACE
+    "SHELL:-include ${_ortmodule_package}/include/ortmodule/core/base/built_with.h")
   target_link_libraries(ortmodule::core INTERFACE ortmodule::ortmodule)
 endif()

@@ -1,0 +1,130 @@
+"""Another checkout beside this one: a benchmark of this folder in both, in turns, and the ratio of what it measures.
+
+    git worktree add ../before COMMIT && make -C ../before setup
+    python benchmarks/beside.py --turns 7 --fields own,checks --json out.json ../before overhead.py --no-compile
+
+Both run this checkout's script, this one with the Python in front, the other with that of its own `.venv`, where its
+own ortmodule is installed; who begins alternates. Rows are told apart by what they say under `--keys`. For each field
+(a number of a row; `fb_ms.median` is one within another) the table has the median of both over the turns, the ratio of
+the medians, and the median of the ratios of each turn, which what else runs on the machine moves less. Measured is
+this machine in this hour: the JSON has every turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, facts, table, write_json
+
+WHERE = "import ortmodule, pathlib; print(pathlib.Path(ortmodule.__file__).resolve().parents[1])"
+
+
+def commit(checkout: Path) -> str:
+    """Nine digits of the checkout's commit, "-dirty" behind them where tracked files differ."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=checkout).returncode
+    return head.stdout[:9] + ("-dirty" if changed else "")
+
+
+def python_of(checkout: Path) -> Path:
+    """The Python that has the checkout's ortmodule.
+
+    Raises:
+        SystemExit: it has none, or another ortmodule than the checkout's is installed there.
+    """
+    python = Path(sys.executable) if checkout == ROOT else checkout / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(f"{checkout} has no .venv; run `make -C {checkout} setup` first")
+    found = subprocess.run([python, "-c", WHERE], capture_output=True, text=True, cwd=checkout / "benchmarks")
+    if Path(found.stdout.strip() or "/") != checkout:
+        raise SystemExit(f"{python} has no ortmodule of {checkout}: {found.stdout}{found.stderr}")
+    return python
+
+
+def number(row: dict[str, Any], field: str) -> float | None:
+    value: Any = row
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def run(python: Path, command: list[str], keys: list[str]) -> dict[str, dict[str, Any]]:
+    """One run's rows, by name.
+
+    Raises:
+        SystemExit: it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out.json")
+        script = ROOT / "benchmarks" / command[0]
+        done = subprocess.run([python, script, *command[1:], "--json", out], capture_output=True, text=True, cwd=folder)
+        if done.returncode or not out.exists():
+            raise SystemExit(f"{python} {' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        rows = json.loads(out.read_text())["rows"]
+    return {" ".join(str(row[key]) for key in keys if key in row): row for row in rows}
+
+
+def compared(turns: list[dict[str, dict[str, dict[str, Any]]]], fields: list[str]) -> list[dict[str, Any]]:
+    """For each row and field: both sides' medians and ratios, this checkout by the other."""
+    found = []
+    for name in turns[0]["here"]:
+        for field in fields:
+            pairs = [
+                (number(turn["here"].get(name, {}), field), number(turn["other"].get(name, {}), field))
+                for turn in turns
+            ]  # fmt: skip
+            whole = [(here, other) for here, other in pairs if here is not None and other is not None]
+            if not whole:
+                continue
+            here, other = (statistics.median(side) for side in zip(*whole, strict=True))
+            ratios = [a / b for a, b in whole if b]
+            found.append({
+                "row": name, "field": field, "here": here, "other": other, "ratio": here / other if other else None,
+                "ratio_of_turns": statistics.median(ratios) if ratios else None, "turns": whole,
+            })  # fmt: skip
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--fields", type=lambda s: s.split(","), required=True, help="numbers of a row to compare")
+    parser.add_argument("--keys", type=lambda s: s.split(","), default=["model", "runner", "nodes", "modules"])
+    parser.add_argument("--json", metavar="OUT", help="written after every turn")
+    parser.add_argument("other", type=lambda s: Path(s).resolve(), help="the other checkout, set up")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="a script of this folder and its arguments")
+    args = parser.parse_args()
+    if not args.command:
+        parser.error("a script is missing, e.g. overhead.py")
+    checkouts = {"here": ROOT, "other": args.other}
+    pythons = {side: python_of(checkout) for side, checkout in checkouts.items()}
+    commits = {side: commit(checkout) for side, checkout in checkouts.items()}
+    turns: list[dict[str, dict[str, dict[str, Any]]]] = []
+    result: dict[str, Any] = {"environment": facts(), "commits": commits, "command": args.command}
+    for turn in range(args.turns):
+        order = list(checkouts) if turn % 2 else list(reversed(checkouts))
+        turns.append({side: run(pythons[side], args.command, args.keys) for side in order})
+        result["rows"] = compared(turns, args.fields)
+        if args.json:
+            write_json(args.json, result)
+    columns = ("row", "field", commits["here"], commits["other"], "ratio", "of turns")
+    cells = [
+        (
+            row["row"], row["field"], *(f"{row[side]:.4g}" for side in ("here", "other")),
+            *(f"{row[key]:.3f}" if row[key] else "-" for key in ("ratio", "ratio_of_turns")),
+        )
+        for row in result["rows"]
+    ]  # fmt: skip
+    print(table(columns, cells))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
