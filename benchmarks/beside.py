@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -21,16 +22,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, facts, table, write_json
+from common import ROOT, commit, facts, table, write_json
 
 WHERE = "import ortmodule, pathlib; print(pathlib.Path(ortmodule.__file__).resolve().parents[1])"
-
-
-def commit(checkout: Path) -> str:
-    """Nine digits of the checkout's commit, "-dirty" behind them where tracked files differ."""
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
-    changed = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=checkout).returncode
-    return head.stdout[:9] + ("-dirty" if changed else "")
 
 
 def python_of(checkout: Path) -> Path:
@@ -114,7 +108,8 @@ def main() -> int:
         result["rows"] = compared(turns, args.fields)
         if args.json:
             write_json(args.json, result)
-    columns = ("row", "field", commits["here"], commits["other"], "ratio", "of turns")
+    short = [re.sub("(?<=^[0-9a-f]{9})[0-9a-f]*", "", commits[side] or side) for side in checkouts]
+    columns = ("row", "field", *short, "ratio", "of turns")
     cells = [
         (
             row["row"], row["field"], *(f"{row[side]:.4g}" for side in ("here", "other")),

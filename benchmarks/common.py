@@ -23,11 +23,11 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def commit() -> str | None:
-    """Commit of this checkout, "-dirty" behind it where tracked files differ; the built package's where git is not."""
+def commit(checkout: Path = ROOT) -> str | None:
+    """Commit of a checkout, "-dirty" behind it where tracked files differ; the built package's where git is not."""
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-        changed = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, capture_output=True).returncode
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=checkout, capture_output=True).returncode
         return head.stdout.strip() + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         try:

@@ -26,9 +26,11 @@ from typing import Any
 
 import models
 
-from common import facts, table, write_json
+from common import commit, facts, table, write_json
 
-RUNNERS = ("ortmodule", "eager", "compile", "ortmodule-loss")
+BEFORE = "ortmodule-before"  # of another checkout
+RUNNERS = ("ortmodule", "eager", "compile", "ortmodule-loss", BEFORE)
+BASELINES = ("eager", BEFORE)
 BATCHES = ("dense", "realistic")
 PARTS = ("fb", "fb_cpu", "forward", "backward", "optimizer")
 # glibc's malloc then keeps every page that it ever got, as a caching allocator does.
@@ -53,7 +55,9 @@ class Worker:
         environment = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, **caches)
         if args.pages_kept:
             environment.update(PAGES_KEPT)
-        command = [sys.executable, str(Path(__file__).with_name("worker.py")), "--model", model, "--runner", runner]
+        python = str(args.before / ".venv" / "bin" / "python") if runner == BEFORE else sys.executable
+        command = [python, str(Path(__file__).with_name("worker.py")), "--model", model]
+        command += ["--runner", "ortmodule" if runner == BEFORE else runner]
         command += ["--dtype", args.dtype, "--device", args.device, "--threads", threads, *(["--small"] * args.small)]
         command += ["--batches", batches, *(["--logits"] * args.logits)]
         start = time.perf_counter()
@@ -63,6 +67,8 @@ class Worker:
             )
         self.row: dict[str, Any] = {"model": model + "*" * (batches == "realistic"), "runner": runner}
         self.row.update(dtype=args.dtype, batches=batches, logits=args.logits)
+        if runner == BEFORE:
+            self.row["commit"] = commit(args.before)
         self.samples: dict[str, list[float]] = {part: [] for part in PARTS}
         try:
             self.row.update(self._answer())
@@ -160,7 +166,9 @@ def measure(model: str, batches: str, args: argparse.Namespace) -> list[dict[str
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """{model: {runner: {fb, fb_min, fb_cpu, peak_memory, step_memory, beyond_gradients, first_step}}}, over eager's."""
+    """{model: {runner: {fb, fb_min, fb_cpu, peak_memory, step_memory, beyond_gradients, first_step}}}, over eager's,
+    or, without it, over those of the checkout before.
+    """
     keys = {
         "fb": lambda r: r["fb_ms"]["median"],
         "fb_min": lambda r: r["fb_ms"]["min"],
@@ -173,8 +181,8 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | 
     good = {(r["model"], r["runner"]): r for r in rows if "failed" not in r}
     out: dict[str, dict[str, dict[str, float | None]]] = {}
     for (model, runner), row in good.items():
-        base = good.get((model, "eager"))
-        if base is None or runner == "eager":
+        base = next((good[model, name] for name in BASELINES if (model, name) in good), None)
+        if base is None or runner == base["runner"]:
             continue
         values = {k: (get(row), get(base)) for k, get in keys.items()}
         out.setdefault(model, {})[runner] = {k: a / b if b > 0 else None for k, (a, b) in values.items()}
@@ -222,7 +230,8 @@ def text(rows: list[dict[str, Any]]) -> str:
     """The table of all rows; runners that failed follow with their reasons."""
     compared = ratios(rows)
     good = [cells(row, compared) for row in rows if "failed" not in row]
-    lines = [table(HEADER, good)] if good else []
+    baseline = "eager" if any(row["runner"] == "eager" for row in rows) else "before"
+    lines = [table([title.replace("eager", baseline) for title in HEADER], good)] if good else []
     lines += [f"{row['model']}: {row['runner']} failed: {row['failed']}" for row in rows if "failed" in row]
     return "\n".join(lines)
 
@@ -253,10 +262,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="turns of every runner")
     parser.add_argument("--samples", type=int, default=3, help="samples per turn")
     parser.add_argument("--worker-seconds", type=float, default=1800.0, help="time limit of one runner on one model")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help=f"another checkout, set up, for {BEFORE}")
     parser.add_argument("--pages-kept", action="store_true", help="malloc never returns memory to the system")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the harness")
     parser.add_argument("--json", metavar="OUT", help="written after every model")
     args = parser.parse_args(argv)
+    if BEFORE in args.runners and (args.before is None or not (args.before / ".venv" / "bin" / "python").exists()):
+        parser.error(f"{BEFORE} needs --before with a checkout that has a .venv")
     result: dict[str, Any] = {
         "environment": facts(args.device, args.threads),
         "settings": {

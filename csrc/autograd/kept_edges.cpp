@@ -3,9 +3,12 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <type_traits>
 #include <unordered_map>
+#include <utility>
 
 #include "autograd/node_support.h"
+#include "base/side_by_side.h"
 
 namespace ortmodule {
 
@@ -19,6 +22,10 @@ using WeakNode = decltype(AutogradMeta::grad_accumulator_);
 
 // A leaf that is another one at each step (an input) is given up.
 constexpr int kMaxLosses = 4;
+
+// What torch allocates for one: with std::make_shared up to torch 2.12, whose counts are two words.
+constexpr size_t kAccumulatorBytes =
+    sizeof(AccumulateGrad) + (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>> ? 2 * sizeof(void*) : 0);
 
 template <typename Weak, typename Strong>
 bool refers_to(const Weak& weak, const Strong& node) {
@@ -98,11 +105,17 @@ class KeptAccumulator {
 };
 
 EarlyAccumulators::EarlyAccumulators(const std::vector<at::Tensor>& leaves) {
-  for (const at::Tensor& leaf : leaves) {
-    if (!leaf.requires_grad() || !leaf.is_leaf() || !may_be_kept(leaf)) continue;
-    const Edge edge = torch::autograd::impl::gradient_edge(leaf);
-    if (has_sizes_of(edge, leaf)) kept_.push_back(KeptAccumulator::of(edge));
+  std::vector<Edge> edges;
+  edges.reserve(leaves.size());
+  {
+    const SideBySide accumulators(kAccumulatorBytes, leaves.size());
+    for (const at::Tensor& leaf : leaves) {
+      if (!leaf.requires_grad() || !leaf.is_leaf() || !may_be_kept(leaf)) continue;
+      Edge edge = torch::autograd::impl::gradient_edge(leaf);
+      if (has_sizes_of(edge, leaf)) edges.push_back(std::move(edge));
+    }
   }
+  for (const Edge& edge : edges) kept_.push_back(KeptAccumulator::of(edge));
 }
 
 // A place for one list of edges. Nothing is freed under its lock, which may be waited for with the GIL.

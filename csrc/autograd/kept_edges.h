@@ -11,7 +11,8 @@
 //
 // Note [Early accumulators]
 // A step walks over all of them, and a capture leaves the heap full of small holes: made after it, a third of 200
-// accumulators lay in pages of their own. So a call that is captured has them made before (EarlyAccumulators).
+// accumulators lay in pages of their own, and imports leave some, too. So a call that is captured has them made before,
+// side by side (EarlyAccumulators).
 //
 // Note [Idle edges]
 // The list of edges itself, with its holds on the accumulators, comes back when a step's node goes and serves the next

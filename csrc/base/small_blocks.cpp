@@ -1,7 +1,6 @@
 #include "base/small_blocks.h"
 
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <mutex>
@@ -14,7 +13,7 @@
 namespace ortmodule {
 namespace {
 
-constexpr size_t kSlab = size_t{64} << 10, kSlabs = 512, kRange = kSlab * kSlabs;
+constexpr size_t kSlab = size_t{64} << 10, kSlabs = kSmallBlockRange / kSlab;
 // Sizes: multiples of 64 up to 1024, then four between a power of two and the next.
 constexpr size_t kFine = 16, kClasses = SmallBlocks::kClasses;
 static_assert(kClasses == kFine + 12);
@@ -53,15 +52,13 @@ Shared& shared() {
   return *lives_on;
 }
 
-std::atomic<char*> range{nullptr};
-
 void map_range() {
 #ifdef ORTMODULE_HAS_MMAP
   static const bool once = [] {
-    void* base = mmap(nullptr, kRange, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* base = mmap(nullptr, kSmallBlockRange, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return false;
     shared();
-    range.store(static_cast<char*>(base), std::memory_order_release);
+    small_block_range.store(static_cast<char*>(base), std::memory_order_release);
     return true;
   }();
   (void)once;
@@ -116,7 +113,7 @@ bool refill(size_t size_class) {
     return true;
   }
   if (all.slabs == kSlabs) return false;
-  char* const slab = range.load(std::memory_order_relaxed) + all.slabs * kSlab;
+  char* const slab = small_block_range.load(std::memory_order_relaxed) + all.slabs * kSlab;
   all.size_class[all.slabs++] = static_cast<uint8_t>(size_class);
   const size_t bytes = bytes_of(size_class), blocks = kSlab / bytes;
   for (size_t i = blocks; i-- > 0;) {
@@ -143,14 +140,8 @@ void* SmallBlocks::take(size_t bytes) {
 size_t SmallBlocks::class_of(size_t bytes) { return class_for(bytes); }
 
 size_t SmallBlocks::class_of(const void* block) {
-  const auto offset = static_cast<const char*>(block) - range.load(std::memory_order_relaxed);
+  const auto offset = static_cast<const char*>(block) - small_block_range.load(std::memory_order_relaxed);
   return shared().size_class[static_cast<size_t>(offset) / kSlab];
-}
-
-bool SmallBlocks::owns(const void* data) {
-  const char* const base = range.load(std::memory_order_relaxed);
-  const auto at = reinterpret_cast<uintptr_t>(data), begin = reinterpret_cast<uintptr_t>(base);
-  return base && at >= begin && at < begin + kRange;
 }
 
 void SmallBlocks::give(void* data) noexcept {
@@ -173,7 +164,7 @@ void SmallBlocks::give(void* data) noexcept {
 bool SmallBlocks::serve(bool on) {
   const bool before = local.on;
   if (on) map_range();
-  local.on = on && range.load(std::memory_order_acquire) != nullptr;
+  local.on = on && small_block_range.load(std::memory_order_acquire) != nullptr;
   return before;
 }
 

@@ -10,9 +10,15 @@
 // blocks (cpu_allocations.h, which asks this first).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace ortmodule {
+
+// Where all of them lie, once it is mapped. A step asks hundreds of times whether something does.
+constexpr size_t kSmallBlockRange = size_t{32} << 20;
+inline std::atomic<char*> small_block_range{nullptr};
 
 class SmallBlocks {
  public:
@@ -24,7 +30,10 @@ class SmallBlocks {
 
   // A block of at least `bytes`; null outside a scope, for 0 or more than kLargest bytes, or when none is left.
   static void* take(size_t bytes);
-  static bool owns(const void* data);
+  static bool owns(const void* data) {
+    const auto begin = reinterpret_cast<uintptr_t>(small_block_range.load(std::memory_order_relaxed));
+    return begin && reinterpret_cast<uintptr_t>(data) - begin < kSmallBlockRange;  // below it the difference is huge
+  }
   // For a block that take() gave.
   static void give(void* data) noexcept;
   // Whether take() serves this thread from now on, and whether it did before. SmallBlockScope's business.

@@ -56,6 +56,7 @@ class ModuleTensors final : private Watcher {
     uint8_t dimensions;  // kMany: `pattern` has the sizes
     bool bare;           // has no attributes of its own
     std::array<int64_t, 3> sizes{};
+    mutable c10::DispatchKeySet keys;  // of one that matched: on the CPU they tell device, layout and kind
     struct Rest {
       pybind11::object table, key, found;  // the last is what `found` borrows
       pybind11::object attributes;         // the dict of those that it had at first, or null
@@ -70,7 +71,14 @@ class ModuleTensors final : private Watcher {
 
     bool matches(const at::Tensor& t) const {
       if (dimensions == kMany) return rest->pattern.matches(t);
-      if (!matches_but_for_sizes(t, dtype, device, requires_grad)) return false;
+      const c10::DispatchKeySet keys_now = t.key_set();
+      if (device.is_cpu() && keys_now == keys) {
+        if (t.scalar_type() != dtype || wants_gradient(t) != requires_grad) return false;
+      } else if (matches_but_for_sizes(t, dtype, device, requires_grad)) {
+        keys = keys_now;
+      } else {
+        return false;
+      }
       const auto now = t.sizes();
       if (now.size() != dimensions) return false;
       for (size_t i = 0; i < now.size(); ++i)
