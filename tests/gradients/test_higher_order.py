@@ -187,7 +187,8 @@ def test_a_forward_that_drops_is_repeated_with_its_masks(make: Callable[[], nn.M
         state = torch.get_rng_state()
         (slope,) = torch.autograd.grad(loss, x, create_graph=True)
         assert torch.equal(torch.get_rng_state(), state)
-        torch.testing.assert_close(slope, engine, rtol=1e-4, atol=1e-5)
+        # A rounding is one of the sums that it comes from: some 1e-7 of the largest gradient.
+        torch.testing.assert_close(slope, engine, rtol=1e-4, atol=1e-6 * float(engine.abs().max()))
         slope.square().sum().backward()
 
 
