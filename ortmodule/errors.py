@@ -2,10 +2,13 @@
 
 One small tree, so that a caller can catch `ORTModuleError` for all of them or one kind. The C++ core raises the same
 types through the bindings. A failure of ours (a broken invariant, never the user's doing) is `InternalError`.
-No message is formatted here: the text is built where the failure is known.
+No message is formatted here: the text is built where the failure is known, but for the hint that many of them end with.
 """
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 __all__ = [
     "CaptureError",
@@ -89,3 +92,9 @@ class IndexOutOfRangeError(ORTModuleError, IndexError):
 
 class InternalError(ORTModuleError):
     """An invariant of ORTModule was broken; this is a bug of ours and worth a report."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint such as "; did you mean 'dropout'?", or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

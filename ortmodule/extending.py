@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from . import _C, _build_info
 from ._C import GradientContext, GradientValue
-from .errors import InvalidArgumentError, ORTModuleError
+from .errors import InvalidArgumentError, ORTModuleError, nearest
 from .passes import GraphPass, checked_names, checked_passes
 
 __all__ = [
@@ -94,7 +94,17 @@ def load_libraries(paths: Sequence[str | os.PathLike[str]]) -> None:
 
 
 class SessionOptions:
-    """What an InferenceSession may be told besides its model."""
+    """What an InferenceSession may be told besides its model.
+
+    Raises:
+        InvalidArgumentError: an attribute is set that is no option; the nearest one is named.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        options = [known for known in dir(type(self)) if not known.startswith("_")]
+        if name not in options and name not in ("_libraries", "_passes", "_disabled"):
+            raise InvalidArgumentError(f"SessionOptions has no option {name!r}{nearest(name, options)}")
+        super().__setattr__(name, value)
 
     def __init__(self) -> None:
         self._libraries: list[str] = []

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import enum
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, nearest
 from .passes import GraphPass, checked_names, checked_passes
 from .reference_variables import WITHOUT_EFFECT, fallback_policy, note_variables_without_effect
 
@@ -32,12 +31,6 @@ _OTHER_VARIABLES = {
     "ORTMODULE_BUILD_TYPE",
     "ORTMODULE_FALLBACK_POLICY",
 }
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as "; did you mean 'dropout'?", or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class LogLevel(enum.IntEnum):
@@ -144,7 +137,7 @@ class Options:
         known = {f.name: f for f in dataclasses.fields(self)}
         for name in fields:
             if name not in known:
-                raise InvalidArgumentError(f"Options has no field {name!r}{_nearest(name, known)}")
+                raise InvalidArgumentError(f"Options has no field {name!r}{nearest(name, known)}")
         for name, field in known.items():
             value = fields.get(name, field.default)
             variable = _PREFIX + name.upper()
@@ -167,7 +160,7 @@ def _checked(name: str, value: Any) -> Any:
     if name in _CHOICES:
         if value not in _CHOICES[name]:
             choices = " or ".join(repr(c) for c in _CHOICES[name])
-            hint = _nearest(str(value), _CHOICES[name])
+            hint = nearest(str(value), _CHOICES[name])
             raise InvalidArgumentError(f"Options.{name} should be {choices}, got {value!r}{hint}")
         return value
     if name == "memory_budget":
@@ -231,7 +224,7 @@ def _check_variables(known: Iterable[str]) -> None:
     for variable in os.environ:
         if variable.startswith(_PREFIX) and variable not in names:
             raise InvalidArgumentError(
-                f"the environment variable {variable} is not one of ORTModule's{_nearest(variable, names)}"
+                f"the environment variable {variable} is not one of ORTModule's{nearest(variable, names)}"
             )
 
 
@@ -267,7 +260,7 @@ class DebugOptions:
         if isinstance(level, str) and level.upper() in LogLevel.__members__:
             level = LogLevel[level.upper()]
         if not isinstance(level, LogLevel):
-            hint = _nearest(str(level).upper(), LogLevel.__members__)
+            hint = nearest(str(level).upper(), LogLevel.__members__)
             raise InvalidArgumentError(
                 f"Expected log_level of type LogLevel, got {type(level)}. Or one of {list(LogLevel.__members__)} "
                 f"(ORTMODULE_LOG_LEVEL too), not {level!r}{hint}"

@@ -8,13 +8,12 @@ differentiated, fused and planned as everything else. Not here: the graph itself
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 from . import _C
 from ._C import Graph
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, nearest
 
 __all__ = ["Graph", "GraphPass", "checked_names", "checked_passes", "graph_pass", "pass_names", "session_passes"]
 
@@ -114,9 +113,7 @@ def checked_names(owner: str, names: Any) -> tuple[str, ...]:
     known = pass_names()
     for name in wanted:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidArgumentError(f"{owner}: there is no pass {name!r}{hint}")
+            raise InvalidArgumentError(f"{owner}: there is no pass {name!r}{nearest(str(name), known)}")
     return tuple(wanted)
 
 

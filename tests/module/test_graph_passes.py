@@ -221,6 +221,14 @@ def test_passes_are_left_out_by_name() -> None:
     model(torch.randn(2, 4)).backward()
 
 
+def test_an_unknown_option_of_a_session_is_an_error() -> None:
+    options = SessionOptions()
+    with pytest.raises(InvalidArgumentError, match="no option 'disabled_pases'; did you mean 'disabled_passes'"):
+        options.disabled_pases = ("fuse_stack",)  # type: ignore[attr-defined]
+    options.disabled_passes = ("fuse_stack",)
+    assert options.disabled_passes == ("fuse_stack",)
+
+
 def test_bad_passes_are_refused_at_once() -> None:
     for bad in (
         lambda: Options(passes=(print,)),

@@ -55,7 +55,9 @@ TEST_F(SideBySideTest, BlocksLieSideBySideWhileItLives) {
 }
 
 TEST_F(SideBySideTest, HolesServeAgainBehindIt) {
-  { const SideBySide scope(kBytes, kCount); }
+  {
+    const SideBySide scope(kBytes, kCount);
+  }
   const std::vector<void*> after = blocks(kCount);
   EXPECT_GT(gaps(after), kCount / 2);
   free_all(after);
