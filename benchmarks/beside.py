@@ -22,24 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, commit, facts, table, write_json
-
-WHERE = "import ortmodule, pathlib; print(pathlib.Path(ortmodule.__file__).resolve().parents[1])"
-
-
-def python_of(checkout: Path) -> Path:
-    """The Python that has the checkout's ortmodule.
-
-    Raises:
-        SystemExit: it has none, or another ortmodule than the checkout's is installed there.
-    """
-    python = Path(sys.executable) if checkout == ROOT else checkout / ".venv" / "bin" / "python"
-    if not python.exists():
-        raise SystemExit(f"{checkout} has no .venv; run `make -C {checkout} setup` first")
-    found = subprocess.run([python, "-c", WHERE], capture_output=True, text=True, cwd=checkout / "benchmarks")
-    if Path(found.stdout.strip() or "/") != checkout:
-        raise SystemExit(f"{python} has no ortmodule of {checkout}: {found.stdout}{found.stderr}")
-    return python
+from common import ROOT, commit, facts, python_of, table, write_json
 
 
 def number(row: dict[str, Any], field: str) -> float | None:

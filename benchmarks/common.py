@@ -8,11 +8,13 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+WHERE = "import ortmodule, pathlib; print(pathlib.Path(ortmodule.__file__).resolve().parents[1])"
 
 
 def cpu_name() -> str:
@@ -35,6 +37,21 @@ def commit(checkout: Path = ROOT) -> str | None:
         except ImportError:
             return None
         return getattr(_build_info, "GIT_COMMIT", None)
+
+
+def python_of(checkout: Path) -> Path:
+    """The Python that has the checkout's ortmodule.
+
+    Raises:
+        SystemExit: it has none, or another ortmodule than the checkout's is installed there.
+    """
+    python = Path(sys.executable) if checkout == ROOT else checkout / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(f"{checkout} has no .venv; run `make -C {checkout} setup` first")
+    found = subprocess.run([python, "-c", WHERE], capture_output=True, text=True, cwd=checkout / "benchmarks")
+    if Path(found.stdout.strip() or "/") != checkout:
+        raise SystemExit(f"{python} has no ortmodule of {checkout}: {found.stdout}{found.stderr}")
+    return python
 
 
 def facts(device: str = "cpu", threads: int | None = None) -> dict[str, Any]:

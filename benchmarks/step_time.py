@@ -26,7 +26,7 @@ from typing import Any
 
 import models
 
-from common import commit, facts, table, write_json
+from common import commit, facts, python_of, table, write_json
 
 BEFORE = "ortmodule-before"  # of another checkout
 RUNNERS = ("ortmodule", "eager", "compile", "ortmodule-loss", BEFORE)
@@ -55,7 +55,7 @@ class Worker:
         environment = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, **caches)
         if args.pages_kept:
             environment.update(PAGES_KEPT)
-        python = str(args.before / ".venv" / "bin" / "python") if runner == BEFORE else sys.executable
+        python = str(python_of(args.before)) if runner == BEFORE else sys.executable
         command = [python, str(Path(__file__).with_name("worker.py")), "--model", model]
         command += ["--runner", "ortmodule" if runner == BEFORE else runner]
         command += ["--dtype", args.dtype, "--device", args.device, "--threads", threads, *(["--small"] * args.small)]
@@ -230,7 +230,7 @@ def text(rows: list[dict[str, Any]]) -> str:
     """The table of all rows; runners that failed follow with their reasons."""
     compared = ratios(rows)
     good = [cells(row, compared) for row in rows if "failed" not in row]
-    baseline = "eager" if any(row["runner"] == "eager" for row in rows) else "before"
+    baseline = "eager" if any(row["runner"] == "eager" for row in rows if "failed" not in row) else "before"
     lines = [table([title.replace("eager", baseline) for title in HEADER], good)] if good else []
     lines += [f"{row['model']}: {row['runner']} failed: {row['failed']}" for row in rows if "failed" in row]
     return "\n".join(lines)
@@ -262,13 +262,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="turns of every runner")
     parser.add_argument("--samples", type=int, default=3, help="samples per turn")
     parser.add_argument("--worker-seconds", type=float, default=1800.0, help="time limit of one runner on one model")
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help=f"another checkout, set up, for {BEFORE}")
+    parser.add_argument(
+        "--before", type=lambda s: Path(s).resolve(), metavar="CHECKOUT", help=f"another checkout, set up, for {BEFORE}"
+    )
     parser.add_argument("--pages-kept", action="store_true", help="malloc never returns memory to the system")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the harness")
     parser.add_argument("--json", metavar="OUT", help="written after every model")
     args = parser.parse_args(argv)
-    if BEFORE in args.runners and (args.before is None or not (args.before / ".venv" / "bin" / "python").exists()):
-        parser.error(f"{BEFORE} needs --before with a checkout that has a .venv")
+    if BEFORE in args.runners and args.before is None:
+        parser.error(f"{BEFORE} needs --before")
     result: dict[str, Any] = {
         "environment": facts(args.device, args.threads),
         "settings": {

@@ -101,8 +101,8 @@ class SessionOptions:
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        options = [known for known in dir(type(self)) if not known.startswith("_")]
-        if name not in options and name not in ("_libraries", "_passes", "_disabled"):
+        options = [known for known, what in vars(type(self)).items() if isinstance(what, property)]
+        if not name.startswith("_") and name not in options:
             raise InvalidArgumentError(f"SessionOptions has no option {name!r}{nearest(name, options)}")
         super().__setattr__(name, value)
 

@@ -63,14 +63,5 @@ TEST_F(SideBySideTest, HolesServeAgainBehindIt) {
   free_all(after);
 }
 
-TEST_F(SideBySideTest, OneBlockNeedsNoNeighbour) {
-  const std::vector<void*> before = blocks(1);
-  free_all(before);
-  const SideBySide scope(kBytes, 1);
-  const std::vector<void*> after = blocks(1);
-  EXPECT_EQ(before, after);
-  free_all(after);
-}
-
 }  // namespace
 }  // namespace ortmodule
