@@ -19,25 +19,37 @@ from .errors import (  # noqa: E402
     InvalidArgumentError,
     InvalidGraphError,
     ORTModuleError,
+    TerminatedError,
     UnsupportedError,
 )
-from .extending import SessionOptions, cmake_dir, include_dir, load_extension, register_gradient  # noqa: E402
-from .inference_session import InferenceSession  # noqa: E402
+from .extending import cmake_dir, include_dir, load_extension, register_gradient  # noqa: E402
 from .memory_report import HeldTensor, MemoryReport, SessionMemory  # noqa: E402
 from .options import DebugOptions, LogLevel, Options  # noqa: E402
 from .ortmodule import ORTModule, release_memory  # noqa: E402
 from .passes import Graph, GraphPass, graph_pass, pass_names  # noqa: E402
 from .profiler import NodeTime, Profile, profile  # noqa: E402
 from .report import Report  # noqa: E402
+from .sessions import (  # noqa: E402
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    InferenceSession,
+    IOBinding,
+    OrtValue,
+    RunOptions,
+    SessionOptions,
+)
 from .training_graph import export_training_graph  # noqa: E402
 from .vouching import vouch  # noqa: E402
 
 __all__ = [
     "CaptureError",
     "DebugOptions",
+    "ExecutionOrder",
     "Graph",
+    "GraphOptimizationLevel",
     "GraphPass",
     "HeldTensor",
+    "IOBinding",
     "InferenceSession",
     "IndexOutOfRangeError",
     "InternalError",
@@ -49,10 +61,13 @@ __all__ = [
     "ORTModule",
     "ORTModuleError",
     "Options",
+    "OrtValue",
     "Profile",
     "Report",
+    "RunOptions",
     "SessionMemory",
     "SessionOptions",
+    "TerminatedError",
     "UnsupportedError",
     "cmake_dir",
     "export_training_graph",

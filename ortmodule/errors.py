@@ -19,6 +19,7 @@ __all__ = [
     "InvalidGraphError",
     "ORTModuleError",
     "SlowCaptureError",
+    "TerminatedError",
     "UndecidedError",
     "UnfitCallError",
     "UnfitError",
@@ -88,6 +89,10 @@ class InvalidArgumentError(ORTModuleError, ValueError):
 
 class IndexOutOfRangeError(ORTModuleError, IndexError):
     """A position, a row of a table or a class label, is outside of what it points into. PyTorch raises IndexError."""
+
+
+class TerminatedError(ORTModuleError):
+    """A run was ended early, by `RunOptions.terminate`."""
 
 
 class InternalError(ORTModuleError):

@@ -15,13 +15,11 @@ from typing import Any, TypeVar
 
 from . import _C, _build_info
 from ._C import GradientContext, GradientValue
-from .errors import InvalidArgumentError, ORTModuleError, nearest
-from .passes import GraphPass, checked_names, checked_passes
+from .errors import InvalidArgumentError, ORTModuleError
 
 __all__ = [
     "GradientContext",
     "GradientValue",
-    "SessionOptions",
     "cmake_dir",
     "include_dir",
     "load_extension",
@@ -91,65 +89,6 @@ def load_libraries(paths: Sequence[str | os.PathLike[str]]) -> None:
     """Loads custom-operator libraries; loading one again changes nothing."""
     for path in paths:
         _C.register_custom_ops_library(os.path.abspath(os.fspath(path)))
-
-
-class SessionOptions:
-    """What an InferenceSession may be told besides its model.
-
-    Raises:
-        InvalidArgumentError: an attribute is set that is no option; the nearest one is named.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        options = [known for known, what in vars(type(self)).items() if isinstance(what, property)]
-        if not name.startswith("_") and name not in options:
-            raise InvalidArgumentError(f"SessionOptions has no option {name!r}{nearest(name, options)}")
-        super().__setattr__(name, value)
-
-    def __init__(self) -> None:
-        self._libraries: list[str] = []
-        self._passes: tuple[GraphPass, ...] = ()
-        self._disabled: tuple[str, ...] = ()
-
-    def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
-        """Loads a shared library of custom operators, built with `ortmodule/custom_op.h` (see `include_dir`).
-
-        Its operators are known from then on, in every session of the process.
-
-        Raises:
-            InvalidArgumentError: there is no such file, it is no library, it lacks the symbol
-                `OrtmoduleRegisterCustomOps`, was built for another version of the interface, describes an operator that
-                is not sound, or one that exists already. Nothing of it is registered then.
-        """
-        load_libraries([path])
-        self._libraries.append(os.fspath(path))
-
-    def register_pass(self, graph_pass: GraphPass) -> None:
-        """Adds a pass (`ortmodule.graph_pass`) to those that sessions with these options run on their graph.
-
-        Raises:
-            InvalidArgumentError: no pass, or one whose name another one has.
-        """
-        self._passes = checked_passes("SessionOptions.register_pass", (*self._passes, graph_pass))
-
-    @property
-    def passes(self) -> tuple[GraphPass, ...]:
-        """The passes that were registered, in their order."""
-        return self._passes
-
-    @property
-    def disabled_passes(self) -> tuple[str, ...]:
-        """Names of the engine's passes (`ortmodule.pass_names()`) that are left out."""
-        return self._disabled
-
-    @disabled_passes.setter
-    def disabled_passes(self, names: Sequence[str]) -> None:
-        self._disabled = checked_names("SessionOptions.disabled_passes", names)
-
-    @property
-    def custom_op_libraries(self) -> tuple[str, ...]:
-        """The libraries that were registered through these options."""
-        return tuple(self._libraries)
 
 
 def load_extension(path: str | os.PathLike[str]) -> None:

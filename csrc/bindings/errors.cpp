@@ -21,6 +21,8 @@ const char* python_class(const Error& error) {
       return "InvalidGraphError";
     case ErrorCode::kUnsupported:
       return "UnsupportedError";
+    case ErrorCode::kTerminated:
+      return "TerminatedError";
     case ErrorCode::kInternal:
       return "InternalError";
     default:

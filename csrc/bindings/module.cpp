@@ -7,6 +7,7 @@
 #include "bindings/calls/module_call.h"
 #include "bindings/errors.h"
 #include "bindings/gradient.h"
+#include "bindings/inference/python_inference.h"
 #include "bindings/passes/python_pass.h"
 #include "bindings/python_session.h"
 #include "bindings/thread_state.h"
@@ -44,6 +45,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ engine of ORTModule.";
   ortmodule::register_errors(m);
   ortmodule::register_session(m);
+  ortmodule::register_inference(m);
   ortmodule::register_before_backward(m);
   ortmodule::register_fast_call(m);
   ortmodule::register_module_call(m);

@@ -1,17 +1,13 @@
 #include "bindings/python_session.h"
 
-#include <torch/csrc/autograd/python_variable.h>
-
 #include <optional>
 
-#include "base/container_type.h"
 #include "base/registration.h"
 #include "base/status.h"
 #include "bindings/held_object.h"
-#include "bindings/passes/python_pass.h"
+#include "bindings/session_settings.h"
+#include "bindings/values.h"
 #include "compile/training_graph.h"
-#include "kernels/aten_bridge.h"
-#include "kernels/sequence_value.h"
 #include "ops/custom/query.h"
 #include "products/matmul_provider.h"
 #include "records/registry.h"
@@ -24,85 +20,9 @@ using namespace pybind11::literals;
 namespace ortmodule {
 namespace {
 
-SessionOptions read_options(const std::string& mode, const std::vector<std::string>& trainable,
-                            const py::dict& options) {
-  SessionOptions out;
-  ORTMODULE_CHECK_ARG(mode == "training" || mode == "inference", "mode should be 'training' or 'inference', got '",
-                      mode, "'");
-  out.training = mode == "training";
-  out.trainable = trainable;
-  for (const auto& [key, value] : options) {
-    const auto name = key.cast<std::string>();
-    if (name == "device")
-      out.device = c10::Device(value.cast<std::string>());
-    else if (name == "dropout")
-      out.dropout = value.cast<std::string>();
-    else if (name == "matmul")
-      out.matmul = value.cast<std::string>();
-    else if (name == "memory_budget")
-      out.memory_budget = value.is_none() ? std::nullopt : std::optional<double>(value.cast<double>());
-    else if (name == "fusion")
-      out.fusion = value.cast<bool>();
-    else if (name == "weights")
-      out.weights = value.cast<std::vector<std::string>>();
-    else if (name == "sizes")
-      out.sizes = value.cast<SymbolTable>();
-    else if (name == "mutations")
-      out.mutations = value.cast<Session::Mutations>();
-    else if (name == "keep_stages")
-      out.keep_stages = value.cast<bool>();
-    else if (name == "verify")
-      out.verify = value.cast<bool>();
-    else if (name == "order")
-      out.order = parse_order(value.cast<std::string>());
-    else if (name == "providers")
-      for (const auto& [provider, settings] :
-           value.cast<std::vector<std::pair<std::string, std::map<std::string, std::string>>>>())
-        out.providers.push_back({provider, settings});
-    else if (name == "passes")
-      out.passes.added = python_passes(value.cast<py::list>());
-    else if (name == "disabled_passes")
-      out.passes.disabled = value.cast<std::vector<std::string>>();
-    else
-      fail(ErrorCode::kInvalidArgument, "unknown session option '", name, "'");
-  }
-  return out;
-}
-
-// One value of a run from Python: a tensor, a list of tensors, or None for an absent optional.
-at::Tensor read_value(const py::handle& item, DType type) {
-  if (THPVariable_Check(item.ptr())) return THPVariable_Unpack(item.ptr());
-  if (item.is_none()) return {};
-  ORTMODULE_CHECK_ARG(py::isinstance<py::list>(item) || py::isinstance<py::tuple>(item),
-                      "an input should be a tensor, a list of tensors or None, got ",
-                      std::string(py::str(py::type::handle_of(item))));
-  std::vector<at::Tensor> elements;
-  for (const py::handle element : py::reinterpret_borrow<py::sequence>(item)) {
-    ORTMODULE_CHECK_ARG(THPVariable_Check(element.ptr()), "a sequence should hold tensors, got ",
-                        std::string(py::str(py::type::handle_of(element))));
-    elements.push_back(THPVariable_Unpack(element.ptr()));
-  }
-  const DType element = element_of(type);
-  return make_sequence(std::move(elements), element == DType::kUndefined ? at::kFloat : to_scalar_type(element));
-}
-
-py::object write_value(const at::Tensor& value) {
-  if (!value.defined()) return py::none();
-  if (!holds_sequence(value)) return py::cast(value);
-  py::list out;
-  for (const at::Tensor& element : sequence_elements(value)) out.append(py::cast(element));
-  return out;
-}
-
-py::list write_values(const std::vector<at::Tensor>& values) {
-  py::list out;
-  for (const at::Tensor& value : values) out.append(write_value(value));
-  return out;
-}
-
 std::shared_ptr<Session> make_session(const py::bytes& model, const std::string& mode,
                                       const std::vector<std::string>& trainable, const py::dict& options) {
-  SessionOptions read = read_options(mode, trainable, options);
+  SessionSettings read = read_options(mode, trainable, options);
   const auto text = static_cast<std::string_view>(model);
   const py::gil_scoped_release release;
   return std::make_shared<Session>(text, std::move(read));
@@ -333,7 +253,7 @@ void register_session(py::module_& m) {
         std::string bytes;
         {
           const py::gil_scoped_release release;
-          bytes = training_graph(text.data(), text.size(), {std::move(xs), std::move(losses), std::move(outputs)});
+          bytes = training_graph(text, {std::move(xs), std::move(losses), std::move(outputs)});
         }
         return py::bytes(bytes);
       },

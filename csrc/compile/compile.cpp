@@ -16,7 +16,7 @@ namespace {
 
 PassSettings pass_settings(const CompileOptions& options) {
   PassSettings settings;
-  settings.manager.level = PassLevel::kExtended;
+  settings.manager.level = options.level;
   settings.manager.verify = options.verify;
   settings.training = options.training;
   settings.counted_dropout = options.dropout == "fast";
@@ -32,7 +32,9 @@ std::vector<PassRecord> transform_jointly(Graph& graph, const CompileOptions& op
   return records;
 }
 
-PlanTarget plan_target(const CompileOptions& options) { return {options.device, options.order, options.sizes}; }
+PlanTarget plan_target(const CompileOptions& options) {
+  return {options.device, options.order, options.sizes, options.memory_reuse};
+}
 
 void note_passes(PassStage stage, std::vector<PassRecord> records, CompiledModel& compiled) {
   for (PassRecord& record : records) compiled.passes.emplace_back(stage_name(stage), std::move(record));
@@ -123,6 +125,21 @@ BackwardCompiler variants_of(std::shared_ptr<const Graph> undifferentiated, std:
   return [variants](const OutputSet& mask) { return variants->compile(mask); };
 }
 
+// What both programs of a session without a gradient and those of a training session have.
+void complete(TrainingProgram& program, const Graph& graph, const CompileOptions& options) {
+  program.matmul = matmul_provider(options.matmul);
+  program.plans_memory = options.memory_pattern;
+  program.binding = std::make_unique<InputBinding>(graph.inputs());
+}
+
+FetchCompiler fetches_of(std::shared_ptr<const Graph> graph, const CompileOptions& options) {
+  return [graph = std::move(graph), options](const OutputSet& mask) {
+    TrainingProgram program = plan_forward(graph, mask, plan_target(options));
+    complete(program, *graph, options);
+    return std::make_shared<TrainingAgent>(std::move(program), options.device);
+  };
+}
+
 template <typename Values>
 std::vector<std::string> names_of(const Values& values) {
   std::vector<std::string> names;
@@ -132,20 +149,19 @@ std::vector<std::string> names_of(const Values& values) {
 
 }  // namespace
 
-CompiledModel compile(const void* model, size_t size, const CompileOptions& options) {
+CompiledModel compile(std::string_view model, const CompileOptions& options) {
   for (const std::string& error : take_registration_errors()) fail(ErrorCode::kInternal, error);
   check_choice(options.passes);
   CompiledModel compiled;
   StageLog log(options.keep_stages);
-  const std::shared_ptr<Graph> graph = imported(model, size, options.external_data_dir, log);
+  const std::shared_ptr<Graph> graph = imported(model, options.import, log, &compiled.info);
   compiled.input_names = names_of(graph->inputs());
   compiled.output_names = names_of(graph->outputs());
 
   note_passes(PassStage::kForward, transform(*graph, PassStage::kForward, pass_settings(options)), compiled);
   resolve(*graph);
   TrainingProgram program;
-  program.matmul = matmul_provider(options.matmul);
-  program.binding = std::make_unique<InputBinding>(graph->inputs());
+  complete(program, *graph, options);
   Halves halves;
   halves.forward_outputs = graph->outputs().size();
   if (options.training) halves.roots = find_roots(*graph, options.trainable);
@@ -167,6 +183,7 @@ CompiledModel compile(const void* model, size_t size, const CompileOptions& opti
   compiled.backward_nodes = program.full_backward ? program.full_backward->executor->step_count() : 0;
   compiled.graph = graph;
   compiled.agent = std::make_shared<TrainingAgent>(std::move(program), options.device);
+  if (halves.roots.y_outputs.empty()) compiled.compile_fetches = fetches_of(graph, options);
   compiled.stages = log.take();
   return compiled;
 }

@@ -3,15 +3,18 @@
 // Every stage's graph can be kept and looked at; each is stamped with its name, its seconds and its node count.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <c10/core/Device.h>
 
 #include "compile/stages.h"
+#include "onnx/import.h"
 #include "placement/partition.h"
 #include "plan/node_order.h"
 #include "runtime/training_agent.h"
@@ -32,28 +35,36 @@ struct CompileOptions {
   bool fusion = true;                // clusters of elementwise work become one kernel each, on the CPU
   std::vector<std::string> weights;  // graph inputs that are parameters: backward may read them, trained or not
   SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
-  std::string external_data_dir;     // of the model's tensors in files of their own (ImportOptions); none: refused
+  ImportOptions import;              // of the model
   ExecutionOrder order = ExecutionOrder::kDefault;
-  std::vector<ProviderSpec> providers;  // in order of priority; none: the device's own
-  bool keep_stages = false;             // keep a copy of every stage's graph
-  bool verify = false;                  // re-resolve after every pass
-  PassChoice passes;                    // a user's passes, and those that are left out
+  PassLevel level = PassLevel::kExtended;  // the passes that run
+  bool memory_pattern = true;              // TrainingProgram::plans_memory
+  bool memory_reuse = true;                // PlanRequest::reuse
+  std::vector<ProviderSpec> providers;     // in order of priority; none: the device's own
+  bool keep_stages = false;                // keep a copy of every stage's graph
+  bool verify = false;                     // re-resolve after every pass
+  PassChoice passes;                       // a user's passes, and those that are left out
   std::shared_ptr<PassListener> pass_listener;
 };
+
+// Plans a forward for the outputs of a mask alone.
+using FetchCompiler = std::function<std::shared_ptr<TrainingAgent>(const OutputSet& mask)>;
 
 struct CompiledModel {
   std::shared_ptr<Graph> graph;  // the final graph, forward and backward
   std::shared_ptr<TrainingAgent> agent;
   std::vector<Stage> stages;
   std::vector<std::pair<std::string, PassRecord>> passes;  // stage, what a pass did at it
+  ModelInfo info;
   std::vector<std::string> input_names, output_names;
   size_t forward_nodes = 0, backward_nodes = 0;
   RecomputeResult recomputed;
   FusionResult fused;
-  PlacementResult placed;  // of a session with more than the host
+  PlacementResult placed;         // of a session with more than the host
+  FetchCompiler compile_fetches;  // null where something has a gradient
 };
 
 // Throws the core's typed errors; a model that needs no gradient compiles to a forward alone.
-CompiledModel compile(const void* model, size_t size, const CompileOptions& options);
+CompiledModel compile(std::string_view model, const CompileOptions& options);
 
 }  // namespace ortmodule

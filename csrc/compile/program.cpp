@@ -8,6 +8,16 @@
 namespace ortmodule {
 namespace {
 
+PlanRequest request_for(const std::string& name, const PlanTarget& target) {
+  PlanRequest request;
+  request.name = name;
+  request.device_type = target.type();
+  request.order = target.order;
+  request.sizes = target.sizes;
+  request.reuse = target.reuse;
+  return request;
+}
+
 bool contains(const std::vector<NodeArg*>& values, const NodeArg* value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
@@ -56,13 +66,9 @@ KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const
                        TrainingProgram& program) {
   const size_t count = halves.forward_outputs;
   const std::vector<NodeArg*> dxs = gradient_outputs(*graph, count, halves.gradient.dxs);
-  PlanRequest request;
-  request.name = "forward";
+  PlanRequest request = request_for("forward", target);
   request.outputs = {graph->outputs().begin(), graph->outputs().begin() + static_cast<long>(count)};
   request.keep.assign(graph->value_id_bound(), 0);
-  request.device_type = target.type();
-  request.order = target.order;
-  request.sizes = target.sizes;
   KeptValues kept = keep_saved(*graph, halves, dxs, request, program);
   ExecutionPlan forward = make_plan(*graph, request, kept.slots);
   kept.settled = forward.settled;
@@ -78,17 +84,27 @@ KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const
   return kept;
 }
 
+TrainingProgram plan_forward(std::shared_ptr<const Graph> graph, const OutputSet& mask, const PlanTarget& target) {
+  PlanRequest request = request_for("forward", target);
+  for (size_t i = 0; i < mask.size(); ++i)
+    if (mask[i]) request.outputs.push_back(graph->outputs()[i]);
+  SlotTable slots;
+  TrainingProgram program;
+  ExecutionPlan plan = make_plan(*graph, request, slots);
+  for (const NodeArg* in : graph->inputs()) program.input_slots.push_back(slots.find(in->name()));
+  program.forward = std::make_unique<Executor>(std::move(plan), target.device);
+  program.slot_count = slots.size();
+  program.graph = std::move(graph);
+  return program;
+}
+
 std::shared_ptr<BackwardProgram> plan_backward(std::shared_ptr<const Graph> graph, const std::vector<NodeArg*>& dys,
                                                const std::vector<NodeArg*>& dxs, const KeptValues& kept,
                                                const PlanTarget& target) {
   SlotTable slots = kept.slots;
-  PlanRequest request;
-  request.name = "backward";
+  PlanRequest request = request_for("backward", target);
   request.phase = Phase::kBackward;
   request.outputs = dxs;
-  request.device_type = target.type();
-  request.order = target.order;
-  request.sizes = target.sizes;
   request.settled = kept.settled;
   ExecutionPlan plan = make_plan(*graph, request, slots);
   auto program = std::make_shared<BackwardProgram>();

@@ -16,6 +16,7 @@ struct PlanTarget {
   c10::Device device = c10::kCPU;
   ExecutionOrder order = ExecutionOrder::kDefault;
   SymbolTable sizes{};  // of the call that is compiled for
+  bool reuse = true;    // PlanRequest
   // How a plan whose nodes have no places has the device's name.
   std::string type() const { return c10::DeviceTypeName(device.type(), true); }
 };
@@ -38,6 +39,10 @@ struct KeptValues {
 // Plans both halves of `graph` into `program`, whose binding and provider are the caller's.
 KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const PlanTarget& target,
                        TrainingProgram& program);
+
+// A forward of a finished graph without a gradient, for the outputs of `mask` alone; binding and provider are the
+// caller's.
+TrainingProgram plan_forward(std::shared_ptr<const Graph> graph, const OutputSet& mask, const PlanTarget& target);
 
 // A backward over values that stand in `slots`; `dys[k]`: the gradient of output k, null where there is none.
 std::shared_ptr<BackwardProgram> plan_backward(std::shared_ptr<const Graph> graph, const std::vector<NodeArg*>& dys,

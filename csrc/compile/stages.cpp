@@ -21,10 +21,8 @@ void StageLog::done(const std::string& name, const Graph& graph) {
   start_ = Clock::now();
 }
 
-std::unique_ptr<Graph> imported(const void* model, size_t size, const std::string& external_data_dir, StageLog& log) {
-  ImportOptions options;
-  options.external_data_dir = external_data_dir;
-  std::unique_ptr<Graph> graph = import_model(model, size, options);
+std::unique_ptr<Graph> imported(std::string_view model, const ImportOptions& options, StageLog& log, ModelInfo* info) {
+  std::unique_ptr<Graph> graph = import_model(model.data(), model.size(), options, info);
   log.done("imported", *graph);
   upgrade(*graph);
   inline_functions(*graph);

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradient/gradient_graph_builder.h"
 #include "graph/graph.h"
+#include "onnx/import.h"
 #include "transforms/pass_registry.h"
 
 namespace ortmodule {
@@ -33,9 +35,10 @@ class StageLog {
   Clock::time_point start_ = Clock::now();
 };
 
-// A serialized model with operators as the records have them, functions inlined, types inferred; `external_data_dir` as
-// in ImportOptions. Throws what import_model and resolve throw.
-std::unique_ptr<Graph> imported(const void* model, size_t size, const std::string& external_data_dir, StageLog& log);
+// A serialized model with operators as the records have them, functions inlined, types inferred; `info` as in
+// import_model. Throws what import_model and resolve throw.
+std::unique_ptr<Graph> imported(std::string_view model, const ImportOptions& options, StageLog& log,
+                                ModelInfo* info = nullptr);
 
 struct PassSettings {
   TransformerManager::Options manager;

@@ -67,9 +67,9 @@ void add_gradient(Graph& graph, const TrainingGraphRequest& request) {
 
 }  // namespace
 
-std::string training_graph(const void* model, size_t size, const TrainingGraphRequest& request) {
+std::string training_graph(std::string_view model, const TrainingGraphRequest& request) {
   StageLog log(false);
-  std::unique_ptr<Graph> graph = imported(model, size, {}, log);
+  std::unique_ptr<Graph> graph = imported(model, {}, log);
   PassSettings settings;  // dropout is the standard's operator, whose mask backward reads
   settings.trainable = request.xs;
   transform(*graph, PassStage::kForward, settings);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ortmodule/export.h"
@@ -21,6 +22,6 @@ struct TrainingGraphRequest {
 // The serialized ModelProto. Its inputs are the model's, then the gradients of `outputs`; its outputs are the model's,
 // then one `<x>_grad` per x: zeros where nothing depends on x. Throws kUnsupported naming an operator that has no form
 // in standard operators, kInvalidArgument for an unknown name or a type without a gradient.
-ORTMODULE_API std::string training_graph(const void* model, size_t size, const TrainingGraphRequest& request);
+ORTMODULE_API std::string training_graph(std::string_view model, const TrainingGraphRequest& request);
 
 }  // namespace ortmodule

@@ -52,7 +52,7 @@ uint16_t float_to_bfloat16(float value) {
 }
 
 template <typename T, typename F>
-void read_all(const std::string& bytes, F&& push) {
+void read_all(std::string_view bytes, F&& push) {
   for (size_t i = 0; i + sizeof(T) <= bytes.size(); i += sizeof(T)) {
     T v;
     std::memcpy(&v, bytes.data() + i, sizeof(T));
@@ -64,7 +64,7 @@ template <typename Out>
 std::vector<Out> read_numbers(const TensorData& t) {
   std::vector<Out> out;
   const auto push = [&](auto v) { out.push_back(static_cast<Out>(v)); };
-  const std::string& b = *t.bytes;
+  const std::string_view b = *t.bytes;
   switch (t.dtype) {
     case DType::kFloat:
       read_all<float>(b, push);
@@ -120,8 +120,8 @@ std::vector<Out> read_numbers(const TensorData& t) {
 }
 
 template <typename T>
-std::shared_ptr<const std::string> one(T value) {
-  return std::make_shared<const std::string>(reinterpret_cast<const char*>(&value), sizeof(T));
+SharedBytes one(T value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(T));
 }
 
 }  // namespace
@@ -138,8 +138,7 @@ std::vector<int64_t> TensorData::to_ints() const { return read_numbers<int64_t>(
 std::vector<double> TensorData::to_doubles() const { return read_numbers<double>(*this); }
 
 TensorData TensorData::of_ints(const std::vector<int64_t>& values) {
-  auto bytes = std::make_shared<const std::string>(reinterpret_cast<const char*>(values.data()),
-                                                   values.size() * sizeof(int64_t));
+  std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t));
   return {DType::kInt64, {static_cast<int64_t>(values.size())}, std::move(bytes)};
 }
 

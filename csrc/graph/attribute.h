@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "graph/shared_bytes.h"
 #include "ortmodule/export.h"
 
 namespace ortmodule {
@@ -19,7 +20,7 @@ class Graph;
 struct TensorData {
   DType dtype = DType::kUndefined;
   std::vector<int64_t> dims;
-  std::shared_ptr<const std::string> bytes;
+  SharedBytes bytes;
 
   int64_t elements() const;
   // Numbers as int64 or double, whatever the stored type; throw for string, complex and float8 tensors.

@@ -18,7 +18,7 @@ const T& expect_kind(const Node& node, const std::string& name, const AttributeV
 std::string constant_key(const TensorData& data) {
   std::string key = std::string(dtype_name(data.dtype)) + ":";
   for (int64_t d : data.dims) key += std::to_string(d) + ",";
-  return key + ":" + *data.bytes;
+  return (key + ":").append(*data.bytes);
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ class Parser {
       if (bytes.size() != count * width)
         error_at(at, str("expected ", count, " elements, got ", width ? bytes.size() / width : 0));
     }
-    data.bytes = std::make_shared<const std::string>(std::move(bytes));
+    data.bytes = std::move(bytes);
     return data;
   }
 

@@ -1,6 +1,7 @@
 #include "kernels/aten_bridge.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <cstring>
 
@@ -55,10 +56,27 @@ DType to_dtype(at::ScalarType type) {
   fail(ErrorCode::kUnsupported, "ONNX has no element type for torch's ", c10::toString(type));
 }
 
+namespace {
+
+at::TensorOptions options_of(const TensorData& data) {
+  const auto options = at::TensorOptions().dtype(to_scalar_type(data.dtype)).device(at::kCPU);
+  const size_t needed = static_cast<size_t>(data.elements()) * options.dtype().itemsize();
+  ORTMODULE_CHECK_GRAPH(needed == data.bytes->size(), "a constant of type ", dtype_name(data.dtype), " with ",
+                        data.elements(), " elements holds ", data.bytes->size(), " bytes instead of ", needed);
+  return options;
+}
+
+}  // namespace
+
+at::Tensor shared_tensor_from(const TensorData& data) {
+  const auto address = reinterpret_cast<uintptr_t>(data.bytes->data());
+  if (data.bytes->size() < kManyBytes || address % kTensorAlignment != 0) return tensor_from(data);
+  return at::from_blob(
+      const_cast<char*>(data.bytes->data()), data.dims, [owner = data.bytes.owner()](void*) {}, options_of(data));
+}
+
 at::Tensor tensor_from(const TensorData& data) {
-  at::Tensor out = at::empty(data.dims, at::TensorOptions().dtype(to_scalar_type(data.dtype)).device(at::kCPU));
-  ORTMODULE_CHECK_GRAPH(out.nbytes() == data.bytes->size(), "a constant of type ", dtype_name(data.dtype), " with ",
-                        data.elements(), " elements holds ", data.bytes->size(), " bytes instead of ", out.nbytes());
+  at::Tensor out = at::empty(data.dims, options_of(data));
   if (out.nbytes() != 0) std::memcpy(out.data_ptr(), data.bytes->data(), out.nbytes());
   return out;
 }
@@ -68,8 +86,16 @@ TensorData tensor_data_from(const at::Tensor& tensor) {
   TensorData data;
   data.dtype = to_dtype(host.scalar_type());
   data.dims = host.sizes().vec();
-  data.bytes = std::make_shared<const std::string>(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
+  data.bytes = SharedBytes::aligned(host.nbytes(), [&](char* to) {
+    if (host.nbytes() != 0) std::memcpy(to, host.const_data_ptr(), host.nbytes());
+  });
   return data;
+}
+
+TensorData shared_data_from(const at::Tensor& tensor) {
+  if (!tensor.is_cpu() || !tensor.is_contiguous()) return tensor_data_from(tensor);
+  const std::string_view bytes(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  return {to_dtype(tensor.scalar_type()), tensor.sizes().vec(), {std::make_shared<const at::Tensor>(tensor), bytes}};
 }
 
 // Placement brings what a record declares as a host's input; a copy in here would be one that no plan shows.

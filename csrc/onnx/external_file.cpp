@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "onnx/mapped_file.h"
 
 namespace ortmodule {
 namespace {
@@ -68,20 +69,26 @@ const ExternalFiles::File& ExternalFiles::open_file(const std::string& location,
   return files_.emplace(location, File{at, static_cast<uint64_t>(info.st_size)}).first->second;
 }
 
-std::string ExternalFiles::read(const std::string& location, uint64_t offset, uint64_t length,
+void ExternalFiles::fill(const File& file, char* to, uint64_t offset, uint64_t length, const std::string& what) {
+  for (uint64_t done = 0; done < length;) {
+    const ssize_t n = ::pread(file.descriptor, to + done, length - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    ORTMODULE_CHECK(n > 0, kRuntime, "reading ", what,
+                    " failed: ", n < 0 ? std::strerror(errno) : "the file became shorter");
+    done += static_cast<uint64_t>(n);
+  }
+}
+
+SharedBytes ExternalFiles::read(const std::string& location, uint64_t offset, uint64_t length,
                                 const std::string& owner) {
   const File& file = open_file(location, owner);
   ORTMODULE_CHECK_GRAPH(offset <= file.size && length <= file.size - offset, owner, " asks for ", length, " bytes at ",
                         offset, " of '", location, "', which has ", file.size, " bytes");
-  std::string bytes(length, '\0');
-  for (uint64_t done = 0; done < length;) {
-    const ssize_t n = ::pread(file.descriptor, bytes.data() + done, length - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    ORTMODULE_CHECK(n > 0, kRuntime, "reading '", location, "' for ", owner,
-                    " failed: ", n < 0 ? std::strerror(errno) : "the file became shorter");
-    done += static_cast<uint64_t>(n);
-  }
-  return bytes;
+  constexpr uint64_t kMapped = 1 << 20;
+  if (length >= kMapped && offset % kTensorAlignment == 0)
+    if (SharedBytes mapped = mapped_bytes(file.descriptor, offset, length)) return mapped;
+  return SharedBytes::aligned(length,
+                              [&](char* to) { fill(file, to, offset, length, "'" + location + "' for " + owner); });
 }
 
 ExternalFileWriter::ExternalFileWriter(const std::string& dir, const std::string& file) {
@@ -110,7 +117,7 @@ void ExternalFileWriter::write_all(const char* data, size_t size) {
   }
 }
 
-uint64_t ExternalFileWriter::append(const std::string& bytes) {
+uint64_t ExternalFileWriter::append(std::string_view bytes) {
   constexpr uint64_t kPage = 4096;
   const std::string padding((kPage - offset_ % kPage) % kPage, '\0');
   write_all(padding.data(), padding.size());

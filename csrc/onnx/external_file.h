@@ -10,6 +10,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
+
+#include "graph/shared_bytes.h"
 
 namespace ortmodule {
 
@@ -21,9 +24,10 @@ class ExternalFiles {
   ExternalFiles(const ExternalFiles&) = delete;
   ExternalFiles& operator=(const ExternalFiles&) = delete;
 
-  // `length` bytes at `offset` of the file at `location`; `owner` names the tensor in errors.
+  // `length` bytes at `offset` of the file at `location`; `owner` names the tensor in errors. Many bytes that lie where
+  // tensors want them are mapped, privately, and not read: the file must stay as it is while somebody has them.
   // Throws kInvalidArgument for a location that is refused, kInvalidGraph for a range outside the file.
-  std::string read(const std::string& location, uint64_t offset, uint64_t length, const std::string& owner);
+  SharedBytes read(const std::string& location, uint64_t offset, uint64_t length, const std::string& owner);
 
  private:
   struct File {
@@ -31,6 +35,7 @@ class ExternalFiles {
     uint64_t size;
   };
   const File& open_file(const std::string& location, const std::string& owner);
+  static void fill(const File& file, char* to, uint64_t offset, uint64_t length, const std::string& what);
 
   std::string dir_;
   std::map<std::string, File> files_;
@@ -46,7 +51,7 @@ class ExternalFileWriter {
   ExternalFileWriter& operator=(const ExternalFileWriter&) = delete;
 
   // Appends at the next multiple of 4096, so that readers may map it; returns the offset.
-  uint64_t append(const std::string& bytes);
+  uint64_t append(std::string_view bytes);
   void commit();
 
  private:

@@ -80,7 +80,9 @@ void GraphReader::add_inputs(const pb::GraphProto& proto) {
 void GraphReader::add_initializers(pb::GraphProto& proto) {
   for (auto& tensor : *proto.mutable_initializer()) {
     ORTMODULE_CHECK_GRAPH(!tensor.name().empty(), "an initializer of graph '", graph_.name(), "' has no name");
-    graph_.add_initializer(tensor.name(), tensors_.read(tensor, quoted("the initializer", tensor.name())));
+    const std::string owner = quoted("the initializer", tensor.name());
+    graph_.add_initializer(tensor.name(),
+                           outer_ ? tensors_.read(tensor, owner) : tensors_.read_initializer(tensor, owner));
   }
 }
 
@@ -113,7 +115,7 @@ bool GraphReader::fold_constant(pb::NodeProto& proto) {
     const std::vector<float> floats(attr.floats().begin(), attr.floats().end());
     data = {DType::kFloat,
             {static_cast<int64_t>(floats.size())},
-            std::make_shared<const std::string>(reinterpret_cast<const char*>(floats.data()), floats.size() * 4)};
+            std::string(reinterpret_cast<const char*>(floats.data()), floats.size() * 4)};
   } else {
     fail(ErrorCode::kUnsupported, "[Constant] a value of kind ", attribute_kind(value), " is not supported (",
          describe(proto), ")");

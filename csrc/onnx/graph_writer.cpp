@@ -236,7 +236,7 @@ void GraphWriter::write_tensor(const std::string& name, const TensorData& data, 
   proto->set_data_type(static_cast<int32_t>(data.dtype));
   for (const int64_t d : data.dims) proto->add_dims(d);
   const std::string packed = is_packed(data.dtype) ? pack_elements(*data.bytes, data.dtype) : std::string();
-  const std::string& bytes = is_packed(data.dtype) ? packed : *data.bytes;
+  const std::string_view bytes = is_packed(data.dtype) ? std::string_view(packed) : *data.bytes;
   const uint64_t size = bytes.size();
   if (external_ && size >= options_.external_threshold) {
     const auto entry = [&](const char* key, const std::string& value) {
@@ -254,7 +254,7 @@ void GraphWriter::write_tensor(const std::string& name, const TensorData& data, 
   inline_bytes_ += size;
   ORTMODULE_CHECK(inline_bytes_ < INT_MAX, kUnsupported, "the model's tensors take over 2 GB at ",
                   name.empty() ? "a constant" : "'" + name + "'", "; name an external data file");
-  proto->set_raw_data(bytes);
+  proto->set_raw_data(bytes.data(), bytes.size());
 }
 
 void GraphWriter::write_value(const NodeArg& value, pb::ValueInfoProto* proto) {

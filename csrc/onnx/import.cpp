@@ -1,8 +1,11 @@
 #include "onnx/import.h"
 
 #include <climits>
+#include <unordered_set>
 
+#include "base/container_type.h"
 #include "base/status.h"
+#include "onnx/free_sizes.h"
 #include "onnx/graph_reader.h"
 #include "onnx/wire.h"
 
@@ -63,16 +66,52 @@ FunctionBody read_function(pb::FunctionProto& proto, TensorReader& tensors) {
   return function;
 }
 
+std::string type_text(DType dtype) {
+  if (is_optional(dtype)) return "optional(" + type_text(content_of(dtype)) + ")";
+  if (is_sequence(dtype)) return "seq(" + type_text(element_of(dtype)) + ")";
+  return str("tensor(", dtype_name(dtype), ")");
+}
+
+DeclaredValue read_declared(const pb::ValueInfoProto& proto) {
+  const DType dtype = read_type(proto.type(), "the value", proto.name()).dtype;
+  DeclaredValue value{proto.name(), type_text(dtype), dtype};
+  if (!proto.type().has_tensor_type()) return value;
+  value.has_shape = proto.type().tensor_type().has_shape();
+  for (const auto& dim : proto.type().tensor_type().shape().dim())
+    value.shape.push_back({dim.has_dim_value() ? dim.dim_value() : -1, dim.dim_param()});
+  return value;
+}
+
+ModelInfo read_info(const pb::ModelProto& model) {
+  ModelInfo info;
+  std::unordered_set<std::string> initialized;
+  for (const auto& tensor : model.graph().initializer()) initialized.insert(tensor.name());
+  for (const auto& input : model.graph().input())
+    (initialized.count(input.name()) ? info.overridable : info.inputs).push_back(read_declared(input));
+  for (const auto& output : model.graph().output()) info.outputs.push_back(read_declared(output));
+  info.producer_name = model.producer_name();
+  info.graph_name = model.graph().name();
+  info.domain = model.domain();
+  info.description = model.doc_string();
+  info.graph_description = model.graph().doc_string();
+  info.version = model.model_version();
+  for (const auto& entry : model.metadata_props()) info.custom_metadata[entry.key()] = entry.value();
+  return info;
+}
+
 }  // namespace
 
-std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options) {
+std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options, ModelInfo* info) {
   pb::ModelProto model = parse(data, size);
   check_versions(model);
   auto graph = std::make_unique<Graph>();
   graph->opsets() = read_opsets(model.opset_import());
   for (const auto& entry : model.metadata_props()) graph->metadata()[entry.key()] = entry.value();
+  set_free_sizes(model, options);
+  if (info) *info = read_info(model);
   TensorReader tensors(options);
   GraphReader(*graph, tensors, nullptr).read(*model.mutable_graph());
+  tensors.check_all_taken();
   for (auto& proto : *model.mutable_functions()) graph->functions().push_back(read_function(proto, tensors));
   return graph;
 }

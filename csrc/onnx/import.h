@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "graph/graph.h"
 #include "graph/subgraph.h"
+#include "onnx/model_info.h"
 
 namespace ortmodule {
 
@@ -20,6 +22,10 @@ struct ImportOptions {
   std::string external_data_dir{};
   // Bytes of all tensors together. A model that declares more is refused before memory is taken.
   uint64_t max_tensor_bytes = uint64_t{64} << 30;
+  // Free sizes that get a number, by name and by denotation. One that the model does not have is kInvalidArgument.
+  std::map<std::string, int64_t> sizes{}, sizes_by_denotation{};
+  // Tensors that stand for the model's initializers; of the same type and shape, or kInvalidArgument.
+  std::map<std::string, TensorData> initializers{};
 };
 
 // The versions of ai.onnx that can be read; which of them an operator works at is the operator's matter.
@@ -33,6 +39,8 @@ constexpr const char* kProviderKey = "ortmodule.provider";  // for people: a gra
 // `data` holds a serialized ModelProto. An input that is an initializer as well becomes an initializer.
 // Throws Error: kParse (no model; names the byte offset), kInvalidGraph (breaks a rule of ONNX; names node or value),
 // kUnsupported (maps, sparse and string tensors, other versions), kInvalidArgument (external data path).
-std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options = {});
+// `info`, where it is given, receives what the model says of itself.
+std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options = {},
+                                    ModelInfo* info = nullptr);
 
 }  // namespace ortmodule

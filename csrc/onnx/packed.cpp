@@ -13,7 +13,7 @@ bool packed_size(DType dtype, uint64_t elements, uint64_t& bytes) {
   return true;
 }
 
-std::string unpack_elements(const std::string& packed, DType dtype, size_t elements) {
+std::string unpack_elements(std::string_view packed, DType dtype, size_t elements) {
   const size_t width = dtype_bits(dtype);
   const unsigned mask = (1u << width) - 1;
   const bool is_signed = dtype == DType::kInt4 || dtype == DType::kInt2;
@@ -33,7 +33,7 @@ std::string unpack_elements(const std::string& packed, DType dtype, size_t eleme
   return out;
 }
 
-std::string pack_elements(const std::string& bytes, DType dtype) {
+std::string pack_elements(std::string_view bytes, DType dtype) {
   const size_t width = dtype_bits(dtype);
   const unsigned mask = (1u << width) - 1;
   std::string out;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/dtype.h"
 
@@ -12,7 +13,7 @@ bool is_packed(DType dtype);
 // Bytes of `elements` elements in a file; false when the number overflows.
 bool packed_size(DType dtype, uint64_t elements, uint64_t& bytes);
 // A byte per element: signed types sign-extended, bits after the last element ignored. `packed` has packed_size bytes.
-std::string unpack_elements(const std::string& packed, DType dtype, size_t elements);
-std::string pack_elements(const std::string& bytes, DType dtype);
+std::string unpack_elements(std::string_view packed, DType dtype, size_t elements);
+std::string pack_elements(std::string_view bytes, DType dtype);
 
 }  // namespace ortmodule

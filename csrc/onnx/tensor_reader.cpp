@@ -1,7 +1,9 @@
 #include "onnx/tensor_reader.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 #include "base/status.h"
 #include "onnx/packed.h"
@@ -48,6 +50,12 @@ std::string typed_fields(const pb::TensorProto& t, DType dtype) {
   }
 }
 
+// Many bytes go where tensors want them, so that a session has no copy of its own to make.
+SharedBytes settled(std::string bytes) {
+  if (bytes.size() < kManyBytes) return bytes;
+  return SharedBytes::aligned(bytes.size(), [&](char* to) { std::memcpy(to, bytes.data(), bytes.size()); });
+}
+
 uint64_t number(const std::string& text, const char* key, const std::string& owner) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -76,7 +84,7 @@ uint64_t TensorReader::checked_size(const pb::TensorProto& tensor, DType dtype, 
   return in_file;
 }
 
-std::string TensorReader::external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner) {
+SharedBytes TensorReader::external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner) {
   std::string location;
   uint64_t offset = 0, length = size;
   for (const auto& entry : tensor.external_data()) {
@@ -88,6 +96,24 @@ std::string TensorReader::external(const pb::TensorProto& tensor, uint64_t size,
   return files_.read(location, offset, length, owner);
 }
 
+TensorData TensorReader::read_initializer(pb::TensorProto& tensor, const std::string& owner) {
+  const auto given = given_.find(tensor.name());
+  if (given == given_.end()) return read(tensor, owner);
+  TensorData data = std::move(given->second);
+  given_.erase(given);
+  const auto shape = [](const auto& dims) { return shape_text(Shape(dims.begin(), dims.end())); };
+  ORTMODULE_CHECK_ARG(data.dtype == static_cast<DType>(tensor.data_type()) &&
+                          std::equal(data.dims.begin(), data.dims.end(), tensor.dims().begin(), tensor.dims().end()),
+                      owner, " is ", dtype_name(static_cast<DType>(tensor.data_type())), shape(tensor.dims()),
+                      ", the tensor that was given for it ", dtype_name(data.dtype), shape(data.dims));
+  return data;
+}
+
+void TensorReader::check_all_taken() const {
+  for (const auto& [name, data] : given_)
+    fail(ErrorCode::kInvalidArgument, "a tensor was given for '", name, "', which is no initializer of the model");
+}
+
 TensorData TensorReader::read(pb::TensorProto& tensor, const std::string& owner) {
   const auto dtype = static_cast<DType>(tensor.data_type());
   ORTMODULE_CHECK(dtype != DType::kString, kUnsupported, owner, " holds strings; string tensors are not supported");
@@ -96,18 +122,18 @@ TensorData TensorReader::read(pb::TensorProto& tensor, const std::string& owner)
   ORTMODULE_CHECK(!tensor.has_segment(), kUnsupported, owner, " is stored in segments, which is not supported");
   TensorData data{dtype, {tensor.dims().begin(), tensor.dims().end()}, nullptr};
   const uint64_t size = checked_size(tensor, dtype, owner);
-  std::string bytes;
+  SharedBytes bytes;
   if (tensor.data_location() == pb::TensorProto::EXTERNAL)
     bytes = external(tensor, size, owner);
   else if (tensor.has_raw_data())
-    bytes = std::move(*tensor.mutable_raw_data());
+    bytes = settled(std::exchange(*tensor.mutable_raw_data(), {}));
   else
-    bytes = typed_fields(tensor, dtype);
-  ORTMODULE_CHECK_GRAPH(bytes.size() == size, owner, " of type ", dtype_name(dtype), " and shape ",
+    bytes = settled(typed_fields(tensor, dtype));
+  ORTMODULE_CHECK_GRAPH(bytes->size() == size, owner, " of type ", dtype_name(dtype), " and shape ",
                         shape_text(Shape(data.dims.begin(), data.dims.end())), " needs ", size, " bytes, got ",
-                        bytes.size());
-  if (is_packed(dtype)) bytes = unpack_elements(bytes, dtype, static_cast<size_t>(data.elements()));
-  data.bytes = std::make_shared<const std::string>(std::move(bytes));
+                        bytes->size());
+  if (is_packed(dtype)) bytes = unpack_elements(*bytes, dtype, static_cast<size_t>(data.elements()));
+  data.bytes = std::move(bytes);
   return data;
 }
 

@@ -1,6 +1,7 @@
 // TensorProto -> TensorData: typed fields, raw bytes and external files, every size checked before memory is taken.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "base/dim.h"
@@ -14,17 +15,25 @@ namespace ortmodule {
 class TensorReader {
  public:
   explicit TensorReader(const ImportOptions& options)
-      : files_(options.external_data_dir), bytes_left_(options.max_tensor_bytes), limit_(options.max_tensor_bytes) {}
+      : files_(options.external_data_dir),
+        given_(options.initializers),
+        bytes_left_(options.max_tensor_bytes),
+        limit_(options.max_tensor_bytes) {}
 
   // Takes raw bytes out of `tensor` instead of copying them. `owner` names the tensor in errors.
   TensorData read(pb::TensorProto& tensor, const std::string& owner);
+  // The same for an initializer of the model's own graph, for which the caller may have given another tensor.
+  TensorData read_initializer(pb::TensorProto& tensor, const std::string& owner);
+  // Throws kInvalidArgument where the caller has given a tensor for what is no initializer.
+  void check_all_taken() const;
 
  private:
   // Bytes of the tensor in the file.
   uint64_t checked_size(const pb::TensorProto& tensor, DType dtype, const std::string& owner);
-  std::string external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner);
+  SharedBytes external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner);
 
   ExternalFiles files_;
+  std::map<std::string, TensorData> given_;  // those that were not taken yet
   uint64_t bytes_left_, limit_;
 };
 

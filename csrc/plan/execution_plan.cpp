@@ -79,7 +79,7 @@ ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTabl
   const std::vector<char> needed = needed_nodes(graph, request.phase, request.outputs);
 
   // Lifetimes: the last step that reads a value; outputs, kept values and constants are never released.
-  std::vector<char> pinned(graph.value_id_bound(), 0);
+  std::vector<char> pinned(graph.value_id_bound(), !request.reuse);
   for (const NodeArg* out : request.outputs)
     if (out) pinned[out->id()] = 1;
   for (size_t i = 0; i < request.keep.size() && i < pinned.size(); ++i)

@@ -91,6 +91,7 @@ struct PlanRequest {
   std::string device_type = "cpu";
   ExecutionOrder order = ExecutionOrder::kDefault;
   std::unordered_set<std::string> settled{};  // values that are made when the plan begins
+  bool reuse = true;    // memory of a value that nobody reads any more serves others of the same run
   SymbolTable sizes{};  // of a call, for the bytes that an order asks for; 64 where a symbol is missing
 };
 

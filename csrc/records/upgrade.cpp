@@ -158,8 +158,7 @@ NodeArg* UpgradeContext::floats(const std::vector<double>& values) {
     const auto f = static_cast<float>(v);
     bytes.append(reinterpret_cast<const char*>(&f), sizeof f);
   }
-  return node_->graph().constant(TensorData{
-      DType::kFloat, {static_cast<int64_t>(values.size())}, std::make_shared<const std::string>(std::move(bytes))});
+  return node_->graph().constant(TensorData{DType::kFloat, {static_cast<int64_t>(values.size())}, std::move(bytes)});
 }
 
 NodeArg* UpgradeContext::scalar(double value, DType dtype) {

@@ -16,7 +16,7 @@ std::vector<TensorData> evaluate_constant_node(const Node& node) {
   for (const NodeArg* in : node.inputs()) {
     if (in && !in->constant()) return {};
     inputs.push_back(in ? static_cast<int>(frame.size()) : -1);
-    if (in) frame.push_back(tensor_from(*in->constant()));
+    if (in) frame.push_back(shared_tensor_from(*in->constant()));
   }
   for (const NodeArg* out : node.outputs()) {
     outputs.push_back(out ? static_cast<int>(frame.size()) : -1);

@@ -20,6 +20,7 @@
 #include "plan/streams.h"
 #include "records/registry.h"
 #include "runtime/kernel_clock.h"
+#include "runtime/run_stop.h"
 #include "runtime/subgraph_runner.h"
 
 namespace ortmodule {
@@ -114,7 +115,7 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
   gather_lists(emits);
   for (const auto& [slot, value] : plan_.constants) {
     const c10::Device where = value->location().empty() ? device_ : c10::Device(value->location());
-    constants_.emplace_back(slot, tensor_from(*value->constant()).to(where));
+    constants_.emplace_back(slot, shared_tensor_from(*value->constant()).to(where));
   }
 }
 
@@ -210,8 +211,10 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   CpuAllocationScope allocations(memory.get());
   allocations.pause();
   StepClock clock(steps_.size());
+  const RunStop* const stop = RunStop::current();
   for (size_t i = begin; i < std::min(end, steps_.size()); ++i) {
     const Prepared& prepared = steps_[i];
+    if (stop) stop->check();
     if (memory) memory->step();
     clock.start();
     allocations.resume();

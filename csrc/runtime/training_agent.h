@@ -60,6 +60,7 @@ struct TrainingProgram {
   std::vector<OutputSet> needed_by;  // per saved slot: the ys whose gradient reads it; parallel to saved_slots
   size_t slot_count = 0;
   MatmulProvider matmul = MatmulProvider::kAuto;
+  bool plans_memory = true;  // on the CPU: places of a run's large values are learned and kept (runtime/step_memory.h)
   std::shared_ptr<BackwardProgram> full_backward;
   BackwardCompiler compile_backward;
 };

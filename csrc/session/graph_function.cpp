@@ -2,29 +2,19 @@
 #include "ortmodule/graph_function.h"
 
 #include <algorithm>
-#include <exception>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "base/status.h"
+#include "onnx/model_file.h"
 #include "session/report.h"
 #include "session/session.h"
+#include "session/value_infos.h"
 
 namespace ortmodule {
 namespace {
 
-c10::Device parse_device(const std::string& name) {
-  try {
-    return c10::Device(name);
-  } catch (const std::exception&) {
-    fail(ErrorCode::kInvalidArgument, "the device '", name, "' is none that torch knows");
-  }
-}
-
-SessionOptions session_options(const GraphOptions& options) {
-  SessionOptions out;
+SessionSettings session_options(const GraphOptions& options) {
+  SessionSettings out;
   out.training = !options.trainable.empty();
   out.trainable = options.trainable;
   out.device = parse_device(options.device);
@@ -35,37 +25,14 @@ SessionOptions session_options(const GraphOptions& options) {
   return out;
 }
 
-ValueInfo info_of(const NodeArg& value) {
-  ValueInfo info{value.name(), std::string(dtype_name(value.type().dtype))};
-  info.has_rank = value.type().shape.has_value();
-  if (info.has_rank)
-    for (const Dim& size : *value.type().shape) info.shape.push_back(size.is_known() ? size.value() : -1);
-  return info;
-}
-
-std::vector<ValueInfo> infos_of(const std::vector<NodeArg*>& values, size_t count) {
-  std::vector<ValueInfo> infos;
-  for (size_t i = 0; i < count; ++i) infos.push_back(info_of(*values[i]));
-  return infos;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  ORTMODULE_CHECK_ARG(file && !std::filesystem::is_directory(path), "the model '", path, "' cannot be read");
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 }  // namespace
 
 struct GraphFunction::State {
-  State(std::string_view model, const SessionOptions& options) : session(model, options) {
-    const CompiledModel& compiled = session.compiled();
-    inputs = infos_of(compiled.graph->inputs(), compiled.input_names.size());
-    outputs = infos_of(compiled.graph->outputs(), compiled.output_names.size());
+  State(std::string_view model, const SessionSettings& options) : session(model, options) {
+    inputs = input_infos(session);
+    outputs = output_infos(session);
     for (const std::string& name : options.trainable)
       ORTMODULE_CHECK_ARG(has(name), "the trainable '", name, "' is no input of the graph");
-    // Passes may have renamed an output's value.
-    for (size_t i = 0; i < outputs.size(); ++i) outputs[i].name = compiled.output_names[i];
   }
 
   bool has(const std::string& input) const {
@@ -77,10 +44,10 @@ struct GraphFunction::State {
 };
 
 GraphFunction GraphFunction::load(const std::string& path, const GraphOptions& options) {
-  SessionOptions wanted = session_options(options);
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  wanted.external_data_dir = folder.empty() ? "." : folder.string();
-  return GraphFunction(std::make_shared<const State>(read_file(path), wanted));
+  SessionSettings wanted = session_options(options);
+  const ModelFile file = open_model(path);
+  wanted.import.external_data_dir = file.folder;
+  return GraphFunction(std::make_shared<const State>(*file.bytes, wanted));
 }
 
 GraphFunction GraphFunction::parse(std::string_view model, const GraphOptions& options) {

@@ -101,13 +101,14 @@ std::vector<PeakValue> memory_at_peak(const Session& session) {
 }
 
 std::string stage_model(const Session& session, const std::string& stage, bool portable) {
-  for (const Stage& one : session.compiled().stages) {
+  const CompiledModel& compiled = session.compiled();
+  for (const Stage& one : compiled.stages) {
     if (one.name != stage) continue;
-    ORTMODULE_CHECK_ARG(one.graph, "the graph of stage '", stage,
-                        "' was not kept; create the session with keep_stages");
+    const std::shared_ptr<Graph>& graph = &one == &compiled.stages.back() ? compiled.graph : one.graph;
+    ORTMODULE_CHECK_ARG(graph, "the graph of stage '", stage, "' was not kept; create the session with keep_stages");
     ExportOptions options;
     options.portable = portable;
-    return export_model(portable ? *lower_portable(*one.graph) : *one.graph, options);
+    return export_model(portable ? *lower_portable(*graph) : *graph, options);
   }
   fail(ErrorCode::kInvalidArgument, "there is no stage '", stage, "'");
 }

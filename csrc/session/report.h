@@ -73,7 +73,7 @@ struct ProfiledStep {
 ORTMODULE_API SessionStatistics statistics_of(const Session& session);
 ORTMODULE_API std::vector<PeakValue> memory_at_peak(const Session& session);
 // The graph of a stage as a serialized ModelProto; `portable`: in operators that any ONNX runtime has. Throws where
-// there is no such stage, or the session was made without keep_stages.
+// there is no such stage, or the session was made without keep_stages, without which the last one's alone is there.
 ORTMODULE_API std::string stage_model(const Session& session, const std::string& stage, bool portable);
 // With bytes, operations and seconds of each step, where they are known; `sizes` as in plans_of.
 ORTMODULE_API std::string plan_text(const Session& session, const SymbolTable& sizes = {});

@@ -1,5 +1,6 @@
 #include "session/session.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 
@@ -11,8 +12,9 @@
 
 namespace ortmodule {
 
-Session::Session(std::string_view model, SessionOptions options) : mutations_(std::move(options.mutations)) {
-  compiled_ = compile(model.data(), model.size(), options);
+Session::Session(std::string_view model, SessionSettings options)
+    : device_(options.device), threads_(options.threads), mutations_(std::move(options.mutations)) {
+  compiled_ = compile(model, options);
   for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
   std::vector<size_t> overwritten;
   for (const auto& [output, input] : mutations_) {
@@ -46,6 +48,56 @@ std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std
     }
     outputs.resize(first_mutation_);
   }
+  return outputs;
+}
+
+namespace {
+
+// torch counts threads for the thread that asks; libraries below it (MKL) do for the process.
+class ThreadCountScope {
+ public:
+  explicit ThreadCountScope(int threads) : before_(threads > 0 ? at::get_num_threads() : 0) {
+    if (before_ == threads) before_ = 0;
+    if (before_ > 0) at::set_num_threads(threads);
+  }
+  ~ThreadCountScope() {
+    if (before_ > 0) at::set_num_threads(before_);
+  }
+  ThreadCountScope(const ThreadCountScope&) = delete;
+  ThreadCountScope& operator=(const ThreadCountScope&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+// More kinds of calls than this are served by the plan for all outputs.
+constexpr size_t kFetchVariants = 64;
+
+std::shared_ptr<TrainingAgent> Session::agent_for(const OutputSet& fetched) const {
+  if (fetched.empty() || std::all_of(fetched.begin(), fetched.end(), [](bool wanted) { return wanted; }))
+    return compiled_.agent;
+  const std::lock_guard<std::mutex> lock(fetches_mutex_);
+  const auto known = fetches_.find(fetched);
+  if (known != fetches_.end()) return known->second;
+  if (fetches_.size() >= kFetchVariants) return compiled_.agent;
+  return fetches_.emplace(fetched, compiled_.compile_fetches(fetched)).first->second;
+}
+
+std::vector<at::Tensor> Session::infer(std::vector<at::Tensor>&& inputs, const OutputSet& fetched,
+                                       const RunStop* stop) const {
+  ORTMODULE_INTERNAL(compiled_.compile_fetches && mutations_.empty(), "this session is for training");
+  const std::shared_ptr<TrainingAgent> agent = agent_for(fetched);
+  const at::NoGradGuard no_grad;
+  const RunStop::Scope stopped(stop);
+  const ThreadCountScope threads(threads_);
+  std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), nullptr);
+  if (agent != compiled_.agent || fetched.empty()) return outputs;
+  size_t kept = 0;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (fetched[i]) std::swap(outputs[kept++], outputs[i]);
+  outputs.resize(kept);
   return outputs;
 }
 

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -16,13 +18,15 @@
 #include "autograd/module_backward.h"
 #include "compile/compile.h"
 #include "ortmodule/export.h"
+#include "runtime/run_stop.h"
 
 namespace ortmodule {
 
-struct SessionOptions : CompileOptions {
+struct SessionSettings : CompileOptions {
   // Graph output -> graph input that it is written back into (BatchNorm's statistics, in-place changes of an input).
   // They follow the caller's outputs.
   std::vector<std::pair<size_t, size_t>> mutations;
+  int threads = 0;  // of one operator, in infer(); 0: as torch has it when it runs
 };
 
 class Session {
@@ -30,13 +34,19 @@ class Session {
   using Mutations = std::vector<std::pair<size_t, size_t>>;
 
   // `model`: a serialized onnx.ModelProto. Throws the core's typed errors.
-  ORTMODULE_API Session(std::string_view model, SessionOptions options);
+  ORTMODULE_API Session(std::string_view model, SessionSettings options);
 
   // The caller's outputs for one value per graph input (sequences as in kernels/sequence_value.h), with history where
   // gradients are enabled; mutations are written back. `checked` as in InputBinding::bind; takes the tensors out of
   // `inputs` (TrainingAgent::forward). May be called from several threads.
   ORTMODULE_API std::vector<at::Tensor> run(std::vector<at::Tensor>&& inputs,
                                             const std::vector<char>* checked = nullptr) const;
+
+  // The outputs that `fetched` picks (empty: all), in the graph's order and without history; only what they need is
+  // computed. Takes the tensors out of `inputs`. Ends with kTerminated where `stop` is asked for. For a session of
+  // which nothing has a gradient. May be called from several threads.
+  ORTMODULE_API std::vector<at::Tensor> infer(std::vector<at::Tensor>&& inputs, const OutputSet& fetched = {},
+                                              const RunStop* stop = nullptr) const;
 
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
   void release_edges() const { edges_->release(); }
@@ -58,6 +68,7 @@ class Session {
                                    const std::vector<size_t>& sequence);
 
   const CompiledModel& compiled() const { return compiled_; }
+  c10::Device device() const { return device_; }
   const std::vector<DType>& input_types() const { return input_types_; }
   const Mutations& mutations() const { return mutations_; }
   // Names of the outputs that a gradient can come to, and how many inputs have a gradient.
@@ -68,7 +79,13 @@ class Session {
   ORTMODULE_API std::vector<std::string> written_with_history() const;
 
  private:
+  std::shared_ptr<TrainingAgent> agent_for(const OutputSet& fetched) const;
+
   CompiledModel compiled_;
+  c10::Device device_;
+  int threads_ = 0;
+  mutable std::mutex fetches_mutex_;
+  mutable std::map<OutputSet, std::shared_ptr<TrainingAgent>> fetches_;  // those that were asked for
   std::shared_ptr<KeptEdges> edges_ = std::make_shared<KeptEdges>();
   std::shared_ptr<const HigherOrder> higher_;
   HookOrder hook_order_;

@@ -18,7 +18,7 @@ void put(std::string& key, const void* data, size_t size) { key.append(static_ca
 
 void put_number(std::string& key, uint64_t n) { put(key, &n, sizeof(n)); }
 
-void put_string(std::string& key, const std::string& text) {
+void put_string(std::string& key, std::string_view text) {
   put_number(key, text.size());
   key += text;
 }

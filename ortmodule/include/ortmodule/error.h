@@ -18,6 +18,7 @@ enum class ErrorCode {
   kUnsupported,      // correct, but not something this build can do
   kParse,            // bytes or text that are no model
   kRuntime,          // an operator failed while it ran
+  kTerminated,       // a run was ended from outside
   kInternal,         // a defect of ours
 };
 

@@ -10,7 +10,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 
 #include "ortmodule/error.h"
 #include "ortmodule/export.h"
+#include "ortmodule/value_info.h"
 
 namespace ortmodule {
 
@@ -34,14 +34,6 @@ struct GraphOptions {
   // none: only what is nearly free is computed again. Negative: nothing is.
   std::optional<double> memory_budget{};
   bool fusion = true;  // elementwise work in one kernel each, on the CPU
-};
-
-// One input or output of the graph.
-struct ValueInfo {
-  std::string name;
-  std::string dtype;             // as ONNX writes it, "float", "int64"; in parentheses for a sequence or an optional
-  std::vector<int64_t> shape{};  // -1: an axis of any size
-  bool has_rank = true;          // false: the shape is not known at all
 };
 
 class ORTMODULE_API GraphFunction {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <random>
 
@@ -214,6 +215,50 @@ TEST(OnnxImport, ReadsExternalData) {
   const std::string bytes = model_with_location(folder.path, "wwww");
   EXPECT_EQ(read(bytes, {.external_data_dir = folder.path})->find("w")->constant()->to_doubles()[7], 8.0);
   expect_error(ErrorCode::kInvalidArgument, "give the model's folder", [&] { read(bytes); });
+}
+
+TEST(OnnxImport, MapsManyBytesAndReadsFew) {
+  const Folder folder;
+  for (const int64_t elements : {int64_t{64}, int64_t{1} << 19}) {
+    Graph graph;
+    std::vector<int64_t> numbers(static_cast<size_t>(elements));
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int64_t>(i);
+    graph.opsets()[""] = 20;
+    graph.add_output(graph.add_initializer("w", TensorData::of_ints(numbers)));
+    const ExportOptions options{.external_data_dir = folder.path, .external_data_file = "w", .external_threshold = 16};
+    const std::string bytes = export_model(graph, options);
+    SharedBytes held;
+    {
+      const auto read_back = read(bytes, {.external_data_dir = folder.path});
+      held = read_back->find("w")->constant()->bytes;
+    }
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(held->data()) % kTensorAlignment, 0u);
+    EXPECT_EQ(std::memcmp(held->data(), numbers.data(), held->size()), 0) << "kept when the graph is gone";
+    ::unlink((folder.path + "/w").c_str());
+    EXPECT_EQ(held->back(), 0) << "and the file's name too";
+  }
+}
+
+TEST(OnnxImport, PutsNumbersForFreeSizes) {
+  const auto graph = parse_text("graph g(x: float[batch, 3]) -> (y)\n %y = Relu(%x)");
+  graph->opsets()[""] = 20;
+  const std::string bytes = export_model(*graph);
+  EXPECT_EQ(read(bytes, {.sizes = {{"batch", 5}}})->inputs()[0]->type().text(), "float[5, 3]");
+  expect_error(ErrorCode::kInvalidArgument, "no free size 'n'; it has 'batch'",
+               [&] { read(bytes, {.sizes = {{"n", 5}}}); });
+}
+
+TEST(OnnxImport, TakesGivenInitializers) {
+  const std::string bytes = written(kModel);
+  const TensorData own = *read(bytes)->find("w")->constant();
+  TensorData other = own;
+  other.bytes = std::string(own.bytes->size(), '\0');
+  EXPECT_EQ(read(bytes, {.initializers = {{"w", other}}})->find("w")->constant()->bytes->data(), other.bytes->data());
+  other.dims = {static_cast<int64_t>(own.elements())};
+  expect_error(ErrorCode::kInvalidArgument, "the tensor that was given for it",
+               [&] { read(bytes, {.initializers = {{"w", other}}}); });
+  expect_error(ErrorCode::kInvalidArgument, "'v', which is no initializer",
+               [&] { read(bytes, {.initializers = {{"v", own}}}); });
 }
 
 TEST(OnnxImport, RefusesExternalPathsThatLeaveTheFolder) {

@@ -147,7 +147,7 @@ class TrainingAgentTest : public ::testing::Test {
     const std::string model = export_model(*g);
     CompileOptions options;
     options.trainable = {"x", "w"};
-    compiled_ = compile(model.data(), model.size(), options);
+    compiled_ = compile(model, options);
   }
 
   using State = std::shared_ptr<TrainingAgent::RunState>;
@@ -244,7 +244,7 @@ TEST(BackwardVariants, AnOutputWithoutGradientCostsNothingAndChangesNothing) {
   const std::string model = export_model(*g);
   CompileOptions options;
   options.trainable = {"x"};
-  const CompiledModel compiled = compile(model.data(), model.size(), options);
+  const CompiledModel compiled = compile(model, options);
   const at::Tensor x = at::full({3}, 0.5f), dy = at::ones({3});
   const std::vector<std::vector<at::Tensor>> cases = {{dy, dy}, {dy, at::Tensor()}, {at::Tensor(), dy}};
   for (const auto& dys : cases) {

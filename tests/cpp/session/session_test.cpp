@@ -32,7 +32,7 @@ constexpr const char* kModel =
     " %s = Mul(%y, %y)\n %loss = ReduceSum(%s) {keepdims=0}\n %more = Add(%calls, %one)";
 
 std::shared_ptr<Session> make(bool training, std::vector<std::pair<size_t, size_t>> mutations = {{2, 2}}) {
-  SessionOptions options;
+  SessionSettings options;
   options.training = training;
   if (training) options.trainable = {"w"};
   options.weights = {"w"};
@@ -75,6 +75,42 @@ TEST(Session, InfersWithoutHistory) {
   const at::Tensor w = at::randn({4, 3}).requires_grad_(true);
   const at::NoGradGuard none;
   EXPECT_FALSE(session->run({at::randn({5, 3}), w, at::zeros({})})[1].requires_grad());
+}
+
+// sum = a + b; bad = row 7 of a, which has none.
+std::shared_ptr<Session> with_a_failing_output() {
+  SessionSettings options;
+  options.training = false;
+  return std::make_shared<Session>(
+      export_model(*resolved("graph g(a: float[n, 3], b: float[n, 3]) -> (sum, bad)\n"
+                             " const %at: int64[] = [7]\n %sum = Add(%a, %b)\n %bad = Gather(%a, %at)")),
+      std::move(options));
+}
+
+TEST(Session, ComputesWhatIsFetched) {
+  const auto session = with_a_failing_output();
+  const at::Tensor a = at::randn({2, 3}), b = at::randn({2, 3});
+  for (int run = 0; run < 3; ++run) {
+    const std::vector<at::Tensor> out = session->infer({a, b}, {true, false});
+    ASSERT_EQ(out.size(), 1u);
+    EXPECT_TRUE(out[0].equal(a + b));
+  }
+  EXPECT_THROW(session->infer({a, b}, {false, true}), Error);
+  EXPECT_THROW(session->infer({a, b}), Error);
+  const at::Tensor tall = at::randn({8, 3});
+  EXPECT_TRUE(session->infer({tall, tall}, {false, true})[0].equal(tall[7]));
+}
+
+TEST(Session, EndsARunThatIsToEnd) {
+  const auto session = with_a_failing_output();
+  const at::Tensor a = at::randn({8, 3});
+  RunStop stop;
+  EXPECT_EQ(session->infer({a, a}, {}, &stop).size(), 2u);
+  stop.ask();
+  expect_error(ErrorCode::kTerminated, "terminate", [&] { session->infer({a, a}, {}, &stop); });
+  EXPECT_EQ(session->infer({a, a}).size(), 2u) << "another run is not concerned";
+  stop.take_back();
+  EXPECT_EQ(session->infer({a, a}, {}, &stop).size(), 2u);
 }
 
 TEST(Session, RefusesMutationsThatAreNone) {

@@ -1,0 +1,182 @@
+// The public classes of C++ programs that infer, on a Session.
+#include "ortmodule/inference_session.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/container_type.h"
+#include "base/status.h"
+#include "kernels/aten_bridge.h"
+#include "onnx/model_file.h"
+#include "session/report.h"
+#include "session/session.h"
+#include "session/value_infos.h"
+
+namespace ortmodule {
+namespace {
+
+PassLevel level_of(GraphOptimizationLevel level) {
+  switch (level) {
+    case GraphOptimizationLevel::kDisableAll:
+      return PassLevel::kRequired;
+    case GraphOptimizationLevel::kBasic:
+      return PassLevel::kBasic;
+    case GraphOptimizationLevel::kExtended:
+      break;
+  }
+  return PassLevel::kExtended;
+}
+
+SessionSettings settings_of(const SessionOptions& options) {
+  SessionSettings out;
+  out.training = false;
+  out.device = parse_device(options.device);
+  for (const auto& [name, own] : options.providers) out.providers.push_back({name, own});
+  out.order = parse_order(options.execution_order);
+  out.level = level_of(options.graph_optimization_level);
+  out.fusion = out.level == PassLevel::kExtended;
+  out.passes.disabled = options.disabled_passes;
+  out.memory_pattern = options.enable_mem_pattern;
+  out.memory_reuse = options.enable_mem_reuse;
+  out.threads = options.intra_op_num_threads;
+  out.import.sizes = options.free_dimensions;
+  out.import.sizes_by_denotation = options.free_dimensions_by_denotation;
+  for (const auto& [name, tensor] : options.initializers)
+    out.import.initializers.emplace(name, shared_data_from(tensor));
+  return out;
+}
+
+// The place of a name; throws kInvalidArgument where there is none.
+size_t place_of(const std::vector<ValueInfo>& values, const std::string& name, const char* kind) {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i].name == name) return i;
+  std::string known;
+  for (const ValueInfo& value : values) known += (known.empty() ? "'" : ", '") + value.name + "'";
+  fail(ErrorCode::kInvalidArgument, "the model has no ", kind, " '", name, "'; it has ", known);
+}
+
+}  // namespace
+
+struct InferenceSession::State {
+  State(std::string_view model, const SessionSettings& settings)
+      : session(model, settings), inputs(input_infos(session)), outputs(output_infos(session)) {}
+
+  static std::shared_ptr<const State> make(std::string_view model, const SessionSettings& settings,
+                                           const SessionOptions& options) {
+    auto state = std::make_shared<const State>(model, settings);
+    if (options.optimized_model_path.empty()) return state;
+    std::ofstream file(options.optimized_model_path, std::ios::binary);
+    file << stage_model(state->session, "planned", false);
+    ORTMODULE_CHECK_ARG(file.flush(), "the graph cannot be written to '", options.optimized_model_path, "'");
+    return state;
+  }
+
+  Session session;
+  std::vector<ValueInfo> inputs, outputs;
+};
+
+RunOptions::RunOptions() : stop_(std::make_shared<RunStop>()) {}
+void RunOptions::terminate() const { stop_->ask(); }
+void RunOptions::go_on() const { stop_->take_back(); }
+
+InferenceSession::InferenceSession(const std::string& path, const SessionOptions& options) {
+  SessionSettings settings = settings_of(options);
+  const ModelFile file = open_model(path);
+  settings.import.external_data_dir = file.folder;
+  state_ = State::make(*file.bytes, settings, options);
+}
+
+InferenceSession InferenceSession::parse(std::string_view model, const SessionOptions& options) {
+  return InferenceSession(State::make(model, settings_of(options), options));
+}
+
+const std::vector<ValueInfo>& InferenceSession::inputs() const { return state_->inputs; }
+const std::vector<ValueInfo>& InferenceSession::outputs() const { return state_->outputs; }
+std::string InferenceSession::plan() const { return plan_text(state_->session); }
+
+std::vector<at::Tensor> InferenceSession::run_values(std::vector<at::Tensor> values, const std::vector<size_t>& wanted,
+                                                     const RunOptions* options) const {
+  OutputSet fetched;
+  if (!wanted.empty() && (!options || options->only_execute_path_to_fetches)) {
+    fetched.assign(state_->outputs.size(), false);
+    for (size_t place : wanted) fetched[place] = true;
+  }
+  const std::vector<at::Tensor> held = values;  // kernels overwrite what nobody else has
+  std::vector<at::Tensor> results =
+      state_->session.infer(std::move(values), fetched, options ? options->stop_.get() : nullptr);
+  if (wanted.empty()) return results;
+  std::vector<at::Tensor> ordered;
+  for (size_t place : wanted)
+    ordered.push_back(fetched.empty() ? results[place]
+                                      : results[static_cast<size_t>(std::count(
+                                            fetched.begin(), fetched.begin() + static_cast<long>(place), true))]);
+  return ordered;
+}
+
+std::vector<at::Tensor> InferenceSession::run(const Feeds& feeds, const std::vector<std::string>& output_names,
+                                              const RunOptions* options) const {
+  std::vector<at::Tensor> values(state_->inputs.size());
+  std::vector<char> given(values.size(), false);
+  for (const auto& [name, tensor] : feeds) {
+    const size_t place = place_of(state_->inputs, name, "input");
+    values[place] = tensor;
+    given[place] = true;
+  }
+  for (size_t i = 0; i < given.size(); ++i)
+    ORTMODULE_CHECK_ARG(given[i], "the model's input '", state_->inputs[i].name, "' is not given");
+  std::vector<size_t> wanted;
+  for (const std::string& name : output_names) wanted.push_back(place_of(state_->outputs, name, "output"));
+  return run_values(std::move(values), wanted, options);
+}
+
+void InferenceSession::run(IOBinding& binding, const RunOptions* options) const {
+  ORTMODULE_CHECK_ARG(binding.state_ == state_, "the binding is another session's");
+  ORTMODULE_CHECK_ARG(!binding.wanted_.empty(), "no output is bound");
+  for (size_t i = 0; i < binding.inputs_.size(); ++i)
+    ORTMODULE_CHECK_ARG(binding.inputs_[i].defined() || is_optional(state_->session.input_types()[i]), "the input '",
+                        state_->inputs[i].name, "' is not bound");
+  binding.results_ = run_values(binding.inputs_, binding.wanted_, options);
+  for (size_t i = 0; i < binding.results_.size(); ++i) {
+    const at::Tensor& buffer = binding.buffers_[i];
+    at::Tensor& result = binding.results_[i];
+    if (!buffer.defined()) continue;
+    ORTMODULE_CHECK_ARG(buffer.sizes() == result.sizes() && buffer.scalar_type() == result.scalar_type(),
+                        "the buffer of the output '", state_->outputs[binding.wanted_[i]].name, "' is of ",
+                        c10::toString(buffer.scalar_type()), " and shape ", buffer.sizes(), ", the result of ",
+                        c10::toString(result.scalar_type()), " and ", result.sizes());
+    const at::NoGradGuard no_grad;
+    result = buffer.copy_(result);
+  }
+}
+
+IOBinding::IOBinding(const InferenceSession& session)
+    : state_(session.state_), inputs_(session.state_->inputs.size()) {}
+
+void IOBinding::bind_input(const std::string& name, at::Tensor value) {
+  inputs_[place_of(state_->inputs, name, "input")] = std::move(value);
+}
+
+void IOBinding::bind_output(const std::string& name, at::Tensor buffer) {
+  const size_t place = place_of(state_->outputs, name, "output");
+  const auto bound = std::find(wanted_.begin(), wanted_.end(), place);
+  if (bound != wanted_.end()) {
+    buffers_[static_cast<size_t>(bound - wanted_.begin())] = std::move(buffer);
+    return;
+  }
+  wanted_.push_back(place);
+  buffers_.push_back(std::move(buffer));
+}
+
+void IOBinding::bind_output(const std::string& name) { bind_output(name, at::Tensor()); }
+
+void IOBinding::clear_inputs() { std::fill(inputs_.begin(), inputs_.end(), at::Tensor()); }
+
+void IOBinding::clear_outputs() {
+  wanted_.clear();
+  buffers_.clear();
+  results_.clear();
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,132 @@
+// Runs ONNX models, for programs without Python.
+//
+//   ortmodule::InferenceSession session("model.onnx");
+//   const std::vector<at::Tensor> results = session.run({{"x", x}}, {"scores"});
+//
+// or, with buffers that are bound once:
+//
+//   ortmodule::IOBinding binding(session);
+//   binding.bind_input("x", x);
+//   binding.bind_output("scores", buffer);
+//   session.run(binding);
+//
+// The same class as Python's (docs/sessions.md). Link `ortmodule::ortmodule` of find_package(ortmodule).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ortmodule/error.h"
+#include "ortmodule/export.h"
+#include "ortmodule/value_info.h"
+
+namespace ortmodule {
+
+class RunStop;
+class Session;
+class IOBinding;
+
+enum class GraphOptimizationLevel {
+  kDisableAll,  // the passes alone without which it cannot run
+  kBasic,       // those that keep every result bit for bit, too
+  kExtended,    // those that may change the order of a sum, too; elementwise work is fused
+};
+
+struct SessionOptions {
+  std::string device = "cpu";  // where inputs and outputs lie, as torch spells it
+  // Names of execution providers with their options, in the order of priority; none: the device's own.
+  std::vector<std::pair<std::string, std::map<std::string, std::string>>> providers{};
+  std::string execution_order = "default";  // "priority_based": copies first, waits last; "memory_efficient"
+  GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::kExtended;
+  std::vector<std::string> disabled_passes{};
+  bool enable_mem_pattern = true;  // places of large values are learned from runs and kept for the next, on the CPU
+  bool enable_mem_reuse = true;    // false: every value of a run stays until the run has ended
+  int intra_op_num_threads = 0;    // of one operator; 0: at::get_num_threads() at each run
+  // Numbers for sizes that the model leaves free, by name and by denotation.
+  std::map<std::string, int64_t> free_dimensions{}, free_dimensions_by_denotation{};
+  // Tensors that stand for the model's initializers; held, not copied, where they are contiguous on the CPU.
+  std::map<std::string, at::Tensor> initializers{};
+  std::string optimized_model_path{};  // where the graph that runs is written; empty: nowhere
+};
+
+// Copies are one: what ends a run ends those of all copies.
+class ORTMODULE_API RunOptions {
+ public:
+  RunOptions();
+  bool only_execute_path_to_fetches = true;
+  // Ends the runs with these options, from any thread, before their next node; later ones too, until go_on().
+  void terminate() const;
+  void go_on() const;
+
+ private:
+  friend class InferenceSession;
+  std::shared_ptr<RunStop> stop_;
+};
+
+class ORTMODULE_API InferenceSession {
+ public:
+  using Feeds = std::vector<std::pair<std::string, at::Tensor>>;
+
+  // Reads, optimises and plans. The file is mapped, and so are large tensors in files beside it, for which its folder
+  // alone is looked at; they stay as they are while the session lives.
+  // Throws Error: kParse, kInvalidGraph, kUnsupported, kInvalidArgument (no such file, an option that does not fit).
+  explicit InferenceSession(const std::string& path, const SessionOptions& options = {});
+  // The same from bytes of a serialized onnx.ModelProto, which must hold all of its tensors.
+  static InferenceSession parse(std::string_view model, const SessionOptions& options = {});
+
+  const std::vector<ValueInfo>& inputs() const;
+  const std::vector<ValueInfo>& outputs() const;
+
+  // The outputs that are named (none: all), in that order; nothing is computed but what they need. May be called from
+  // several threads. Throws Error kInvalidArgument for names or tensors that do not fit, kRuntime where an operator
+  // fails, kTerminated.
+  std::vector<at::Tensor> run(const Feeds& feeds, const std::vector<std::string>& output_names = {},
+                              const RunOptions* options = nullptr) const;
+  // Reads the bound inputs and writes the bound outputs.
+  void run(IOBinding& binding, const RunOptions* options = nullptr) const;
+
+  // The plan that runs, as text.
+  std::string plan() const;
+
+ private:
+  friend class IOBinding;
+  struct State;
+  explicit InferenceSession(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::vector<at::Tensor> run_values(std::vector<at::Tensor> values, const std::vector<size_t>& wanted,
+                                     const RunOptions* options) const;
+  std::shared_ptr<const State> state_;
+};
+
+// Inputs and outputs of runs by one thread at a time. Tensors are held, their memory is the caller's: it is read and
+// written at each run.
+class ORTMODULE_API IOBinding {
+ public:
+  explicit IOBinding(const InferenceSession& session);
+
+  // Throw Error kInvalidArgument for a name that the model does not have.
+  void bind_input(const std::string& name, at::Tensor value);
+  void bind_output(const std::string& name, at::Tensor buffer);
+  void bind_output(const std::string& name);  // new memory at each run
+  void clear_inputs();
+  void clear_outputs();
+
+  // Of the last run, in the order in which they were bound.
+  const std::vector<at::Tensor>& outputs() const { return results_; }
+
+ private:
+  friend class InferenceSession;
+  std::shared_ptr<const InferenceSession::State> state_;
+  std::vector<at::Tensor> inputs_;   // by place; undefined: not bound
+  std::vector<size_t> wanted_;       // places of the bound outputs
+  std::vector<at::Tensor> buffers_;  // parallel; undefined: none
+  std::vector<at::Tensor> results_;
+};
+
+}  // namespace ortmodule

@@ -1,0 +1,19 @@
+"""Sessions over ONNX models: InferenceSession, its options, its values and their bindings."""
+
+from .element_types import NodeArg
+from .inference_session import InferenceSession, ModelMetadata
+from .io_binding import IOBinding
+from .ort_value import OrtValue
+from .session_options import ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+
+__all__ = [
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+]

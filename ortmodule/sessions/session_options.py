@@ -1,0 +1,265 @@
+"""What a session may be told besides its model, and what one run may be told.
+
+Not here: what ORTModule may be told (ortmodule/options.py), and what the options do (csrc/compile, csrc/runtime).
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from .. import _C
+from ..errors import InvalidArgumentError, nearest
+from ..extending import load_libraries
+from ..passes import GraphPass, checked_names, checked_passes, session_passes
+from .ort_value import OrtValue
+
+__all__ = ["ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
+
+_T = TypeVar("_T")
+
+
+class ExecutionOrder(enum.Enum):
+    """In which order the nodes of a graph are issued; the results are the same."""
+
+    DEFAULT = "default"
+    PRIORITY_BASED = "priority_based"
+    MEMORY_EFFICIENT = "memory_efficient"
+
+
+class GraphOptimizationLevel(enum.IntEnum):
+    """Which of the engine's passes run on a graph."""
+
+    ORT_DISABLE_ALL = 0
+    """Those alone without which it cannot run."""
+    ORT_ENABLE_BASIC = 1
+    """Those that keep every result bit for bit, too."""
+    ORT_ENABLE_EXTENDED = 2
+    """Those that may change the order of a sum, too; elementwise work is fused."""
+    ORT_ENABLE_ALL = 99
+    """All."""
+
+
+class _Setting(Generic[_T]):
+    """An attribute that is checked when it is set."""
+
+    def __init__(self, default: _T, check: Callable[[str, Any], _T], doc: str) -> None:
+        self.default, self.check, self.__doc__ = default, check, doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name, self.where = name, f"{owner.__name__}.{name}"
+
+    @overload
+    def __get__(self, held: None, owner: type) -> _Setting[_T]: ...
+
+    @overload
+    def __get__(self, held: Any, owner: type) -> _T: ...
+
+    def __get__(self, held: Any, owner: type) -> Any:
+        return self if held is None else held.__dict__.get(self.name, self.default)
+
+    def __set__(self, held: Any, value: Any) -> None:
+        held.__dict__[self.name] = self.check(self.where, value)
+
+
+def _flag(where: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{where} should be True or False, got {value!r}")
+    return value
+
+
+def _count(where: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidArgumentError(f"{where} should be a number from 0 on, got {value!r}")
+    return value
+
+
+def _path(where: str, value: Any) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidArgumentError(f"{where} should be a path, got {value!r}")
+    return os.fspath(value)
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{where} should be a text, got {value!r}")
+    return value
+
+
+def _one_of(kind: type[enum.Enum]) -> Callable[[str, Any], Any]:
+    def check(where: str, value: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError as error:
+            names = [f"{kind.__name__}.{one.name}" for one in kind]
+            raise InvalidArgumentError(f"{where} should be one of {names}, got {value!r}") from error
+
+    return check
+
+
+class _Checked:
+    """An object that has the attributes of its class and no others."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = [option for base in type(self).__mro__ for option, what in vars(base).items() if _is_option(what)]
+        if not name.startswith("_") and name not in known:
+            raise InvalidArgumentError(f"{type(self).__name__} has no option {name!r}{nearest(name, known)}")
+        super().__setattr__(name, value)
+
+
+def _is_option(member: Any) -> bool:
+    return isinstance(member, _Setting) or (isinstance(member, property) and member.fset is not None)
+
+
+class SessionOptions(_Checked):
+    """What an InferenceSession may be told besides its model. A session takes them as they are when it is made.
+
+    Raises:
+        InvalidArgumentError: an attribute is set that is no option (the nearest one is named), or to what it cannot be.
+    """
+
+    execution_order = _Setting(ExecutionOrder.DEFAULT, _one_of(ExecutionOrder), "In which order nodes are issued.")
+    graph_optimization_level = _Setting(
+        GraphOptimizationLevel.ORT_ENABLE_ALL, _one_of(GraphOptimizationLevel), "Which of the engine's passes run."
+    )
+    optimized_model_filepath = _Setting("", _path, "Where the graph that runs is written as ONNX; empty: nowhere.")
+    enable_mem_pattern = _Setting(
+        True, _flag, "On the CPU, places of a run's large values are learned from runs and kept for the next one."
+    )
+    enable_mem_reuse = _Setting(
+        True,
+        _flag,
+        "A value's memory serves others of the same run when nobody reads it any more. False, for debugging: every "
+        "value of a run stays, as it was made, until the run has ended.",
+    )
+    intra_op_num_threads = _Setting(
+        0, _count, "How many threads one operator may use; 0: as many as torch.get_num_threads() says at each run."
+    )
+
+    def __init__(self) -> None:
+        self._libraries: list[str] = []
+        self._passes: tuple[GraphPass, ...] = ()
+        self._disabled: tuple[str, ...] = ()
+        self._sizes: dict[str, int] = {}
+        self._sizes_by_denotation: dict[str, int] = {}
+        self._initializers: dict[str, OrtValue] = {}
+
+    def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
+        """Loads a shared library of custom operators, built with `ortmodule/custom_op.h` (see `include_dir`).
+
+        Its operators are known from then on, in every session of the process.
+
+        Raises:
+            InvalidArgumentError: there is no such file, it is no library, it lacks the symbol
+                `OrtmoduleRegisterCustomOps`, was built for another version of the interface, describes an operator that
+                is not sound, or one that exists already. Nothing of it is registered then.
+        """
+        load_libraries([path])
+        self._libraries.append(os.fspath(path))
+
+    def register_pass(self, graph_pass: GraphPass) -> None:
+        """Adds a pass (`ortmodule.graph_pass`) to those that sessions with these options run on their graph.
+
+        Raises:
+            InvalidArgumentError: no pass, or one whose name another one has.
+        """
+        self._passes = checked_passes("SessionOptions.register_pass", (*self._passes, graph_pass))
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """Gives a size that the model calls by a name (a `dim_param`) a number, which inputs must have from then on.
+
+        Raises:
+            InvalidArgumentError: no size. A name that the model does not have is an error when the session is made.
+        """
+        self._sizes[_text("the name of a dimension", name)] = _count(f"the dimension {name!r}", size)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """The same for all sizes with this denotation ("DATA_BATCH")."""
+        self._sizes_by_denotation[_text("a denotation", denotation)] = _count(f"the dimension {denotation!r}", size)
+
+    def add_initializer(self, name: str, value: OrtValue) -> None:
+        """Takes `value` for the model's initializer `name`. Sessions hold its memory and make no copy of it: nobody may
+        change it while they live. An initializer in an external file need not have its file then.
+
+        Raises:
+            InvalidArgumentError: no OrtValue of a tensor. Another type or shape than the model's, and a name that it
+                does not have, are errors when the session is made.
+        """
+        if not isinstance(value, OrtValue) or not value.is_tensor():
+            raise InvalidArgumentError(f"the initializer {name!r} should be an OrtValue of a tensor, got {value!r}")
+        self._initializers[_text("the name of an initializer", name)] = value
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
+        """`add_initializer` for each of several."""
+        for name, value in zip(names, values, strict=True):
+            self.add_initializer(name, value)
+
+    @property
+    def passes(self) -> tuple[GraphPass, ...]:
+        """The passes that were registered, in their order."""
+        return self._passes
+
+    @property
+    def disabled_passes(self) -> tuple[str, ...]:
+        """Names of the engine's passes (`ortmodule.pass_names()`) that are left out."""
+        return self._disabled
+
+    @disabled_passes.setter
+    def disabled_passes(self, names: Sequence[str]) -> None:
+        self._disabled = checked_names("SessionOptions.disabled_passes", names)
+
+    @property
+    def custom_op_libraries(self) -> tuple[str, ...]:
+        """The libraries that were registered through these options."""
+        return tuple(self._libraries)
+
+
+_LEVELS = {0: "required", 1: "basic", 2: "extended", 99: "extended"}
+
+
+def compile_options(settings: SessionOptions) -> dict[str, Any]:
+    """How the core takes them."""
+    level = settings.graph_optimization_level
+    return {
+        "order": settings.execution_order.value,
+        "level": _LEVELS[int(level)],
+        "fusion": level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+        "memory_pattern": settings.enable_mem_pattern,
+        "memory_reuse": settings.enable_mem_reuse,
+        "threads": settings.intra_op_num_threads,
+        "free_dimensions": dict(settings._sizes),
+        "free_dimensions_by_denotation": dict(settings._sizes_by_denotation),
+        "initializers": {name: value.engine_value for name, value in settings._initializers.items()},
+        **session_passes(settings.passes, settings.disabled_passes),
+    }
+
+
+class RunOptions(_Checked):
+    """What one run, or several, may be told.
+
+    Raises:
+        InvalidArgumentError: an attribute is set that is no option (the nearest one is named), or to what it cannot be.
+    """
+
+    tag = _Setting("", _text, "A name for the run, for who reads logs.")
+    only_execute_path_to_fetches = _Setting(
+        True, _flag, "Compute what the outputs that are asked for need, and nothing else."
+    )
+
+    def __init__(self) -> None:
+        self._stop = _C.RunStop()
+
+    @property
+    def terminate(self) -> bool:
+        """Whether runs with these options are to end: set from another thread, it ends those that go on before their
+        next node with TerminatedError, and later ones at once, until it is False again."""
+        return self._stop.asked
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        if _flag("RunOptions.terminate", value):
+            self._stop.ask()
+        else:
+            self._stop.take_back()
