@@ -50,6 +50,14 @@ class RunStop:
     @property
     def asked(self) -> bool: ...
 
+class RunTrace:
+    """When the steps of runs ran."""
+
+    def __init__(self) -> None: ...
+    def take(self) -> list[tuple[str, str, str, int, float, float]]: ...
+
+def trace_runs(session: Session, trace: RunTrace | None) -> None: ...
+
 class Inference:
     """The runs of a session that only infers."""
 

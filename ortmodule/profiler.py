@@ -1,6 +1,7 @@
 """Where the time of a step goes: `with ortmodule.profile(model) as times: ...`, then `print(times)`.
 
-Not here: sizes and stages (report.py), or ranges in PyTorch's own profiler.
+Not here: sizes and stages (report.py), timelines of sessions (sessions/timeline.py), and the ranges that every node is
+in PyTorch's own profiler (csrc/runtime/executor.cpp).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from . import _C
 from .errors import InvalidArgumentError
 from .ortmodule import ORTModule
+from .sessions import InferenceSession
 
 __all__ = ["NodeTime", "Profile", "profile"]
 
@@ -77,20 +79,21 @@ class Profile:
 
 
 @contextlib.contextmanager
-def profile(model: ORTModule) -> Iterator[Profile]:
+def profile(model: ORTModule | InferenceSession) -> Iterator[Profile]:
     """Times every node that `model` runs within the block; outside of it nothing is measured.
 
     Args:
-        model: what to look at; sub-modules that run in the engine on their own (partial fallback) count.
+        model: what to look at; of an ORTModule, sub-modules that run in the engine on their own (partial fallback)
+            count.
 
     Yields:
         A Profile that is filled when the block ends.
 
     Raises:
-        InvalidArgumentError: `model` is no ORTModule.
+        InvalidArgumentError: `model` is neither an ORTModule nor an InferenceSession.
     """
-    if not isinstance(model, ORTModule):
-        raise InvalidArgumentError(f"profile expects an ORTModule, got {type(model).__name__}")
+    if not isinstance(model, ORTModule | InferenceSession):
+        raise InvalidArgumentError(f"profile expects an ORTModule or InferenceSession, got {type(model).__name__}")
     result = Profile()
     for session in model._sessions():
         session.take_times()

@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
@@ -21,6 +22,7 @@
 #include "records/registry.h"
 #include "runtime/kernel_clock.h"
 #include "runtime/run_stop.h"
+#include "runtime/run_trace.h"
 #include "runtime/subgraph_runner.h"
 
 namespace ortmodule {
@@ -33,22 +35,39 @@ class StepClock {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit StepClock(size_t steps) : on_(profilers.load(std::memory_order_relaxed) > 0) {
+  explicit StepClock(size_t steps) : trace_(RunTrace::current()), on_(trace_ || profilers.load(std::memory_order_relaxed) > 0) {
     if (on_) seconds_.reserve(steps);
   }
   bool on() const { return on_; }
   void start() {
     if (on_) begin_ = Clock::now();
   }
-  void stop() {
-    if (on_) seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin_).count());
+  void stop(const Step& step) {
+    if (!on_) return;
+    const Clock::time_point end = Clock::now();
+    seconds_.push_back(std::chrono::duration<double>(end - begin_).count());
+    if (trace_) trace_->add(step, begin_, end);
   }
   const std::vector<double>& seconds() const { return seconds_; }
 
  private:
+  RunTrace* const trace_;
   bool on_;
   Clock::time_point begin_{};
   std::vector<double> seconds_;
+};
+
+// A node as a range of torch's profiler, and of NVTX where that is written, while one looks on.
+class ProfilerRange {
+ public:
+  ProfilerRange(bool looked_at, const Node& node) {
+    if (!looked_at) return;
+    range_.emplace(at::RecordScope::USER_SCOPE);
+    if (range_->isActive()) range_->before(node.name().empty() ? node.qualified_op() : str(node.qualified_op(), " ", node.name()));
+  }
+
+ private:
+  std::optional<at::RecordFunction> range_;
 };
 
 }  // namespace
@@ -211,16 +230,18 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   CpuAllocationScope allocations(memory.get());
   allocations.pause();
   StepClock clock(steps_.size());
+  const bool ranged = at::hasCallbacks();
   const RunStop* const stop = RunStop::current();
   for (size_t i = begin; i < std::min(end, steps_.size()); ++i) {
     const Prepared& prepared = steps_[i];
     if (stop) stop->check();
     if (memory) memory->step();
     clock.start();
+    const ProfilerRange range(ranged, *prepared.step->node);
     allocations.resume();
     run_step(prepared, context);
     allocations.pause();
-    clock.stop();
+    clock.stop(*prepared.step);
     if (observer) (*observer)(*prepared.step, frame);
     for (int slot : prepared.release) recycle(frame.slots[slot]);
     if (sink)

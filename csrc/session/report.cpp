@@ -212,9 +212,15 @@ MemoryForecast forecast_of(const Session& session, const SymbolTable& sizes) {
 
 std::vector<ProfiledStep> take_times(const Session& session) {
   std::vector<ProfiledStep> out;
-  for (const StepTime& time : session.compiled().agent->take_times()) {
-    const Node& node = *time.step->node;
-    out.push_back({phase_of(node), shown_op(node), node.name(), time.calls, time.seconds});
+  std::unordered_map<const Node*, size_t> places;  // kinds of calls share nodes
+  for (const auto& agent : session.agents()) {
+    for (const StepTime& time : agent->take_times()) {
+      const Node& node = *time.step->node;
+      const auto [place, fresh] = places.emplace(&node, out.size());
+      if (fresh) out.push_back({phase_of(node), shown_op(node), node.name(), 0, 0});
+      out[place->second].calls += time.calls;
+      out[place->second].seconds += time.seconds;
+    }
   }
   return out;
 }

@@ -78,18 +78,35 @@ constexpr size_t kFetchVariants = 64;
 std::shared_ptr<TrainingAgent> Session::agent_for(const OutputSet& fetched) const {
   if (fetched.empty() || std::all_of(fetched.begin(), fetched.end(), [](bool wanted) { return wanted; }))
     return compiled_.agent;
-  const std::lock_guard<std::mutex> lock(fetches_mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto known = fetches_.find(fetched);
   if (known != fetches_.end()) return known->second;
   if (fetches_.size() >= kFetchVariants) return compiled_.agent;
   return fetches_.emplace(fetched, compiled_.compile_fetches(fetched)).first->second;
 }
 
+void Session::trace(std::shared_ptr<RunTrace> trace) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  trace_ = std::move(trace);
+}
+
+std::vector<std::shared_ptr<TrainingAgent>> Session::agents() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<TrainingAgent>> all{compiled_.agent};
+  for (const auto& [mask, agent] : fetches_) all.push_back(agent);
+  return all;
+}
+
 std::vector<at::Tensor> Session::infer(std::vector<at::Tensor>&& inputs, const OutputSet& fetched,
                                        const RunStop* stop) const {
   ORTMODULE_INTERNAL(compiled_.compile_fetches && mutations_.empty(), "this session is for training");
   const std::shared_ptr<TrainingAgent> agent = agent_for(fetched);
+  const std::shared_ptr<RunTrace> trace = [this] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return trace_;
+  }();
   const at::NoGradGuard no_grad;
+  const RunTrace::Scope traced(trace.get());
   const RunStop::Scope stopped(stop);
   const ThreadCountScope threads(threads_);
   std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), nullptr);

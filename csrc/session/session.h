@@ -19,6 +19,7 @@
 #include "compile/compile.h"
 #include "ortmodule/export.h"
 #include "runtime/run_stop.h"
+#include "runtime/run_trace.h"
 
 namespace ortmodule {
 
@@ -47,6 +48,11 @@ class Session {
   // which nothing has a gradient. May be called from several threads.
   ORTMODULE_API std::vector<at::Tensor> infer(std::vector<at::Tensor>&& inputs, const OutputSet& fetched = {},
                                               const RunStop* stop = nullptr) const;
+
+  // Notes when the steps of later infer()s run; null: no more.
+  ORTMODULE_API void trace(std::shared_ptr<RunTrace> trace);
+  // The agents of all kinds of calls so far.
+  ORTMODULE_API std::vector<std::shared_ptr<TrainingAgent>> agents() const;
 
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
   void release_edges() const { edges_->release(); }
@@ -84,8 +90,9 @@ class Session {
   CompiledModel compiled_;
   c10::Device device_;
   int threads_ = 0;
-  mutable std::mutex fetches_mutex_;
+  mutable std::mutex mutex_;  // of the next two
   mutable std::map<OutputSet, std::shared_ptr<TrainingAgent>> fetches_;  // those that were asked for
+  std::shared_ptr<RunTrace> trace_;
   std::shared_ptr<KeptEdges> edges_ = std::make_shared<KeptEdges>();
   std::shared_ptr<const HigherOrder> higher_;
   HookOrder hook_order_;

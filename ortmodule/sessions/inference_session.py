@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from .element_types import NodeArg, array_from, value_from
 from .io_binding import IOBinding
 from .ort_value import OrtValue
 from .session_options import RunOptions, SessionOptions, compile_options
+from .timeline import write_timeline
 
 __all__ = ["InferenceSession", "ModelMetadata"]
 
@@ -93,6 +94,8 @@ class InferenceSession:
         self._run = _C.Inference(
             self._session, partial(_read, self._inputs, self.device), partial(_write, self._outputs)
         )
+        self._trace = _C.RunTrace() if self._options.enable_profiling else None
+        _C.trace_runs(self._session, self._trace)
         if self._options.optimized_model_filepath:
             with open(self._options.optimized_model_filepath, "wb") as file:
                 file.write(self._session.stage_model("planned"))
@@ -124,6 +127,22 @@ class InferenceSession:
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Each provider's options."""
         return {name: dict(options) for name, options in self._providers} or {str(self.device): {}}
+
+    def end_profiling(self) -> str:
+        """Ends the noting that `SessionOptions.enable_profiling` began and writes a timeline of the runs since then, in the
+        form that chrome://tracing and Perfetto read: a bar per run, and in it one per node, with its operator.
+
+        Returns:
+            The file's path: `profile_file_prefix`, the date and the time, ".json".
+
+        Raises:
+            InvalidArgumentError: nothing was noted, or it was written before.
+        """
+        if self._trace is None:
+            raise InvalidArgumentError("nothing was profiled: SessionOptions.enable_profiling, or it has ended before")
+        trace, self._trace = self._trace, None
+        _C.trace_runs(self._session, None)
+        return write_timeline(trace, self._options.profile_file_prefix)
 
     def io_binding(self) -> IOBinding:
         """A new binding of inputs and outputs (`run_with_iobinding`)."""
@@ -179,6 +198,9 @@ class InferenceSession:
             TerminatedError: `run_options.terminate` was set.
         """
         iobinding.run(lambda values, names: self._values(values, names, run_options))
+
+    def _sessions(self) -> Iterator[_C.Session]:
+        yield self._session
 
     def _values(self, values: list[Any], names: Sequence[str], run_options: RunOptions | None) -> list[Any]:
         wanted = self._places_of(names)

@@ -134,6 +134,8 @@ class SessionOptions(_Checked):
         "A value's memory serves others of the same run when nobody reads it any more. False, for debugging: every "
         "value of a run stays, as it was made, until the run has ended.",
     )
+    enable_profiling = _Setting(False, _flag, "Note when each node runs; `InferenceSession.end_profiling` writes it.")
+    profile_file_prefix = _Setting("ortmodule_profile", _path, "How the path of the file begins that it is written to.")
     intra_op_num_threads = _Setting(
         0, _count, "How many threads one operator may use; 0: as many as torch.get_num_threads() says at each run."
     )

@@ -218,6 +218,13 @@ at::Tensor tensor_at(uintptr_t address, const std::vector<int64_t>& shape, const
   return at::from_blob(reinterpret_cast<void*>(address), shape, at::TensorOptions(type).device(c10::Device(device)));
 }
 
+py::list events_of(RunTrace& trace) {
+  py::list out;
+  for (const RunTrace::Event& event : trace.take())
+    out.append(py::make_tuple(event.name, event.op, event.provider, event.thread, event.begin, event.seconds));
+  return out;
+}
+
 std::shared_ptr<Session> load_session(const std::string& path, const py::dict& options) {
   SessionSettings read = read_options("inference", {}, options);
   const py::gil_scoped_release release;
@@ -234,6 +241,13 @@ void register_inference(py::module_& m) {
       .def("ask", &RunStop::ask)
       .def("take_back", &RunStop::take_back)
       .def_property_readonly("asked", &RunStop::asked);
+  py::class_<RunTrace, std::shared_ptr<RunTrace>>(m, "RunTrace", "When the steps of runs ran.")
+      .def(py::init<>())
+      .def("take", &events_of,
+           "(name, operator, provider, thread, begin, seconds) of each step, and of each run (without an operator), "
+           "since this was last asked.");
+  m.def("trace_runs", [](Session& session, std::shared_ptr<RunTrace> trace) { session.trace(std::move(trace)); },
+        py::arg("session"), py::arg("trace"), "Notes when the steps of later runs for inference run; None: no more.");
   py::class_<Inference>(m, "Inference", "The runs of a session that only infers.")
       .def(py::init<std::shared_ptr<Session>, py::object, py::object>(), py::arg("session"), py::arg("read"),
            py::arg("write"))
