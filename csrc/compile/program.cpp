@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "graph/value_bytes.h"
+#include "records/registry.h"
 
 namespace ortmodule {
 namespace {
@@ -28,13 +29,54 @@ OutputSet needed_by(const Halves& halves, const std::string& name) {
   return needed == halves.separate.needs.end() ? OutputSet(halves.roots.y_outputs.size(), true) : needed->second;
 }
 
+// The operands whose memory a node's results may share: of a view the first, of what no record describes all.
+std::vector<NodeArg*> shared_operands(const Node& node) {
+  const OpRecord& record = *node.record();
+  const bool unknown = node.domain() == kAtenDomain || record.has(kCustom) || record.has(kTakesContainers) ||
+                       std::any_of(node.attributes().begin(), node.attributes().end(), [](const auto& attribute) {
+                         return std::holds_alternative<std::shared_ptr<Graph>>(attribute.second);
+                       });
+  if (unknown) return node.inputs();
+  return record.has(kView) ? std::vector<NodeArg*>{node.input(0)} : std::vector<NodeArg*>();
+}
+
+// The graph inputs whose memory a value that a node makes may share.
+std::vector<NodeArg*> shown_inputs(NodeArg* value) {
+  std::vector<NodeArg*> found, reached{value};
+  std::unordered_set<const NodeArg*> seen;
+  while (!reached.empty()) {
+    NodeArg* next = reached.back();
+    reached.pop_back();
+    if (!next || !seen.insert(next).second) continue;
+    if (next->is_graph_input()) found.push_back(next);
+    if (!next->producer()) continue;
+    const std::vector<NodeArg*> operands = shared_operands(*next->producer());
+    reached.insert(reached.end(), operands.begin(), operands.end());
+  }
+  return value->producer() ? found : std::vector<NodeArg*>();
+}
+
+// Somebody may write an input between the halves of which only a view is saved: it is kept beside that, to be looked
+// at.
+void keep_shown_inputs(const std::vector<NodeArg*>& saved, PlanRequest& request, KeptValues& kept,
+                       TrainingProgram& program) {
+  for (NodeArg* value : saved)
+    for (NodeArg* input : shown_inputs(value)) {
+      const int slot = kept.slots.slot(*input);
+      if (!request.keep[input->id()]) program.witness_slots.push_back(slot);
+      request.keep[input->id()] = 1;
+      program.watched_views.emplace_back(slot, kept.slots.slot(*value));
+    }
+}
+
 // Gives each value that backward reads a slot, and has `request` keep it.
 KeptValues keep_saved(const Graph& graph, const Halves& halves, const std::vector<NodeArg*>& dxs, PlanRequest& request,
                       TrainingProgram& program) {
   KeptValues kept;
   const std::vector<NodeArg*> forward = request.outputs;
-  for (NodeArg* value : saved_for_backward(graph, dxs)) {
-    if (contains(halves.gradient.dys, value)) continue;
+  std::vector<NodeArg*> saved = saved_for_backward(graph, dxs);
+  std::erase_if(saved, [&](NodeArg* value) { return contains(halves.gradient.dys, value); });
+  for (NodeArg* value : saved) {
     const int slot = kept.slots.slot(*value);
     request.keep[value->id()] = 1;
     kept.names.insert(value->name());
@@ -44,6 +86,7 @@ KeptValues keep_saved(const Graph& graph, const Halves& halves, const std::vecto
     // One that only backward reads is produced by a node that no forward output needs (Shape, say).
     if (value->producer()) request.outputs.push_back(value);
   }
+  keep_shown_inputs(saved, request, kept, program);
   return kept;
 }
 

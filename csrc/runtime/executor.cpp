@@ -35,7 +35,8 @@ class StepClock {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit StepClock(size_t steps) : trace_(RunTrace::current()), on_(trace_ || profilers.load(std::memory_order_relaxed) > 0) {
+  explicit StepClock(size_t steps)
+      : trace_(RunTrace::current()), on_(trace_ || profilers.load(std::memory_order_relaxed) > 0) {
     if (on_) seconds_.reserve(steps);
   }
   bool on() const { return on_; }
@@ -63,7 +64,8 @@ class ProfilerRange {
   ProfilerRange(bool looked_at, const Node& node) {
     if (!looked_at) return;
     range_.emplace(at::RecordScope::USER_SCOPE);
-    if (range_->isActive()) range_->before(node.name().empty() ? node.qualified_op() : str(node.qualified_op(), " ", node.name()));
+    if (range_->isActive())
+      range_->before(node.name().empty() ? node.qualified_op() : str(node.qualified_op(), " ", node.name()));
   }
 
  private:

@@ -69,7 +69,8 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
   if (program_.full_backward)
     segments_ = gradient_segments(program_.full_backward->executor->ready_after(), program_.x_bytes);
   std::vector<char> saved(program_.slot_count, false);
-  for (int slot : program_.saved_slots) saved[slot] = true;
+  for (const auto* slots : {&program_.saved_slots, &program_.witness_slots})
+    for (int slot : *slots) saved[slot] = true;
   for (size_t slot = 0; slot < saved.size(); ++slot)
     if (!saved[slot]) passing_slots_.push_back(static_cast<int>(slot));
 }
@@ -81,7 +82,7 @@ void TrainingAgent::take_room(RunState& state) {
     state.versions.swap(spare_versions_);
   }
   state.frame.slots.resize(program_.slot_count);
-  state.versions.reserve(program_.watched_slots.size());
+  state.versions.reserve(program_.watched_slots.size() + program_.watched_views.size());
 }
 
 void TrainingAgent::keep_versions(Versions versions) {
@@ -143,13 +144,20 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   // What only the outputs needed leaves the frame; what stays is saved for backward.
   for (int slot : passing_slots_)
     if (frame.slots[slot].defined()) recycle(frame.slots[slot]);
-  if (!overwritten.empty()) set_apart(frame.slots, overwritten);
+  if (!overwritten.empty()) {
+    for (int slot : program_.witness_slots)  // what is saved of those is copied
+      if (std::binary_search(overwritten.begin(), overwritten.end(), memory_of(frame.slots[slot]), std::less<>()))
+        frame.slots[slot].reset();
+    set_apart(frame.slots, overwritten);
+  }
   const auto watch = [&](int slot) {
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t), layout_of(t)});
   };
   for (int slot : set_results_apart(outputs, results_, frame.slots, program_.saved_slots)) watch(slot);
   for (int slot : program_.watched_slots) watch(slot);
+  for (const auto& [input, view] : program_.watched_views)
+    if (memory_of(frame.slots[input]) && memory_of(frame.slots[input]) == memory_of(frame.slots[view])) watch(input);
   if (program_.y_outputs.size() > 1)
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
   *state = std::move(run);

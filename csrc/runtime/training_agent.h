@@ -55,7 +55,11 @@ struct TrainingProgram {
   std::vector<bool> x_reachable;  // false: the gradient is identically zero
   std::vector<int64_t> x_bytes;   // size of each gradient, 0 where it is not known before the run
   std::vector<int> saved_slots;
-  std::vector<int> watched_slots;    // saved inputs and outputs: the caller could change them between the halves
+  std::vector<int> watched_slots;  // saved inputs and outputs: the caller could change them between the halves
+  // (input, saved value that may be a view of it): the input is watched where it is one. Of these inputs, the witnesses
+  // are kept for that alone.
+  std::vector<std::pair<int, int>> watched_views;
+  std::vector<int> witness_slots;
   std::vector<OutputSet> meets;      // per y (SeparateBackwards); empty: every y meets every other
   std::vector<OutputSet> needed_by;  // per saved slot: the ys whose gradient reads it; parallel to saved_slots
   size_t slot_count = 0;

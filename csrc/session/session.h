@@ -90,7 +90,7 @@ class Session {
   CompiledModel compiled_;
   c10::Device device_;
   int threads_ = 0;
-  mutable std::mutex mutex_;  // of the next two
+  mutable std::mutex mutex_;                                             // of the next two
   mutable std::map<OutputSet, std::shared_ptr<TrainingAgent>> fetches_;  // those that were asked for
   std::shared_ptr<RunTrace> trace_;
   std::shared_ptr<KeptEdges> edges_ = std::make_shared<KeptEdges>();

@@ -110,7 +110,7 @@ class Histogram:
 
     def within(self, low: float, high: float) -> TensorRange:
         """A range, no wider than what was seen."""
-        return TensorRange(max(float(low), self.low), min(float(high), self.high))
+        return TensorRange(*(float(np.clip(end, self.low, self.high)) for end in (low, high)))
 
 
 class Percentile:
@@ -171,17 +171,20 @@ class Entropy:
 def _lost_information(counts: Array, start: int, stop: int, levels: int) -> float:
     """The relative entropy of counts[start:stop], with what lies beyond at its ends, and of its form in `levels` bins.
 
-    Each level's share is spread evenly over its bins that are not empty.
+    A level's bins get equal whole parts of what lies in it, as many as there are bins that are not empty; what does not
+    divide into levels counts to the last one and gets none: as the stock onnxruntime package does, for equal ranges.
     """
-    inside = counts[start:stop].astype(np.float64)
+    inside = counts[start:stop]
     whole = inside.copy()
     whole[0] += counts[:start].sum()
     whole[-1] += counts[stop:].sum()
     width = len(inside) // levels
-    level_of = np.minimum(np.arange(len(inside)) // width, levels - 1)
-    totals = np.bincount(level_of, inside, levels)
-    filled = np.bincount(level_of, whole != 0, levels)
-    spread = np.where(whole != 0, totals[level_of] / np.maximum(filled[level_of], 1), 0.0)
+    body = width * levels
+    totals = inside[:body].reshape(levels, width).sum(axis=1)
+    totals[-1] += inside[body:].sum()
+    filled = (whole[:body] != 0).reshape(levels, width).sum(axis=1)
+    shares = np.where(filled > 0, totals // np.maximum(filled, 1), 0)
+    spread = np.pad(np.repeat(shares, width), (0, len(inside) - body))
     return _relative_entropy(_smoothed(whole), _smoothed(spread))
 
 

@@ -62,7 +62,7 @@ def activation_codes(found: TensorRange, kind: QuantType, symmetric: bool) -> _C
         low, high = -end, end
     scale = np.float32((high - low) / (most - least)) or np.float32(1)
     zero = (least + most + 1) // 2 if symmetric else round(least - low / float(scale))
-    return _Codes(scale, np.array(np.clip(zero, least, most), kind.numpy))
+    return _Codes(np.asarray(scale), np.array(np.clip(zero, least, most), kind.numpy))
 
 
 def weight_codes(weight: np.ndarray[Any, Any], kind: QuantType, axis: int | None) -> _Codes:
@@ -118,29 +118,19 @@ def quantize_static(
         InvalidArgumentError: no data, or a model whose opset has no QuantizeLinear.
     """
     source = model_of(model_input)
-    opset = next((o.version for o in source.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if opset < _FEWEST_OPSET[per_channel]:
-        raise InvalidArgumentError(
-            f"QDQ form needs opset {_FEWEST_OPSET[per_channel]} of ai.onnx, the model has {opset}"
-        )
+    _check_opset(source, per_channel)
     result = onnx.ModelProto()
     result.CopyFrom(source)
-    floats = set(float_tensors(source))
     nodes = [n for n in result.graph.node if n.op_type in op_types_to_quantize and n.name not in nodes_to_exclude]
-    weights = {tensor.name: tensor for tensor in result.graph.initializer}
-    wanted = [
-        name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name in floats and name not in weights
-    ]
+    floats = set(float_tensors(source))
+    wanted = [name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name in floats]
     ranges = calibrate(
         source, calibration_data_reader, calibrate_method, tensors=dict.fromkeys(wanted), **(calibration_settings or {})
     )
     codes = {name: activation_codes(found, activation_type, activation_symmetric) for name, found in ranges.items()}
     form = _QdqForm(result.graph, weight_type)
     for node in nodes:
-        axis = _channel_axis(node) if per_channel else None
-        for i, name in enumerate(node.input[:2]):
-            if name in weights and weights[name].data_type == TensorProto.FLOAT:
-                node.input[i] = form.weight(name, axis if i == 1 else None)
+        form.weights_of(node, _channel_axis(node) if per_channel else None)
     made = {node.output[0] for node in nodes}
     for name, own in codes.items():
         form.activation(name, own, None if name in made else nodes)
@@ -149,6 +139,14 @@ def quantize_static(
     if model_output is not None:
         onnx.save(result, os.fspath(model_output), save_as_external_data=result.ByteSize() > 1 << 30)
     return result
+
+
+def _check_opset(model: onnx.ModelProto, per_channel: bool) -> None:
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if opset < _FEWEST_OPSET[per_channel]:
+        raise InvalidArgumentError(
+            f"QDQ form needs opset {_FEWEST_OPSET[per_channel]} of ai.onnx, the model has {opset}"
+        )
 
 
 def _channel_axis(node: onnx.NodeProto) -> int:
@@ -190,8 +188,13 @@ class _QdqForm:
             ]
         )
 
-    def weight(self, name: str, axis: int | None) -> str:
-        """What stands for the weight: integers, dequantised."""
+    def weights_of(self, node: onnx.NodeProto, axis: int | None) -> None:
+        """Lets the node read integers, dequantised, for its weights; `axis`: of the second one's output channels."""
+        for i, name in enumerate(node.input[:2]):
+            if name in self.weights and self.weights[name].data_type == TensorProto.FLOAT:
+                node.input[i] = self._weight(name, axis if i == 1 else None)
+
+    def _weight(self, name: str, axis: int | None) -> str:
         value = numpy_helper.to_array(self.weights[name])
         axis = axis if axis is not None and value.ndim > axis else None
         if (name, axis) not in self.stand_ins:
@@ -201,9 +204,10 @@ class _QdqForm:
             parts = self._constants(label, quantized=integers, scale=codes.scale, zero_point=codes.zero_point)
             self.stand_ins[name, axis] = self._fresh(f"{label}_dequantized")
             node = helper.make_node(
-                "DequantizeLinear", parts, [self.stand_ins[name, axis]], f"{label}_DequantizeLinear",
-                **({} if axis is None else {"axis": axis}),
-            )  # fmt: skip
+                "DequantizeLinear", parts, [self.stand_ins[name, axis]], f"{label}_DequantizeLinear"
+            )
+            if axis is not None:
+                node.attribute.append(helper.make_attribute("axis", axis))
             self.behind.setdefault("", []).append(node)
         return self.stand_ins[name, axis]
 

@@ -129,8 +129,8 @@ class InferenceSession:
         return {name: dict(options) for name, options in self._providers} or {str(self.device): {}}
 
     def end_profiling(self) -> str:
-        """Ends the noting that `SessionOptions.enable_profiling` began and writes a timeline of the runs since then, in the
-        form that chrome://tracing and Perfetto read: a bar per run, and in it one per node, with its operator.
+        """Ends what `SessionOptions.enable_profiling` began and writes a timeline of the runs since then, as
+        chrome://tracing and Perfetto read it: a bar per run, and in it one per node, with its operator.
 
         Returns:
             The file's path: `profile_file_prefix`, the date and the time, ".json".

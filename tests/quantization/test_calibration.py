@@ -55,7 +55,8 @@ def of_stock(path: Path, method: CalibrationMethod, feeds: list[dict[str, Any]],
         path, calibrate_method=stock.CalibrationMethod(method.value), augmented_model_path=f"{path}.augmented.onnx",
         extra_options=settings,
     )  # fmt: skip
-    made.collect_data(Reader(feeds))
+    for one in feeds:  # together they would be one batch
+        made.collect_data(Reader([one]))
     return dict(made.compute_data().items())
 
 
@@ -78,7 +79,9 @@ def test_ranges_equal_the_stock_packages(
     got = calibrate(path, batches(), method, **ours, symmetric=symmetric)
     assert set(got) == {"x", "h", "r", "y"} <= set(want)
     for name, found in got.items():
-        low, high = (float(np.asarray(v)) for v in want[name].range_value)
+        low, high = (np.asarray(v).item() for v in want[name].range_value)
+        if symmetric and method is CalibrationMethod.Entropy:  # which that package takes for Entropy and does not heed
+            low, high = -max(-low, high), max(-low, high)
         width = max(high - low, 1e-6)
         assert abs(found.low - low) < 1e-3 * width and abs(found.high - high) < 1e-3 * width, (name, found, low, high)
 

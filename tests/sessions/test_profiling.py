@@ -38,7 +38,9 @@ def test_a_timeline_has_every_node_within_its_run(tmp_path: Path) -> None:
     assert sorted({e["args"]["op_name"] for e in nodes}) == ["Gather", "MatMul", "Relu"]
     assert len(nodes) == 3 * 3 + 1
     for node in nodes:
-        inside = [r for r in runs if r["ts"] <= node["ts"] + 1e-2 and node["ts"] + node["dur"] <= r["ts"] + r["dur"] + 1e-2]
+        inside = [
+            r for r in runs if r["ts"] <= node["ts"] + 1e-2 and node["ts"] + node["dur"] <= r["ts"] + r["dur"] + 1e-2
+        ]
         assert len(inside) == 1 and inside[0]["tid"] == node["tid"]
 
 

@@ -246,8 +246,9 @@ void register_inference(py::module_& m) {
       .def("take", &events_of,
            "(name, operator, provider, thread, begin, seconds) of each step, and of each run (without an operator), "
            "since this was last asked.");
-  m.def("trace_runs", [](Session& session, std::shared_ptr<RunTrace> trace) { session.trace(std::move(trace)); },
-        py::arg("session"), py::arg("trace"), "Notes when the steps of later runs for inference run; None: no more.");
+  m.def(
+      "trace_runs", [](Session& session, std::shared_ptr<RunTrace> trace) { session.trace(std::move(trace)); },
+      py::arg("session"), py::arg("trace"), "Notes when the steps of later runs for inference run; None: no more.");
   py::class_<Inference>(m, "Inference", "The runs of a session that only infers.")
       .def(py::init<std::shared_ptr<Session>, py::object, py::object>(), py::arg("session"), py::arg("read"),
            py::arg("write"))

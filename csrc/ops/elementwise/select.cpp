@@ -3,6 +3,7 @@
 #include "records/fusion_context.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
+#include "records/recompute_form.h"
 #include "records/registry.h"
 
 namespace ortmodule {
@@ -36,13 +37,17 @@ ORTMODULE_OP("", Identity, 1)
     .traits(kElementwise | kCheap | kView | kIdentity | kTakesContainers)
     .grad({"input"}, [](GradContext& c) { c.GI(0, c.GO(0)); });
 
-// Identity in memory of its own: a result that whoever gets it may write.
+// Identity in memory of its own: a result that whoever gets it may write, and what stays when its source is written.
+// Backward does not make it again, of what the source may be by then. `of_input`: it is needed only where its source is
+// a graph input or a view of one.
 ORTMODULE_OP("ai.ortmodule", Copy, 1)
     .input("input")
     .output("output")
     .infer(infer_same)
+    .attr("of_input", AttrKind::kInt)
     .traits(kElementwise | kCheap)
     .grad({"input"}, [](GradContext& c) { c.GI(0, c.GO(0)); })
+    .recompute([](const Node&) -> std::optional<RecomputeForm> { return std::nullopt; })
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 
 // detach: the value passes, the gradient does not. Not kIdentity, or a pass would drop it before differentiation.

@@ -54,6 +54,27 @@ class IdentityRule : public BypassRule {
   }
 };
 
+// A copy keeps what backward reads from who writes its source between the halves. Nobody has anything of the graph but
+// its inputs and outputs.
+class IdleCopy : public BypassRule {
+ public:
+  const char* name() const override { return "idle_copy"; }
+  std::vector<std::string> ops() const override { return {"ai.ortmodule::Copy"}; }
+  bool is_identity(const Node& node, const TransformContext& context) const override {
+    if (context.stage != PassStage::kForward || node.get_int("of_input", 0) == 0) return false;
+    return !context.training || !shows_input(node.input(0));
+  }
+
+ private:
+  static bool shows_input(const NodeArg* value) {
+    while (const Node* maker = value->producer()) {
+      if (!maker->record()->has(kView) || !maker->input(0)) return false;
+      value = maker->input(0);
+    }
+    return value->is_graph_input();
+  }
+};
+
 class SameTypeCast : public BypassRule {
  public:
   const char* name() const override { return "same_type_cast"; }
@@ -221,8 +242,8 @@ class CastChain : public ChainRule {
 
 }  // namespace
 
-ORTMODULE_RULES("identity_elimination", PassLevel::kBasic, kBothStages, pass_place::kCleanUp, IdentityRule, CastChain,
-                SameTypeCast, TransposeChain, IdentityTranspose, ReshapeChain, SameShape, BroadcastExpand, WholeSlice,
-                IdleDropout);
+ORTMODULE_RULES("identity_elimination", PassLevel::kBasic, kBothStages, pass_place::kCleanUp, IdentityRule, IdleCopy,
+                CastChain, SameTypeCast, TransposeChain, IdentityTranspose, ReshapeChain, SameShape, BroadcastExpand,
+                WholeSlice, IdleDropout);
 
 }  // namespace ortmodule

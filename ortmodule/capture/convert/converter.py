@@ -29,6 +29,8 @@ __all__ = ["Converter"]
 
 _DROPPED = {"_assert_tensor_metadata", "_assert_scalar", "_functional_assert_scalar", "sym_constrain_range",
             "sym_constrain_range_for_size"}  # fmt: skip
+_CONTIGUOUS = torch.ops.aten.contiguous.default
+_COPIES = {torch.ops.aten.clone.default, torch.ops.aten.lift_fresh_copy.default}
 _NUMBERS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
 _EXPECTED = {"_assert_async", "_functional_assert_async"}
 _FLOAT_ARITHMETIC = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div",
@@ -120,8 +122,11 @@ class Converter(Emitter):
         result = self._translate(functional, args, kwargs)
         if result is NotImplemented:
             result = aten_node.emit(self, functional, args, kwargs)
-        if node in self.apart and isinstance(result, Value) and result is next(iter(args), None):
-            result = self.helper("Copy", [result], result.dtype, result.shape, "ai.ortmodule")
+        if isinstance(result, Value) and result is next(iter(args), None):
+            if node in self.apart:
+                result = self.helper("Copy", [result], result.dtype, result.shape, "ai.ortmodule")
+            elif functional in _COPIES or (functional == _CONTIGUOUS and not _is_contiguous(node)):
+                result = self._copy(result)
         self.results.append((node, result))
         if written:
             self._write(node, result)
@@ -188,12 +193,17 @@ class Converter(Emitter):
         value = self.cast(value, dtype)
         return value if value.rank == 0 else self.helper("Reshape", [value, self.sizes([])], dtype, (), allowzero=1)
 
+    def _copy(self, value: Value) -> Value:
+        """What stays as it is when somebody writes the input behind `value` before the backward."""
+        return self.helper("Copy", [value], value.dtype, value.shape, "ai.ortmodule", of_input=1)
+
     def _symbolic_float(self, node: Node) -> Value:
         """A Python float computed from sizes or from data: a 0-d double."""
         name = getattr(node.target, "__name__", str(node.target))
         operands = [self.read(a) if isinstance(a, Node) else a for a in _arguments(node)]
         if node.target in _NUMBERS:
-            source = self.helper("StopGradient", operands, operands[0].dtype, operands[0].shape, "ai.ortmodule")
+            operand = self._copy(operands[0])
+            source = self.helper("StopGradient", [operand], operand.dtype, operand.shape, "ai.ortmodule")
             return self._scalar(source, torch.float64)
         values = [self.tensor(a, torch.float64) for a in operands]
         if node.target in _FLOAT_ARITHMETIC:
@@ -203,6 +213,12 @@ class Converter(Emitter):
         if name in ("_sym_sqrt", "sym_sqrt"):
             return self.helper("Sqrt", values, torch.float64, ())
         raise CaptureError(f"a Python float is computed with '{name}' of a size or a tensor", _source_line(node))
+
+
+def _is_contiguous(node: Node) -> bool:
+    """Whether a node's first operand is."""
+    operand = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
+    return isinstance(operand, torch.Tensor) and operand.is_contiguous()
 
 
 def _keeps_history(node: Node) -> bool:
