@@ -197,7 +197,7 @@ class InferenceSession:
             InvalidArgumentError: an input is not bound, no output is, or a buffer does not fit its result.
             TerminatedError: `run_options.terminate` was set.
         """
-        iobinding.run(lambda values, names: self._values(values, names, run_options))
+        iobinding._run(lambda values, names: self._values(values, names, run_options))
 
     def _sessions(self) -> Iterator[_C.Session]:
         yield self._session

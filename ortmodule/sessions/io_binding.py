@@ -133,7 +133,7 @@ class IOBinding:
         names = [value.name for value in values]
         raise InvalidArgumentError(f"the model has no {kind} {name!r}; it has {names}{nearest(str(name), names)}")
 
-    def run(self, infer: Any) -> None:
+    def _run(self, infer: Any) -> None:
         """Runs `infer(values, names)`, which gives the named outputs for one value per input.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ def test_it_trains_exports_calibrates_and_scores(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     out = tmp_path / "rows.json"
     command = [sys.executable, str(EXAMPLE), "--models", "resnet", "--steps", "40", "--json", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # tests run side by side
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=alone, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads(out.read_text())["rows"]
     assert [row["form"] for row in rows][:2] == ["float", "QDQ, MinMax"] and len(rows) == 7
