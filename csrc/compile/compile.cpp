@@ -132,8 +132,11 @@ void complete(TrainingProgram& program, const Graph& graph, const CompileOptions
   program.binding = std::make_unique<InputBinding>(graph.inputs());
 }
 
-FetchCompiler fetches_of(std::shared_ptr<const Graph> graph, const CompileOptions& options) {
-  return [graph = std::move(graph), options](const OutputSet& mask) {
+FetchCompiler fetches_of(std::shared_ptr<const Graph> graph, CompileOptions options) {
+  options.import = {};  // what was read is in the graph
+  options.passes = {};
+  options.pass_listener = nullptr;
+  return [graph = std::move(graph), options = std::move(options)](const OutputSet& mask) {
     TrainingProgram program = plan_forward(graph, mask, plan_target(options));
     complete(program, *graph, options);
     return std::make_shared<TrainingAgent>(std::move(program), options.device);

@@ -244,9 +244,9 @@ def _node_arg(value: dict[str, Any]) -> NodeArg:
 
 def _device_of_first(providers: Sequence[tuple[str, dict[str, str]]]) -> str:
     name, options = providers[0] if providers else ("cpu", {})
-    if name != "cuda":
+    if name.partition(":")[0] != "cuda":
         return "cpu"
-    return f"cuda:{options.get('device_id', 0)}"
+    return name if ":" in name else f"cuda:{options.get('device_id', 0)}"
 
 
 def _with_options(

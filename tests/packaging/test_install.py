@@ -111,6 +111,8 @@ def test_a_cpp_program_is_built_on_the_wheel_and_trains(wheel, tmp_path):
     losses = [float(line.split()[-1]) for line in run(build / "train", model, "200").splitlines()]
     assert losses[0] > 2 and losses[-1] < 0.3, losses
     assert "cannot be read" in run(build / "train", "nothing.onnx", fails=True)
+    assert re.search(r"output .*: 1 elements\na run takes [\d.]+ us", run(build / "infer", model, "20"))
+    assert "cannot be read" in run(build / "infer", "nothing.onnx", fails=True)
 
     (site / "ortmodule" / "_build_info.py").write_text('TORCH_VERSION: str = "1.0"\nVERSION: str = "0.1"\n')
     other = run("cmake", "-S", example, "-B", tmp_path / "other", f"-Dortmodule_DIR={folder}", torch_root, fails=True)
