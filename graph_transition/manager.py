@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured, ResultOrder, leaf_names, torch_private
@@ -255,6 +256,7 @@ class GraphTransitionManager:
         if any(kind == "constant" for _, kind, _ in captured.mutations):
             raise CaptureError("the forward writes into a tensor that lies outside of the module")
         roots = [*audit.conditions(), *_no_errors(captured)]
+        _refuse_given_holders(call, audit.effects)
         _set_apart_from_arrays(captured, audit)
         captured.repeats = audit.read_in_regions()
         return captured, dynamic, roots, audit.effects
@@ -366,6 +368,25 @@ class GraphTransitionManager:
         higher = HigherOrder(self._module, info, call, counted, asked, self._own_hooks)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.repeat)
+
+
+def _refuse_given_holders(call: Call, effects: Sequence[Effect]) -> None:
+    """A trace is given other containers than the call, made of the same leaves: what the forward sets on one that it
+    reaches on another way is not seen on the one that it is given.
+
+    Raises:
+        ChangedValueError: it sets something on a container of the call's.
+    """
+    given: set[int] = set()
+
+    def meets(value: Any) -> bool:
+        if not pytree.tree_is_leaf(value):
+            given.add(id(value))
+        return False
+
+    pytree.tree_flatten((call.args, call.kwargs), meets)
+    if names := ", ".join(effect.text for effect in effects if effect.holder in given):
+        raise ChangedValueError(f"the forward changes an argument, which it reaches on another way: {names}")
 
 
 def _set_apart_from_arrays(captured: Captured, audit: Audit) -> None:

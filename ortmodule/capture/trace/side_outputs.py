@@ -22,6 +22,13 @@ _MISSING = object()
 _INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
 
 
+_UNWATCHED = _INTERNALS - {"training"}
+
+
+def _is_plain(value: Any) -> bool:
+    return value is _MISSING or isinstance(value, (bool, int, float, complex, str, type(None)))
+
+
 def holds_fake(value: Any) -> bool:
     """Whether a value is or holds a tensor of the trace, which stands for no real one."""
     if isinstance(value, (list, tuple, dict)):
@@ -88,6 +95,23 @@ class SideOutputs:
         for module, name, _ in results:
             self._reset(module, name)
         return results
+
+    def forgotten(self) -> list[str]:
+        """Called when all that is known of what the forward has changed is taken back: what of its modules' plain
+        attributes is not what it was before. They are given it back.
+        """
+        root = next(iter(self._before))
+        names = {module: name for name, module in root.named_modules()}
+        found = []
+        for module, before in self._before.items():
+            for name in {*before, *vars(module)} - _UNWATCHED:
+                now, was = vars(module).get(name, _MISSING), before.get(name, _MISSING)
+                if now is was or not (_is_plain(now) and _is_plain(was)) or self._is_torchs_own(module, name):
+                    continue
+                if type(now) is not type(was) or repr(now) != repr(was):
+                    found.append(".".join(part for part in (names.get(module, ""), name) if part))
+                    self._reset(module, name)
+        return found
 
     def restore(self) -> None:
         """Gives the attributes that hold tensors of the trace back what they were."""

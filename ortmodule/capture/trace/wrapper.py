@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
-from ...errors import CaptureError
+from ...errors import CaptureError, ChangedValueError
 from .. import torch_private
 from ..layouts import Layouts
 from ..result_order import ResultOrder, result_order
@@ -219,6 +219,10 @@ class Wrapper(torch.nn.Module):
             left = self._state.side_outputs.finish()
             if self._audit is not None:
                 context.run(self._audit.finished, [(module, name) for module, name, _ in left])
+                if forgotten := ", ".join(self._state.side_outputs.forgotten()):
+                    raise ChangedValueError(
+                        f"the forward changes Python values, which a graph cannot repeat: the attributes {forgotten}"
+                    )
         return result, left + buffers
 
     @staticmethod
