@@ -98,21 +98,11 @@ std::string InferenceSession::plan() const { return plan_text(state_->session); 
 
 std::vector<at::Tensor> InferenceSession::run_values(std::vector<at::Tensor> values, const std::vector<size_t>& wanted,
                                                      const RunOptions* options) const {
-  OutputSet fetched;
-  if (!wanted.empty() && (!options || options->only_execute_path_to_fetches)) {
-    fetched.assign(state_->outputs.size(), false);
-    for (size_t place : wanted) fetched[place] = true;
-  }
+  const RunStop* const stop = options ? options->stop_.get() : nullptr;
+  if (!wanted.empty())
+    return state_->session.infer_places(values, wanted, stop, options && !options->only_execute_path_to_fetches);
   const std::vector<at::Tensor> held = values;  // kernels overwrite what nobody else has
-  std::vector<at::Tensor> results =
-      state_->session.infer(std::move(values), fetched, options ? options->stop_.get() : nullptr);
-  if (wanted.empty()) return results;
-  std::vector<at::Tensor> ordered;
-  for (size_t place : wanted)
-    ordered.push_back(fetched.empty() ? results[place]
-                                      : results[static_cast<size_t>(std::count(
-                                            fetched.begin(), fetched.begin() + static_cast<long>(place), true))]);
-  return ordered;
+  return state_->session.infer(std::move(values), {}, stop);
 }
 
 std::vector<at::Tensor> InferenceSession::run(const Feeds& feeds, const std::vector<std::string>& output_names,

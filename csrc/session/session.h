@@ -54,6 +54,12 @@ class Session {
   // The agents of all kinds of calls so far.
   ORTMODULE_API std::vector<std::shared_ptr<TrainingAgent>> agents() const;
 
+  // infer() for the outputs at the places `wanted`, in that order; `whole`: all are computed nevertheless. The caller
+  // keeps `inputs`.
+  ORTMODULE_API std::vector<at::Tensor> infer_places(const std::vector<at::Tensor>& inputs,
+                                                     const std::vector<size_t>& wanted, const RunStop* stop,
+                                                     bool whole = false) const;
+
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
   void release_edges() const { edges_->release(); }
 

@@ -11,7 +11,6 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/tensor_numpy.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,26 +87,10 @@ class Inference {
   // `held` stays with the caller: kernels overwrite what nobody else has.
   std::vector<at::Tensor> infer(const std::vector<at::Tensor>& held, const std::optional<std::vector<size_t>>& wanted,
                                 const RunStop* stop) const {
-    OutputSet fetched;
-    if (wanted) {
-      fetched.assign(outputs_.size(), false);
-      for (size_t place : *wanted) fetched.at(place) = true;
-    }
-    std::vector<at::Tensor> results;
-    {
-      const py::gil_scoped_release release;
-      std::vector<at::Tensor> inputs = held;
-      results = session_->infer(std::move(inputs), fetched, stop);
-    }
-    return wanted ? in_order(results, fetched, *wanted) : results;
-  }
-
-  static std::vector<at::Tensor> in_order(const std::vector<at::Tensor>& results, const OutputSet& fetched,
-                                          const std::vector<size_t>& wanted) {
-    std::vector<at::Tensor> ordered;
-    for (size_t place : wanted)
-      ordered.push_back(results[static_cast<size_t>(std::count(fetched.begin(), fetched.begin() + place, true))]);
-    return ordered;
+    const py::gil_scoped_release release;
+    if (wanted) return session_->infer_places(held, *wanted, stop);
+    std::vector<at::Tensor> inputs = held;
+    return session_->infer(std::move(inputs), {}, stop);
   }
 
   std::vector<at::Tensor> read_feeds(const py::dict& feeds) const {
