@@ -10,9 +10,10 @@ import torch
 from ..capture import Captured
 from ..capture.trace.scope_settings import answers
 from .audit import Effect
-from .conditions import Argument, Check, Condition, Refusal, Watch
+from .conditions import Argument, Check, Condition, Refusal, Roots, Watch
 from .disk.key import DiskKey
 from .ready_session import ReadySession
+from .signature import Call
 
 
 def is_flag(leaf: Any) -> bool:
@@ -36,11 +37,10 @@ class CapturedGraph:
         leaves: Sequence[Any],
         dynamic: frozenset[tuple[int, int]],
         loaded: DiskKey | None,
-        roots: Sequence[tuple[str, Condition, Any]],
+        roots: Roots,
         effects: Sequence[Effect] = (),
     ) -> None:
         self.captured = captured
-        # (text, condition, object or Argument) of what the forward's reads are reached from.
         self.roots = roots
         self.effects = effects  # plain values that the forward leaves behind
         self.loaded = loaded  # the key under which it was found in the cache on disk
@@ -53,8 +53,9 @@ class CapturedGraph:
         self.branching = bool(asked)  # an export that cannot ask about data fails
         self.sessions: dict[tuple[Any, ...], ReadySession] = {}
 
-    def refusal(self, leaves: Sequence[Any], module: torch.nn.Module, names: Sequence[str] = ()) -> Refusal | None:
+    def refusal(self, call: Call, module: torch.nn.Module, names: Sequence[str] = ()) -> Refusal | None:
         """Why this graph does not hold for the call; None when it does."""
+        leaves = call.leaves
         for i in self.tensor_leaves:
             shape = leaves[i].shape
             if shape == self.shapes[i]:
@@ -67,7 +68,7 @@ class CapturedGraph:
             if flag_value(leaves[i]) != value:
                 name = names[i] if names else i
                 return Refusal(f"the value of input '{name}', on which the forward branches, changed")
-        refusal = Check().refusal(self._roots_of(leaves))
+        refusal = Check(call.given).refusal(_roots_of(self.roots, call))
         if refusal is not None:
             return refusal
         for setting, answer in answers(self.answers, leaves, module).items():
@@ -79,22 +80,18 @@ class CapturedGraph:
                 return Refusal(f"the guard `{failed}` does not hold")
         return None
 
-    def _roots_of(self, leaves: Sequence[Any]) -> list[tuple[str, Condition, Any]]:
-        """Where the conditions begin, for a call with these leaves."""
-        return [(text, c, leaves[v.index] if isinstance(v, Argument) else v) for text, c, v in self.roots]
-
-    def bound(self, leaves: Sequence[Any]) -> Mapping[int, Any] | None:
+    def bound(self, call: Call) -> Mapping[int, Any] | None:
         """By a condition's identity, the object that it holds for at this moment; None where the result has no such."""
-        return self._bound(leaves) if any(ref.kind == "object" for ref in self.captured.result_refs) else None
+        return self._bound(call) if any(ref.kind == "object" for ref in self.captured.result_refs) else None
 
-    def _bound(self, leaves: Sequence[Any]) -> Mapping[int, Any]:
+    def _bound(self, call: Call) -> Mapping[int, Any]:
         check = Check()
-        check.refusal(self._roots_of(leaves))
+        check.refusal(_roots_of(self.roots, call))
         return {id(condition): now for condition, now in check.bound}
 
-    def leave_effects(self, leaves: Sequence[Any]) -> Callable[[], None]:
+    def leave_effects(self, call: Call) -> Callable[[], None]:
         """What sets the plain values that the forward leaves behind, on the objects that the conditions hold for."""
-        bound = self._bound(leaves)
+        bound = self._bound(call)
 
         def leave() -> None:
             for effect in self.effects:
@@ -102,13 +99,30 @@ class CapturedGraph:
 
         return leave
 
-    def watches(self, leaves: Sequence[Any]) -> list[Watch]:
-        """What the native check compares of the conditions, as they hold at this moment.
+    def watches(self, call: Call) -> tuple[list[Watch], list[Any]]:
+        """What the native check compares of the conditions, as they hold at this moment; and the containers that they
+        hold for, none of which a call may be given.
 
         Raises:
             TypeError: they hold no longer, or what they say cannot be checked natively.
         """
-        check = Check()
-        if check.refusal(self._roots_of(leaves)) is not None:
+        check = Check(call.given)
+        if check.refusal(_roots_of(self.roots, call)) is not None:
             raise TypeError("the conditions hold no longer")
-        return list(check.watches())
+        kinds = set(map(type, call.given))
+        return list(check.watches()), [value for _, value in check.bound if type(value) in kinds]
+
+
+def given_elsewhere(call: Call, roots: Roots) -> str | None:
+    """What a container is called that the call is given and that the forward reaches by itself, too.
+
+    A trace is given other containers, made of the same leaves: it can neither tell that the two are one (`a is b`), nor
+    see on one of them what it sets on the other.
+    """
+    refusal = Check(call.given).refusal(_roots_of(roots, call)) if call.given else None
+    return refusal.value if refusal is not None and refusal.given else None
+
+
+def _roots_of(roots: Roots, call: Call) -> list[tuple[str, Condition, Any]]:
+    """Where the conditions begin, for a call."""
+    return [(text, c, call.leaves[v.index] if isinstance(v, Argument) else v) for text, c, v in roots]

@@ -58,6 +58,7 @@ def make_fast_call(
     further = _further_places(module, set(info.onnx_graph_input_names), captured)
     further_tensors = [value for _, _, value in further if value is not None]
     try:
+        watches, reached = graph.watches(call)
         return _C.FastCall(
             transition.session,
             call.args,
@@ -68,7 +69,7 @@ def make_fast_call(
                 *_tree_watches(module),
                 *(("entry", *entry) for entry in further),
                 *(("tensor", value) for value in further_tensors),
-                *graph.watches(call.leaves),
+                *watches,
                 *_returned(module, captured.result_refs),
                 *_written(module, captured),
             ],
@@ -77,6 +78,7 @@ def make_fast_call(
             further_tensors,
             guard,
             restore,
+            reached,
         )
     except TypeError:
         return None

@@ -58,7 +58,7 @@ class HigherOrder:
         own_hooks: bool = True,
     ) -> None:
         self._own_hooks = own_hooks
-        self._module, self._signature, self._spec, self._asked = module, call.signature, call.spec, asked
+        self._module, self._signature, self._shape, self._asked = module, call.signature, call.shape, asked
         self._values = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
         self._places = [info.data_accessor[name] for name in info.onnx_graph_input_names_user_defined]
         self._wanted = [info.data_accessor.get(name, name) for name in info.onnx_graph_input_names_require_grad]
@@ -103,7 +103,7 @@ class HigherOrder:
             for place, tensor in zip(self._places, given, strict=True):
                 leaves[place] = None if tensor is None else _unhooked(tensor)
             wanted = [leaves[x] if isinstance(x, int) else _parameter(self._module, x) for x in self._wanted]
-            args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+            args, kwargs = self._shape.filled(leaves)
             if random_state is not None:
                 torch.default_generator.set_state(random_state)
                 if self._counted and (draws := draws_of(self._info.captured.model)):

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured, ResultOrder, leaf_names, torch_private
@@ -39,9 +38,9 @@ from ..vouching import vouched_ids
 from .aliases import written_history, written_overlap
 from .attempts import CaptureAttempts, Sizes
 from .audit import Audit, Effect
-from .captured_graph import CapturedGraph
-from .conditions import QueryCondition
-from .disk.cache import DiskCache, Roots
+from .captured_graph import CapturedGraph, given_elsewhere
+from .conditions import QueryCondition, Roots
+from .disk.cache import DiskCache
 from .fast_call import make_fast_call
 from .higher_order import HigherOrder
 from .hook_order import hook_order
@@ -151,13 +150,13 @@ class GraphTransitionManager:
             raise UnfitCallError("the forward writes tensors, and a checkpoint around it runs it twice")
         if torch.is_grad_enabled() and (names := _gaining_a_history(graph.captured, transition.session)):
             raise WrittenHistoryError(f"the forward writes what has a history into {', '.join(map(repr, names))}")
-        bound = graph.bound(call.leaves)
+        bound = graph.bound(call)
         fast = make_fast_call(self._module, transition, graph, call, bound)
         if fast is not None:
             transition.fast_calls.append(fast)
             self._keep_fast_calls([fast, *self.fast_calls])
         if graph.effects or bound is not None:
-            return BoundSession(transition, graph.leave_effects(call.leaves), bound), call.leaves
+            return BoundSession(transition, graph.leave_effects(call), bound), call.leaves
         return transition, call.leaves
 
     # -- graphs -----------------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ class GraphTransitionManager:
             return None
         self._graphs.move_to_end(call.signature)
         for graph in graphs:
-            if graph.refusal(call.leaves, self._module) is None:
+            if graph.refusal(call, self._module) is None:
                 return graph
         return None
 
@@ -191,14 +190,16 @@ class GraphTransitionManager:
             self._early = _C.EarlyAccumulators(list(self._module.parameters()))
         start = time.perf_counter()
         hooked = not self._own_hooks and any(hook_tables(self._module))  # an entry is of calls with their hooks
-        key = self._disk.key(call.leaves, call.spec, dynamic) if self._disk and not hooked else None
-        found = self._disk.load(key, call.leaves, call.spec) if self._disk and key else None
+        key = self._disk.key(call.leaves, call.shape, dynamic) if self._disk and not hooked else None
+        found = self._disk.load(key, call.leaves, call.shape.spec) if self._disk and key else None
         if found is not None:
             captured, dynamic, roots, effects = found
             reason += ", from the disk cache"
         else:
             captured, dynamic, roots, effects = self._captured_within_stack(call, dynamic)
             self._refuse_counters(effects)
+        if (text := given_elsewhere(call, roots)) is not None:
+            raise CaptureError(f"the forward is given an object that it also reaches on another way: {text}")
         seconds = time.perf_counter() - start
         if captured.changed_attributes:
             names = ", ".join(captured.changed_attributes)
@@ -256,7 +257,6 @@ class GraphTransitionManager:
         if any(kind == "constant" for _, kind, _ in captured.mutations):
             raise CaptureError("the forward writes into a tensor that lies outside of the module")
         roots = [*audit.conditions(), *_no_errors(captured)]
-        _refuse_given_holders(call, audit.effects)
         _set_apart_from_arrays(captured, audit)
         captured.repeats = audit.read_in_regions()
         return captured, dynamic, roots, audit.effects
@@ -273,7 +273,7 @@ class GraphTransitionManager:
             if sum(map(signature.same_but_for_numbers, self._graphs)) >= _ARGUMENT_VALUES:
                 raise CaptureError(f"{reason}, too often for a graph each; a tensor may change without one")
             return reason, frozenset()
-        refusal = graphs[-1].refusal(leaves, self._module, names)
+        refusal = graphs[-1].refusal(call, self._module, names)
         if refusal is not None and refusal.value is not None:
             self._value_changes[refusal.value] += 1
             if self._value_changes[refusal.value] > _VALUE_CHANGES:
@@ -368,25 +368,6 @@ class GraphTransitionManager:
         higher = HigherOrder(self._module, info, call, counted, asked, self._own_hooks)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.repeat)
-
-
-def _refuse_given_holders(call: Call, effects: Sequence[Effect]) -> None:
-    """A trace is given other containers than the call, made of the same leaves: what the forward sets on one that it
-    reaches on another way is not seen on the one that it is given.
-
-    Raises:
-        ChangedValueError: it sets something on a container of the call's.
-    """
-    given: set[int] = set()
-
-    def meets(value: Any) -> bool:
-        if not pytree.tree_is_leaf(value):
-            given.add(id(value))
-        return False
-
-    pytree.tree_flatten((call.args, call.kwargs), meets)
-    if names := ", ".join(effect.text for effect in effects if effect.holder in given):
-        raise ChangedValueError(f"the forward changes an argument, which it reaches on another way: {names}")
 
 
 def _set_apart_from_arrays(captured: Captured, audit: Audit) -> None:

@@ -17,7 +17,7 @@ import torch.nn.modules.module as torch_module
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 
-from ..capture import flatten_call
+from ..capture import CallShape, flatten_call
 from ..errors import CaptureError
 from .conditions import is_value
 from .conditions.condition import shown
@@ -59,6 +59,7 @@ class CallSignature:
         leaves: per flat leaf ("tensor", dtype, rank, device, what it is: the number of a tensor among the module's,
             that of an earlier leaf as a negative one, or None, whether it has attributes of its own), or ("value",
             type, value, bits) where an object's value is that of its attributes.
+        same: for each container that is given, the number of the first that is the same object.
         modules: (identity, training flag, number of hooks, facts of parameters and buffers) of every sub-module, in
             `modules()` order.
         autocast: (device type, dtype) where autocast is on.
@@ -68,6 +69,7 @@ class CallSignature:
 
     structure: str
     leaves: tuple[tuple[Any, ...], ...]
+    same: tuple[int, ...]
     modules: tuple[ModuleFacts, ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
     default_dtype: torch.dtype
@@ -86,6 +88,8 @@ class CallSignature:
         out = []
         if self.structure != other.structure:
             out.append("the structure of the inputs changed")
+        elif self.same != other.same:
+            out.append("which lists, dicts or objects among the inputs are the same changed")
         elif len(self.leaves) == len(other.leaves):
             for name, new, old in zip(names, self.leaves, other.leaves, strict=True):
                 if new != old:
@@ -114,21 +118,25 @@ class Call:
     Attributes:
         args, kwargs: what the caller wrote.
         leaves: the flat leaves of (args, kwargs).
-        spec: their pytree spec.
+        shape: what they stand in.
+        given: the containers among the arguments, tuples of plain values apart, each before what it holds.
         signature: the call's.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     leaves: list[Any]
-    spec: pytree.TreeSpec
+    shape: CallShape
+    given: list[Any]
     signature: CallSignature
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any], module: torch.nn.Module) -> Call:
         """Takes a call of `module` apart. Raises CaptureError for an argument that has no signature."""
-        leaves, spec = flatten_call(args, kwargs)
-        return cls(args, kwargs, leaves, spec, signature_of(leaves, spec, module))
+        flat = flatten_call(args, kwargs)
+        given = [one for one in flat.given if not is_value(one)]
+        signature = signature_of(flat.leaves, flat.shape.spec, given, module)
+        return cls(args, kwargs, flat.leaves, flat.shape, given, signature)
 
     def with_leaves(self, leaves: list[Any]) -> Call:
         """The same call with other leaves; a leaf that is an earlier one still is."""
@@ -136,7 +144,7 @@ class Call:
         for i, facts in enumerate(self.signature.leaves):
             if facts[0] == "tensor" and facts[4] is not None and facts[4] < 0:
                 leaves[i] = leaves[~facts[4]]
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        args, kwargs = self.shape.filled(leaves)
         return dataclasses.replace(self, args=args, kwargs=kwargs, leaves=leaves)
 
     @property
@@ -220,8 +228,10 @@ def _class_of(tensor: torch.Tensor, plain: type) -> type:
     return plain if type(tensor) in _PLAIN_TENSORS else type(tensor)
 
 
-def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Module) -> CallSignature:
-    """The signature of a flattened call.
+def signature_of(
+    leaves: list[Any], spec: pytree.TreeSpec, given: Sequence[Any], module: torch.nn.Module
+) -> CallSignature:
+    """The signature of a flattened call; `given`: see `Call`.
 
     Raises:
         CaptureError: a leaf that is neither a tensor nor comparable by value, an object that holds tensors, or a tensor
@@ -243,7 +253,10 @@ def signature_of(leaves: list[Any], spec: pytree.TreeSpec, module: torch.nn.Modu
         else:
             facts.append(("value", type(leaf), _frozen(leaf, type(leaf))))
     devices = tuple(str(mode.device) for mode in _get_current_function_mode_stack())
-    return CallSignature(str(spec), tuple(facts), modules, autocast_state(), torch.get_default_dtype(), devices)
+    first: dict[int, int] = {}
+    same = tuple(first.setdefault(id(one), i) for i, one in enumerate(given))
+    dtype = torch.get_default_dtype()
+    return CallSignature(str(spec), tuple(facts), same, modules, autocast_state(), dtype, devices)
 
 
 def _tensor_refusal(leaf: torch.Tensor) -> str:

@@ -217,13 +217,14 @@ class _Run:
         options: Options,
     ) -> None:
         self._module, self._captured, self._loss, self._options = module, captured, loss, options
-        self._leaves, self._spec = flatten_call(args, kwargs)
+        call = flatten_call(args, kwargs)
+        self._leaves, self._shape = call.leaves, call.shape
         self._state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def module(self) -> tuple[Any, dict[str, torch.Tensor | None]]:
         """The module itself in PyTorch: its result and gradients."""
         state, leaves = self._copies()
-        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        args, kwargs = self._shape.filled(leaves)
         with _same_random_numbers():
             result = torch.func.functional_call(self._module, state, args, kwargs)
         return _detached(result), self._gradients(result, state, leaves)

@@ -35,7 +35,7 @@ __all__ = ["Effect", "undo_changes"]
 
 # Values that the program has made, and may hold elsewhere: what a forward sets is that very one.
 _OBJECTS = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID,
-            pathlib.PurePath)  # fmt: skip
+            pathlib.PurePath, slice)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +46,12 @@ class Effect:
         text: what to call the place.
         condition: of the object that it is set on.
         name, value: what is set, and to what; MISSING where it is removed.
-        holder: the `id` of that object while the forward was traced; 0 where it was not.
     """
 
     text: str
     condition: Condition
     name: str
     value: Any
-    holder: int = dataclasses.field(default=0, compare=False)
 
 
 def undo_changes(reads: Reads) -> tuple[list[Effect], list[str]]:
@@ -62,11 +60,11 @@ def undo_changes(reads: Reads) -> tuple[list[Effect], list[str]]:
     """
     effects: list[Effect] = []
     names: list[str] = []
-    for text, condition, holder, changes in _taken_back(reads):
+    for text, condition, changes in _taken_back(reads):
         for change in changes:
             name = spoken(joined(text, change.name))
             if change.key is not None and _is_repeated(change.value):
-                effects.append(Effect(name, condition, change.key, change.value, id(holder)))
+                effects.append(Effect(name, condition, change.key, change.value))
             else:
                 names.append(name)
     return effects, list(dict.fromkeys(names))
@@ -77,8 +75,8 @@ def _is_repeated(value: Any) -> bool:
     return value is MISSING or isinstance(value, AddedHooks) or (is_value(value) and not isinstance(value, _OBJECTS))
 
 
-def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, Any, list[Change]]]:
-    """(name, condition, object, changes) of what was there before the forward and was not what it had been.
+def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, list[Change]]]:
+    """(name, condition, changes) of what was there before the forward and was not what it had been.
 
     Each object is given back what it held before its parts are looked at: what the forward has taken out of it may have
     changed as well. What no root leads to any more comes last.
@@ -94,7 +92,7 @@ def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, Any, list[Change
             met.add(id(condition))
             changes = condition.changed(value, reads)
             if changes:
-                yield text, condition, value, changes
+                yield text, condition, changes
                 condition.restore(value, reads.original)
             if condition.refusal(value) is None:
                 pending.extend(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from .equality import exactly_equal
@@ -31,6 +31,7 @@ __all__ = [
     "Maker",
     "NotStorable",
     "Refusal",
+    "Roots",
     "Watch",
     "joined",
     "reachable",
@@ -98,10 +99,17 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """Why a graph does not hold for a call; `value`: the Python value that is another one."""
+    """Why a graph does not hold for a call.
+
+    Attributes:
+        reason: a sentence.
+        value: what the Python value is called that is another one.
+        given: whether that is a container that the call is given.
+    """
 
     reason: str
     value: str | None = None
+    given: bool = False
 
 
 class Condition:
@@ -157,6 +165,10 @@ class Condition:
         """Asks `now` for the same, in another process."""
 
 
+# (text, condition, object or Argument) of what a forward's reads are reached from.
+Roots = Sequence[tuple[str, Condition, Any]]
+
+
 def shown(value: Any) -> str:
     """A value in an error message."""
     try:
@@ -204,13 +216,17 @@ def reachable(
 class Check:
     """Compares objects with conditions; each condition once, and always with the same object, two with two.
 
+    Args:
+        given: the containers that a call is given, for none of which a condition holds.
+
     Attributes:
         bound: (condition, the object that it holds for), of all that was met but plain parts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Iterable[Any] = ()) -> None:
         self.bound: list[tuple[Condition, Any]] = []
         self._met: dict[int, Any] = {}
+        self._given = frozenset(map(id, given))
         self._conditions: dict[tuple[int, type], Condition] = {}  # by identities of objects that `bound` keeps alive
 
     def refusal(self, roots: Iterable[tuple[str, Condition, Any]]) -> Refusal | None:
@@ -225,6 +241,9 @@ class Check:
                 continue
             self._met[id(condition)] = now
             self.bound.append((condition, now))
+            if id(now) in self._given:
+                place = spoken(text)
+                return Refusal(f"{place} is an object that the call is given", place, given=True)
             key = (id(now), type(condition))
             if condition.of_object and self._conditions.setdefault(key, condition) is not condition:
                 return Refusal(f"{spoken(text)} is the same object as another now", spoken(text))

@@ -27,12 +27,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ...capture import Captured
+from ...capture import CallShape, Captured
 from ...capture.attempts import Sizes
 from ...options import Options
 from ...vouching import vouched_ids
 from ..audit import Effect
-from ..conditions import Condition
+from ..conditions import Roots
 from .key import DiskKey, Unkeyable, key_of
 from .stored import NotStorable, Unfit, restore, store
 from .stored_conditions import looked_up_again, stored_conditions
@@ -43,7 +43,6 @@ _LOGGER = logging.getLogger("ortmodule")
 _MAGIC = b"ORTModule graph 3\n"
 _SUFFIXES = (".static", ".dynamic")
 _TEMPORARY = ".writing"
-Roots = Sequence[tuple[str, Condition, Any]]
 _ABANDONED_SECONDS = 3600.0
 
 
@@ -60,10 +59,10 @@ class DiskCache:
         self._folder = Path(options.cache_dir)
         self._said: set[str] = set()
 
-    def key(self, leaves: Sequence[Any], spec: pytree.TreeSpec, dynamic: Sizes) -> DiskKey | None:
+    def key(self, leaves: Sequence[Any], shape: CallShape, dynamic: Sizes) -> DiskKey | None:
         """The key of a call; None where something that the graph may depend on cannot be told."""
         try:
-            return key_of(self._module, leaves, spec, dynamic, self._options)
+            return key_of(self._module, leaves, shape, dynamic, self._options)
         except Unkeyable as reason:
             _LOGGER.debug("the graph of %s is not cached: %s", type(self._module).__name__, reason)
             return None

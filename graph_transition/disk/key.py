@@ -67,7 +67,7 @@ class DiskKey:
 def key_of(
     module: torch.nn.Module,
     leaves: Sequence[Any],
-    spec: pytree.TreeSpec,
+    shape: capture.CallShape,
     dynamic: Sizes,
     options: Options,
 ) -> DiskKey:
@@ -78,7 +78,7 @@ def key_of(
     """
     _refuse_unknown_modes()
     fingerprint = Fingerprint(module)
-    fingerprint.add([part for node in _nodes(spec) for part in (node.type, node.context)])
+    fingerprint.add([part for node in _nodes(shape.spec) for part in (node.type, node.context)])
     fingerprint.add([leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)])
     digest = fingerprint.digest()
     tensors = [(i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -90,7 +90,7 @@ def key_of(
         (k, v) for k, v in os.environ.items() if k in names or k.startswith(("TORCH_", "PYTORCH_", "TORCHDYNAMO"))
     )
     facts = (
-        digest, str(spec), calls, _module_tensors(module), _settings(),
+        digest, str(shape.spec), shape.same, calls, _module_tensors(module), _settings(),
         [(f.name, getattr(options, f.name)) for f in dataclasses.fields(options) if f.name not in _CACHE_OPTIONS],
         sorted(str(d) + _device_name(d) for d in devices), variables, _own_version(),
         [(package, _version(package)) for package in (*VERSIONED, *fingerprint.packages)],

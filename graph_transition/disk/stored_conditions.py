@@ -26,6 +26,7 @@ from ..conditions import (
     HooksCondition,
     NotStorable,
     QueryCondition,
+    Roots,
     TreeAttributesCondition,
     ValueCondition,
     shown,
@@ -34,10 +35,8 @@ from .stored import Unfit
 
 __all__ = ["looked_up_again", "stored_conditions"]
 
-_Roots = Sequence[tuple[str, Condition, Any]]
 
-
-def stored_conditions(roots: _Roots, effects: Sequence[Effect], module: torch.nn.Module) -> dict[str, Any]:
+def stored_conditions(roots: Roots, effects: Sequence[Effect], module: torch.nn.Module) -> dict[str, Any]:
     """Plain data of the conditions that `roots` lead to, and of what the forward leaves behind.
 
     Raises:
@@ -72,7 +71,7 @@ def stored_conditions(roots: _Roots, effects: Sequence[Effect], module: torch.nn
 
 def looked_up_again(
     stored: dict[str, Any], module: torch.nn.Module, vouched: frozenset[int]
-) -> tuple[_Roots, list[Effect]]:
+) -> tuple[Roots, list[Effect]]:
     """The conditions of an entry, on the objects of this process, and what its forward leaves behind.
 
     Raises:

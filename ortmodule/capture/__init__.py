@@ -15,9 +15,10 @@ from .output_refs import OutputRef
 from .product import Captured, Trace, capture, capture_for_call, capture_once
 from .result_order import ResultOrder
 from .trace.aliases import alias_names
-from .trace.flattening import flatten_call
+from .trace.flattening import CallShape, flatten_call
 
 __all__ = [
+    "CallShape",
     "Captured",
     "OutputRef",
     "ResultOrder",

@@ -206,8 +206,9 @@ def capture_once(
 ) -> Captured:
     """One attempt. Raises what `capture` raises."""
     with LOCK:
-        leaves, in_spec = flatten_call(args, kwargs)
-        exported = export_module(module, leaves, in_spec, attempt, audit)
+        call = flatten_call(args, kwargs)
+        leaves, in_spec = call.leaves, call.shape.spec
+        exported = export_module(module, leaves, call.shape, attempt, audit)
         start = time.perf_counter()
         assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
         captured = assembly.captured_or_refused(leaves, in_spec, attempt.dynamic, attempt.optional)

@@ -80,8 +80,8 @@ def load(name: str, source: str, monkeypatch: pytest.MonkeyPatch) -> types.Modul
 
 
 def key(module: nn.Module, *args: Any, dynamic: set[tuple[int, int]] | None = None, **options: Any) -> DiskKey:
-    leaves, spec = flatten_call(args or (torch.ones(2, 4),), {})
-    return key_of(module, leaves, spec, dynamic or set(), Options(**options))
+    call = flatten_call(args or (torch.ones(2, 4),), {})
+    return key_of(module, call.leaves, call.shape, dynamic or set(), Options(**options))
 
 
 def net(monkeypatch: pytest.MonkeyPatch, helper: str = HELPER, source: str = NET) -> nn.Module:

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+
 #include "bindings/watching/same_value.h"
 
 namespace py = pybind11;
@@ -28,7 +30,9 @@ bool has_attributes(PyObject* tensor) {
 }  // namespace
 
 CallPattern::CallPattern(const py::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic)
-    : root_(learn(example, dynamic)) {}
+    : root_(learn(example, dynamic)) {
+  root_.is_object = false;  // each call makes them
+}
 
 CallPattern::Entry CallPattern::learn(const py::handle& example,
                                       const std::vector<std::pair<size_t, size_t>>& dynamic) {
@@ -52,10 +56,13 @@ CallPattern::Entry CallPattern::learn(const py::handle& example,
     Entry entry{PyTuple_CheckExact(value) ? Kind::kTuple : Kind::kList, {}, {}, {}, {}};
     for (const py::handle item : py::reinterpret_borrow<py::sequence>(example))
       entry.children.push_back(learn(item, dynamic));
+    entry.is_object = entry.kind == Kind::kList ||
+                      std::any_of(entry.children.begin(), entry.children.end(),
+                                  [](const Entry& child) { return child.kind == Kind::kTensor || child.is_object; });
     return entry;
   }
   if (PyDict_CheckExact(value)) {
-    Entry entry{Kind::kDict, {}, {}, {}, {}};
+    Entry entry{Kind::kDict, {}, {}, {}, {}, true};
     for (const auto& [key, item] : py::reinterpret_borrow<py::dict>(example)) {
       entry.keys.push_back(py::reinterpret_borrow<py::object>(key));
       entry.children.push_back(learn(item, dynamic));
@@ -65,17 +72,18 @@ CallPattern::Entry CallPattern::learn(const py::handle& example,
   throw py::type_error("no native pattern for this argument");
 }
 
-bool CallPattern::match(const Entry& entry, PyObject* value, std::vector<at::Tensor>& leaves) {
+bool CallPattern::match(const Entry& entry, PyObject* value, MatchedCall& call) {
+  if (entry.is_object) call.containers.push_back(value);
   switch (entry.kind) {
     case Kind::kTensor: {
       if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != entry.value.ptr() || has_attributes(value)) return false;
       const at::Tensor& t = THPVariable_Unpack(value);
       if (!entry.tensor[0].matches(t)) return false;
-      leaves.push_back(t);
+      call.leaves.push_back(t);
       return true;
     }
     case Kind::kValue: {
-      leaves.emplace_back();
+      call.leaves.emplace_back();
       return same_value(value, entry.value.ptr());
     }
     case Kind::kTuple:
@@ -85,7 +93,7 @@ bool CallPattern::match(const Entry& entry, PyObject* value, std::vector<at::Ten
       if (static_cast<size_t>(Py_SIZE(value)) != entry.children.size()) return false;
       for (size_t i = 0; i < entry.children.size(); ++i) {
         const auto k = static_cast<Py_ssize_t>(i);
-        if (!match(entry.children[i], tuple ? PyTuple_GET_ITEM(value, k) : PyList_GET_ITEM(value, k), leaves))
+        if (!match(entry.children[i], tuple ? PyTuple_GET_ITEM(value, k) : PyList_GET_ITEM(value, k), call))
           return false;
       }
       return true;
@@ -95,7 +103,7 @@ bool CallPattern::match(const Entry& entry, PyObject* value, std::vector<at::Ten
       Py_ssize_t at = 0;
       PyObject *key, *item;
       for (size_t i = 0; PyDict_Next(value, &at, &key, &item); ++i)  // in this order: a forward may go through them
-        if (!same_value(key, entry.keys[i].ptr()) || !match(entry.children[i], item, leaves)) return false;
+        if (!same_value(key, entry.keys[i].ptr()) || !match(entry.children[i], item, call)) return false;
       return true;
     }
   }

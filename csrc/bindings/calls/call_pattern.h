@@ -48,14 +48,21 @@ struct TensorPattern {
   }
 };
 
+// What a call is matched to: its tensors, and the containers that hold them.
+struct MatchedCall {
+  std::vector<at::Tensor> leaves;  // borrowed tensors; undefined for plain values
+  std::vector<PyObject*>
+      containers;  // borrowed, each before what it holds; not args, kwargs and tuples of plain values
+};
+
 class CallPattern {
  public:
   // Learns from an example. `dynamic` holds (leaf index, axis) of sizes that may vary. Leaves are counted in pytree
   // order. Throws py::type_error for anything but tuple, list, dict, tensors, None, bool, int, float and str.
   CallPattern(const pybind11::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic);
 
-  // Appends the leaves of `value` (borrowed tensors; undefined for plain values). False at the first difference.
-  bool match(PyObject* value, std::vector<at::Tensor>& leaves) const { return match(root_, value, leaves); }
+  // Appends what `value`, which is args or kwargs, is made of. False at the first difference.
+  bool match(PyObject* value, MatchedCall& call) const { return match(root_, value, call); }
   size_t leaf_count() const { return leaf_count_; }
 
  private:
@@ -66,9 +73,10 @@ class CallPattern {
     pybind11::object value;              // kValue; kTensor: its class
     std::vector<pybind11::object> keys;  // kDict
     std::vector<Entry> children;
+    bool is_object = false;  // a container that a forward can tell from an equal one
   };
   Entry learn(const pybind11::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic);
-  static bool match(const Entry& entry, PyObject* value, std::vector<at::Tensor>& leaves);
+  static bool match(const Entry& entry, PyObject* value, MatchedCall& call);
 
   size_t leaf_count_ = 0;
   Entry root_;

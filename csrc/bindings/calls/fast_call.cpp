@@ -15,9 +15,11 @@
 #include <torch/csrc/jit/frontend/tracer.h>
 
 #include <memory>
+#include <optional>
 
 #include "bindings/calls/argument_aliases.h"
 #include "bindings/calls/call_pattern.h"
+#include "bindings/calls/given_containers.h"
 #include "bindings/calls/module_tensors.h"
 #include "bindings/watching/own_attributes.h"
 #include "bindings/watching/watches.h"
@@ -73,10 +75,11 @@ class FastCall {
   // by another name; `watches` has the places.
   // guard: called with the call's tensors, returns None while it holds. restore: called with (outputs, leaves as
   // given by pytree's order or None) to build the result; None: the result is the one output tensor.
+  // reached: containers that the forward reaches by itself, none of which a call may be given.
   FastCall(std::shared_ptr<Session> session, const py::tuple& args, const py::dict& kwargs,
            const std::vector<std::pair<size_t, size_t>>& dynamic, const py::list& sources, const py::list& watches,
            py::object missing, const std::vector<at::Tensor>& unread, const py::list& further, py::object guard,
-           py::object restore)
+           py::object restore, const py::list& reached)
       : session_(std::move(session)),
         args_(args, dynamic),
         kwargs_(kwargs, shifted(dynamic, args_.leaf_count())),
@@ -105,17 +108,20 @@ class FastCall {
       written_.insert(of_call ? written_.begin() : written_.end(), input);
       written_arguments_ += of_call;
     }
-    std::vector<at::Tensor> leaves, inputs;
-    if (args_.match(args.ptr(), leaves) && kwargs_.match(kwargs.ptr(), leaves) && tensors_.find() &&
-        gather(leaves, inputs))
-      same_ = aliases_.found();
+    MatchedCall example;
+    std::vector<at::Tensor> inputs;
+    if (!args_.match(args.ptr(), example) || !kwargs_.match(kwargs.ptr(), example))
+      throw py::type_error("no native pattern for arguments that change when they are looked at");
+    if (!example.containers.empty()) containers_.emplace(example.containers, reached);
+    if (tensors_.find() && gather(example.leaves, inputs)) same_ = aliases_.found();
   }
 
   // The result, or NotImplemented when anything differs.
   py::object call(const py::tuple& args, const py::dict& kwargs) {
-    std::vector<at::Tensor> leaves, inputs;
+    MatchedCall given;
+    std::vector<at::Tensor> inputs;
     inputs.swap(spare_inputs_);  // with the GIL, and empty
-    if (!check(args, kwargs, leaves, inputs)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+    if (!check(args, kwargs, given, inputs)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
     std::vector<at::Tensor> outputs;
     {
       const py::gil_scoped_release release;
@@ -125,14 +131,15 @@ class FastCall {
     inputs.clear();
     inputs.swap(spare_inputs_);
     if (restore_.is_none()) return py::cast(std::move(outputs[0]));
-    py::list given;
-    for (at::Tensor& leaf : leaves) given.append(leaf.defined() ? py::cast(leaf) : py::none());
-    return restore_(std::move(outputs), given);
+    py::list leaves;
+    for (at::Tensor& leaf : given.leaves) leaves.append(leaf.defined() ? py::cast(leaf) : py::none());
+    return restore_(std::move(outputs), leaves);
   }
 
   bool matches(const py::tuple& args, const py::dict& kwargs) {
-    std::vector<at::Tensor> leaves, inputs;
-    return check(args, kwargs, leaves, inputs);
+    MatchedCall given;
+    std::vector<at::Tensor> inputs;
+    return check(args, kwargs, given, inputs);
   }
 
   // Whether everything that is watched is as it was, whatever the call.
@@ -157,21 +164,21 @@ class FastCall {
   }
 
  private:
-  // Whether the call is like the one this was made for; its leaves and the graph's inputs, if so.
-  bool check(const py::tuple& args, const py::dict& kwargs, std::vector<at::Tensor>& leaves,
-             std::vector<at::Tensor>& inputs) {
+  // Whether the call is like the one this was made for; what it is made of and the graph's inputs, if so.
+  bool check(const py::tuple& args, const py::dict& kwargs, MatchedCall& given, std::vector<at::Tensor>& inputs) {
     if (at::GradMode::is_enabled() != grad_mode_ || c10::InferenceMode::is_enabled() != inference_mode_) return false;
     if (c10::get_default_dtype_as_scalartype() != default_dtype_) return false;
     if (stays_eager(!written_.empty())) return false;
     if (!same_function_modes()) return false;
     if (autocast_state(at::kCPU) != autocast_[0] || autocast_state(at::kCUDA) != autocast_[1]) return false;
-    leaves.reserve(args_.leaf_count() + kwargs_.leaf_count());
-    if (!args_.match(args.ptr(), leaves) || !kwargs_.match(kwargs.ptr(), leaves)) return false;
+    given.leaves.reserve(args_.leaf_count() + kwargs_.leaf_count());
+    if (!args_.match(args.ptr(), given) || !kwargs_.match(kwargs.ptr(), given)) return false;
+    if (containers_ && !containers_->admit(given.containers)) return false;
     if (!watches_.hold() || !tensors_.find()) return false;
-    if (!gather(leaves, inputs) || aliases_.found() != same_ || write_meets_argument(inputs)) return false;
+    if (!gather(given.leaves, inputs) || aliases_.found() != same_ || write_meets_argument(inputs)) return false;
     if (!guard_.is_none()) {
       py::list tensors;
-      for (const at::Tensor& leaf : leaves)
+      for (const at::Tensor& leaf : given.leaves)
         if (leaf.defined()) tensors.append(leaf);
       if (!guard_(tensors).is_none()) return false;
     }
@@ -243,6 +250,7 @@ class FastCall {
 
   std::shared_ptr<Session> session_;
   CallPattern args_, kwargs_;
+  std::optional<GivenContainers> containers_;  // none: a call has no such
   py::object guard_, restore_;
   bool grad_mode_, inference_mode_;
   at::ScalarType default_dtype_;
@@ -297,10 +305,10 @@ void register_fast_call(py::module_& m) {
                        py::custom_type_setup(&take_part_in_collection))
       .def(py::init<std::shared_ptr<Session>, const py::tuple&, const py::dict&,
                     const std::vector<std::pair<size_t, size_t>>&, const py::list&, const py::list&, py::object,
-                    const std::vector<at::Tensor>&, const py::list&, py::object, py::object>(),
+                    const std::vector<at::Tensor>&, const py::list&, py::object, py::object, const py::list&>(),
            py::arg("session"), py::arg("args"), py::arg("kwargs"), py::arg("dynamic"), py::arg("sources"),
            py::arg("watches"), py::arg("missing"), py::arg("unread"), py::arg("further"), py::arg("guard"),
-           py::arg("restore"))
+           py::arg("restore"), py::arg("reached"))
       .def("call", &FastCall::call, py::arg("args"), py::arg("kwargs"),
            "The module's result, or NotImplemented when the call differs in anything that matters.")
       .def("matches", &FastCall::matches, py::arg("args"), py::arg("kwargs"), "Whether `call` would run.")

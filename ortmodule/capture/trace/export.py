@@ -25,6 +25,7 @@ from ..result_order import ResultOrder
 from ..rewrite import regions, writes
 from .aliases import stand_ins
 from .branches import Branch, Branches
+from .flattening import CallShape
 from .function_call import FunctionCall
 from .messages import SaidLine, SaidWarning, same_registries
 from .patches import sizes_of_one, tensor_data
@@ -90,7 +91,7 @@ class Exported:
 def export_module(
     module: torch.nn.Module,
     leaves: list[Any],
-    spec: pytree.TreeSpec,
+    shape: CallShape,
     attempt: Attempt,
     audit: TraceAudit | None = None,
 ) -> Exported:
@@ -98,7 +99,7 @@ def export_module(
 
     Args:
         module: the user's module; its parameters, buffers and random state are left as they are.
-        leaves, spec: the call, as `flatten_call` gives it.
+        leaves, shape: the call, as `flatten_call` gives it.
         attempt: which sizes are symbolic, and where branches go.
         audit: hears of the forward.
 
@@ -114,7 +115,7 @@ def export_module(
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     branches = Branches(tensors, module) if attempt.branching else None
     state = TraceState(module, SideOutputs(module), branches, bool(dynamic), from_one)
-    wrapper = Wrapper(module, leaves, spec, state, attempt.flags, audit)
+    wrapper = Wrapper(module, leaves, shape, state, attempt.flags, audit)
     seconds: dict[str, float] = {}
     with _speaking(state), _undisturbed(wrapper, state), torch_private.without_marks(tensors):
         try:

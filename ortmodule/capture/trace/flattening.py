@@ -4,21 +4,109 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["PLAIN", "ResultWalk", "flatten_call", "flatten_result", "holds_tensor", "lacks_a_field"]
+from ...errors import CaptureError
+
+__all__ = [
+    "PLAIN",
+    "CallShape",
+    "FlatCall",
+    "ResultWalk",
+    "flatten_call",
+    "flatten_result",
+    "holds_tensor",
+    "lacks_a_field",
+]
 
 # Leaves that a result may hold as they are.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.SymInt)
 
 
-def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
-    """The leaves and the structure of a call; dataclasses that no one registered yet are registered."""
-    return _registering((args, kwargs), ResultWalk())
+@dataclasses.dataclass(frozen=True)
+class CallShape:
+    """How the leaves of a call stand in its (args, kwargs).
+
+    Attributes:
+        spec: the pytree spec of (args, kwargs).
+        same: for each container, one before what it holds, the number of the first that is the same object.
+    """
+
+    spec: pytree.TreeSpec
+    same: tuple[int, ...]
+
+    def filled(self, leaves: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The (args, kwargs) with these leaves. A container that stood in two places does again."""
+        made: list[Any] = []
+        args, kwargs = self._filled(self.spec, iter(leaves), made)
+        return args, kwargs
+
+    def _filled(self, spec: pytree.TreeSpec, leaves: Iterator[Any], made: list[Any]) -> Any:
+        if spec.is_leaf():
+            return next(leaves)
+        number = len(made)
+        made.append(None)
+        children = [self._filled(spec.child(i), leaves, made) for i in range(spec.num_children)]
+        first = self.same[number]
+        made[number] = (
+            pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context) if first == number else made[first]
+        )
+        return made[number]
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatCall:
+    """A call taken apart.
+
+    Attributes:
+        leaves: its flat leaves.
+        shape: what they stand in.
+        given: the tuples, lists, dicts and objects that the caller gives, each before what it holds.
+    """
+
+    leaves: list[Any]
+    shape: CallShape
+    given: list[Any]
+
+
+def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatCall:
+    """Takes a call apart; dataclasses that no one registered yet are registered.
+
+    Raises:
+        CaptureError: a container holds itself.
+    """
+    while True:
+        containers: list[Any] = []
+        try:
+            leaves, spec = pytree.tree_flatten((args, kwargs), functools.partial(_is_kept_whole, containers))
+        except RecursionError:
+            raise CaptureError("an argument is a list, a dict or an object that holds itself") from None
+        if not _registered(leaves):
+            break
+    numbers: dict[int, int] = {}
+    same = tuple(numbers.setdefault(id(value), number) for number, value in enumerate(containers))
+    of_kwargs = 1 + _containers_in(spec.child(0))
+    given = [value for number, value in enumerate(containers) if number not in (0, 1, of_kwargs)]
+    return FlatCall(leaves, CallShape(spec, same), given)
+
+
+def _containers_in(spec: pytree.TreeSpec) -> int:
+    """How many containers there are in a spec, itself included."""
+    return 0 if spec.is_leaf() else 1 + sum(_containers_in(spec.child(i)) for i in range(spec.num_children))
+
+
+def _is_kept_whole(containers: list[Any], value: Any) -> bool:
+    """Whether an argument that pytree could take apart is a leaf; `containers` receives what is none."""
+    if pytree.tree_is_leaf(value):
+        return False
+    if isinstance(value, torch.Size) or lacks_a_field(value):  # the first would become a tuple
+        return True
+    containers.append(value)
+    return False
 
 
 class ResultWalk:
@@ -68,15 +156,19 @@ def lacks_a_field(value: Any) -> bool:
 def _registering(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:
     going = walk.copy()
     leaves, spec = pytree.tree_flatten(value, going.stops_at)
-    own = [leaf for leaf in leaves if not walk.is_kept(leaf)]
-    fresh = {type(leaf) for leaf in own if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
+    if _registered(leaf for leaf in leaves if not walk.is_kept(leaf)):
+        return _registering(value, walk)
+    walk.take(going)
+    return leaves, spec
+
+
+def _registered(leaves: Iterable[Any]) -> bool:
+    """Registers the dataclasses among leaves that no one registered yet; whether there was one."""
+    fresh = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
     fresh -= pytree.SUPPORTED_NODES.keys()
-    if not fresh:
-        walk.take(going)
-        return leaves, spec
     for cls in fresh:
         torch.export.register_dataclass(cls)
-    return _registering(value, walk)
+    return bool(fresh)
 
 
 def flatten_result(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:

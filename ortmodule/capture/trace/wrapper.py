@@ -24,7 +24,7 @@ from ..rewrite.regions import is_write
 from ..written_saved import saved_storages
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
-from .flattening import PLAIN, ResultWalk, flatten_result, holds_tensor
+from .flattening import PLAIN, CallShape, ResultWalk, flatten_result, holds_tensor
 from .hook_order import leaves_in_hook_order
 from .patches import tensor_data
 from .patches.autograd_inside import refuse_left_mode
@@ -123,7 +123,7 @@ class Wrapper(torch.nn.Module):
 
     Args:
         module: the user's.
-        leaves, spec: the call.
+        leaves, shape: the call.
         state: the capture.
         flags: by leaf index, the values of tensors that shall be constants.
         audit: hears of the forward.
@@ -138,7 +138,7 @@ class Wrapper(torch.nn.Module):
         self,
         module: torch.nn.Module,
         leaves: list[Any],
-        spec: pytree.TreeSpec,
+        shape: CallShape,
         state: TraceState,
         flags: Mapping[int, Any],
         audit: TraceAudit | None,
@@ -150,7 +150,7 @@ class Wrapper(torch.nn.Module):
         self._assigned = AssignedTensors(module)
         self._leaves = leaves
         self._flags = {i: (value, leaves[i].dtype, leaves[i].device) for i, value in flags.items()}
-        self._spec = spec
+        self._shape = shape
         self.aliases = alias_names(leaves, module)
         self.autocast = [
             (device, torch.get_autocast_dtype(device))
@@ -171,7 +171,7 @@ class Wrapper(torch.nn.Module):
         for i, what in self.aliases.items():
             if i not in self._flags:
                 leaves[i] = read_alias(self.module, leaves, what)
-        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        args, kwargs = self._shape.filled(leaves)
         self._state.side_outputs.begin()
         self._assigned.begin()
         layouts = Layouts(t for _, t in self._named(leaves))
@@ -212,7 +212,7 @@ class Wrapper(torch.nn.Module):
             if self._state.refusal is not None:
                 raise self._state.refusal
             refuse_left_mode(enabled)
-            _refuse_changed_containers(leaves, self._spec, args, kwargs)
+            _refuse_changed_containers(leaves, self._shape.spec, args, kwargs)
             with torch_private.outside_the_trace():  # the history of a view that was written is made when asked for
                 self.result.histories = [name for name, t in self._named(leaves) if t.grad_fn is not None]
             buffers, self.result.changed = self._assigned.finish()
