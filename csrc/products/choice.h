@@ -34,6 +34,7 @@ struct ProductFacts {
   bool linear = false;      // b is a weight [n, k] as it lies
   bool bias = false;        // one is added
   bool plain_bias = false;  // and it is a contiguous row of the same type
+  bool constant = false;    // b is the same at each run, and its panels may be kept
   bool transposed = false;  // a's columns lie side by side, not its rows
   int threads = 1;
   bool deterministic = false;  // eager's bits are asked for (torch.use_deterministic_algorithms)
@@ -41,8 +42,9 @@ struct ProductFacts {
 };
 
 enum class ProductKernel {
-  kPacked,  // packed_product.h
-  kBlas,    // torch's BLAS without the dispatcher, sgemm.h
+  kPacked,      // packed_product.h
+  kPackedOnce,  // the same, with panels that are kept (constant_factor.h)
+  kBlas,        // torch's BLAS without the dispatcher, sgemm.h
   kOneDnn,
   kAten,
 };

@@ -45,6 +45,11 @@ at::Tensor by_aten(const at::Tensor& a, const at::Tensor& w, const at::Tensor& b
   return bias.defined() ? at::linear(a, w, bias) : at::linear(a, w);
 }
 
+at::Tensor by_panels(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, ConstantFactor& constant) {
+  const PackedFactor* const panels = constant.panels(b);
+  return panels ? blas_linear(a, *panels, bias) : at::Tensor();
+}
+
 const ProductMachine& machine() {
   static const ProductMachine found{has_packed_product(), is_intel(),  has_avx512(),         has_split_avx512(),
                                     has_pairs(),          pairs_pay(), has_bfloat16_tiles(), onednn().has_value()};
@@ -93,26 +98,30 @@ MatmulProvider matmul_provider(const std::string& name) {
 MatmulScope::MatmulScope(MatmulProvider provider) : outer_(std::exchange(current, provider)) {}
 MatmulScope::~MatmulScope() { current = outer_; }
 
-at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias) {
+at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, ConstantFactor* constant) {
   const int64_t k = w.size(-1), n = w.numel() / std::max<int64_t>(k, 1), m = a.numel() / std::max<int64_t>(k, 1);
   ProductFacts product = facts(m, n, k, a, w);
   product.linear = w.dim() == 2;
+  product.constant = constant && product.linear;
   product.bias = bias.defined();
   product.plain_bias =
       bias.defined() && bias.dim() == 1 && bias.scalar_type() == a.scalar_type() && bias.is_contiguous();
   return by_table(product, [&](ProductKernel kernel) {
     if (kernel == ProductKernel::kOneDnn) return by_onednn(a, w, bias);
     if (kernel == ProductKernel::kAten) return by_aten(a, w, bias);
+    if (kernel == ProductKernel::kPackedOnce) return by_panels(a, w.t(), bias, *constant);
     return blas_linear(a, w, bias, kernel == ProductKernel::kPacked);
   });
 }
 
-at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
+at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b, ConstantFactor* constant) {
   ProductFacts product = facts(a.size(0), b.size(1), a.size(1), a, b);
+  product.constant = constant != nullptr;
   product.transposed = a.stride(1) != 1;
   return by_table(product, [&](ProductKernel kernel) {
     if (kernel == ProductKernel::kOneDnn) return by_onednn(a, b.t(), {});
     if (kernel == ProductKernel::kAten) return at::mm(a, b);
+    if (kernel == ProductKernel::kPackedOnce) return by_panels(a, b, {}, *constant);
     return blas_product(a, b, kernel == ProductKernel::kPacked);
   });
 }

@@ -12,6 +12,7 @@
 
 #include "ortmodule/export.h"
 #include "products/choice.h"
+#include "products/constant_factor.h"
 #include "products/sgemm.h"
 
 namespace ortmodule {
@@ -31,10 +32,12 @@ class MatmulScope {
   MatmulProvider outer_;
 };
 
-// a [..., K] times w transposed, w [N, K], plus bias [N] where defined: [..., N].
-at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias);
-// a [M, K] times b [K, N].
-at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b);
+// a [..., K] times w transposed, w [N, K], plus bias [N] where defined: [..., N]. `constant`: of w; null where it may
+// change.
+at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias,
+                          ConstantFactor* constant = nullptr);
+// a [M, K] times b [K, N]. `constant`: of b.
+at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b, ConstantFactor* constant = nullptr);
 // The same with a [K, M]: what a weight's gradient is.
 at::Tensor transposed_product(const at::Tensor& a, const at::Tensor& b);
 

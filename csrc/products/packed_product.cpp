@@ -34,6 +34,12 @@ struct Free {
   void operator()(float* p) const { std::free(p); }
 };
 
+float* allocate(size_t floats) {
+  auto* const memory = static_cast<float*>(std::aligned_alloc(4096, rounded_up(floats * sizeof(float), 4096)));
+  ORTMODULE_CHECK(memory, kRuntime, "out of memory: ", floats * sizeof(float), " bytes for a matrix product");
+  return memory;
+}
+
 // A thread's panels, kept from product to product.
 float* panels(size_t floats) {
   thread_local std::unique_ptr<float, Free> memory;
@@ -41,11 +47,25 @@ float* panels(size_t floats) {
   if (floats > size) {
     memory.reset();
     size = 0;
-    memory.reset(static_cast<float*>(std::aligned_alloc(4096, rounded_up(floats * sizeof(float), 4096))));
-    ORTMODULE_CHECK(memory, kRuntime, "out of memory: ", floats * sizeof(float), " bytes for a matrix product");
+    memory.reset(allocate(floats));
     size = floats;
   }
   return memory.get();
+}
+
+// How much of what is summed over is a block: all blocks are of about one size.
+template <class Level>
+int64_t block_depth(int64_t k) {
+  constexpr int64_t per_word = kPerWord<typename Level::Element>;
+  return rounded_up(parts_of(k, parts_of(k, Level::kDepth * per_word)), 8 * per_word);
+}
+
+// The panels of all of b: block after block of what is summed over, in each one panel after another.
+template <class Level>
+void pack_all(int64_t n, int64_t k, const StridedMatrix& b, float* to) {
+  const int64_t step = block_depth<Level>(k), width = rounded_up(n, Level::kColumns);
+  for (int64_t p = 0; p < k; p += step)
+    pack<Level::kColumns>(StridedMatrix{b.from(p, 0).data, b.column, b.row}, n, std::min(step, k - p), to + p * width);
 }
 
 // As much of a product as one call works on.
@@ -57,6 +77,9 @@ struct Part {
   int64_t start_row;
   Out* c;
   int64_t ld;
+  const float* packed = nullptr;  // all of b in panels, `packed_width` columns of them, if it is
+  int64_t packed_width = 0;
+  int64_t first_column = 0;  // of all of b
 
   Part of(int64_t i, int64_t rows, int64_t j, int64_t columns) const {
     return {std::min(rows, m - i),
@@ -67,7 +90,10 @@ struct Part {
             start ? start + i * start_row + j : nullptr,
             start_row,
             c + i * ld + j,
-            ld};
+            ld,
+            packed,
+            packed_width,
+            first_column + j};
   }
 };
 
@@ -105,21 +131,26 @@ void multiply_blocks(int64_t rows, int64_t columns, int64_t words, const Left& l
 template <class Level, class Out>
 void on_one_thread(const Part<Level, Out>& part) {
   constexpr int64_t per_word = kPerWord<typename Level::Element>;
-  // Blocks of about one size.
-  const int64_t step = rounded_up(parts_of(part.k, parts_of(part.k, Level::kDepth * per_word)), 8 * per_word);
-  const int64_t right_size = std::min(Level::kBlockColumns, rounded_up(part.n, Level::kColumns)) * step / per_word;
+  const int64_t step = block_depth<Level>(part.k);
+  const int64_t right_size =
+      part.packed ? 0 : std::min(Level::kBlockColumns, rounded_up(part.n, Level::kColumns)) * step / per_word;
   const int64_t left_size = std::min(Level::kBlockRows, rounded_up(part.m, Level::kRows)) * step / per_word;
   // What is rounded in the end is summed up elsewhere.
   const bool collects = !std::is_same_v<Out, float> && step < part.k;
-  float* const right = panels(right_size + left_size + (collects ? part.m * Level::kBlockColumns : 0));
-  float* const left = right + right_size;  // second: the first is read as aligned vectors
+  float* const own = panels(right_size + left_size + (collects ? part.m * Level::kBlockColumns : 0));
+  float* const left = own + right_size;  // second: the first is read as aligned vectors
   float* const sums = left + left_size;
   for (int64_t column = 0; column < part.n; column += Level::kBlockColumns) {
     const int64_t columns = std::min(Level::kBlockColumns, part.n - column);
     for (int64_t p = 0; p < part.k; p += step) {
       const int64_t depth = std::min(step, part.k - p), words = parts_of(depth, per_word);
-      const auto block = part.b.from(p, column);
-      pack<Level::kColumns>(Strided{block.data, block.column, block.row}, columns, depth, right);
+      const float* right = own;
+      if (part.packed) {
+        right = part.packed + p / per_word * part.packed_width + (part.first_column + column) * words;
+      } else {
+        const auto block = part.b.from(p, column);
+        pack<Level::kColumns>(Strided{block.data, block.column, block.row}, columns, depth, own);
+      }
       for (int64_t row = 0; row < part.m; row += Level::kBlockRows) {
         const int64_t rows = std::min(Level::kBlockRows, part.m - row);
         const auto above = part.a.from(row, p);
@@ -206,6 +237,25 @@ void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, con
   multiply<Avx2<float>, float>({m, n, k, a, b, start, start_row, c, ld});
 }
 
+void PackedFactor::Free::operator()(float* p) const { std::free(p); }
+
+PackedFactor::PackedFactor(int64_t n, int64_t k, const StridedMatrix& b) : n_(n), k_(k) {
+  ORTMODULE_CHECK(n > 0 && k > 0, kInternal, "an empty matrix has no panels");
+  const int64_t wide = has_avx512() ? Avx512<float>::kColumns : Avx2<float>::kColumns;
+  panels_.reset(allocate(rounded_up(n, wide) * k));
+  (has_avx512() ? pack_all<Avx512<float>> : pack_all<Avx2<float>>)(n, k, b, panels_.get());
+}
+
+void packed_product(int64_t m, const StridedMatrix& a, const PackedFactor& b, const float* start, int64_t start_row,
+                    float* c, int64_t ld) {
+  if (m <= 0) return;
+  const auto run = [&]<class Level>() {
+    const int64_t width = rounded_up(b.n(), Level::kColumns);
+    multiply<Level, float>({m, b.n(), b.k(), a, {}, start, start_row, c, ld, b.panels(), width});
+  };
+  has_avx512() ? run.template operator()<Avx512<float>>() : run.template operator()<Avx2<float>>();
+}
+
 namespace {
 
 template <class T>
@@ -240,6 +290,14 @@ void packed_product(int64_t, int64_t, int64_t, const StridedMatrix&, const Strid
 
 void packed_product(int64_t, int64_t, int64_t, const StridedBfloat16&, const StridedBfloat16&, const float*, uint16_t*,
                     int64_t, bool) {
+  ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");
+}
+
+void PackedFactor::Free::operator()(float* p) const { std::free(p); }
+PackedFactor::PackedFactor(int64_t, int64_t, const StridedMatrix&) {
+  ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");
+}
+void packed_product(int64_t, const StridedMatrix&, const PackedFactor&, const float*, int64_t, float*, int64_t) {
   ORTMODULE_CHECK(false, kInternal, "packed_product needs AVX2");
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace ortmodule {
 
@@ -29,6 +30,28 @@ using StridedBfloat16 = Strided<uint16_t>;  // as its bits
 // its rows are `start_row` apart, 0 for a bias; it may be c itself, and null for none. NaN and infinities propagate.
 void packed_product(int64_t m, int64_t n, int64_t k, const StridedMatrix& a, const StridedMatrix& b, const float* start,
                     int64_t start_row, float* c, int64_t ld);
+
+// The second factor of products that are computed again and again, b [k, n], in panels: a product reads them as they
+// are.
+class PackedFactor {
+ public:
+  PackedFactor(int64_t n, int64_t k, const StridedMatrix& b);
+
+  int64_t n() const { return n_; }
+  int64_t k() const { return k_; }
+  const float* panels() const { return panels_.get(); }
+
+ private:
+  struct Free {
+    void operator()(float* p) const;
+  };
+  int64_t n_, k_;
+  std::unique_ptr<float[], Free> panels_;
+};
+
+// The same as with b itself, to the bit.
+void packed_product(int64_t m, const StridedMatrix& a, const PackedFactor& b, const float* start, int64_t start_row,
+                    float* c, int64_t ld);
 
 // The same of bfloat16. Sums are fp32 and are rounded once, when all is summed up; k > 0, and `start` is a bias of
 // floats or null. `pairs`: two neighbors in what is summed over to an instruction, which the processor must have.

@@ -233,6 +233,17 @@ bool blas_linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Tens
   return true;
 }
 
+at::Tensor blas_linear(const at::Tensor& a, const PackedFactor& b, const at::Tensor& bias) {
+  if (!plain(a) || a.dim() < 1 || a.size(-1) != b.k() || !(a.dim() == 2 || a.is_contiguous())) return {};
+  if (bias.defined() && !(plain(bias) && bias.dim() == 1 && bias.is_contiguous() && bias.size(0) == b.n())) return {};
+  c10::DimVector sizes(a.sizes());
+  sizes.back() = b.n();
+  at::Tensor c = make_float(sizes);
+  packed_product(a.numel() / b.k(), {a.const_data_ptr<float>(), a.dim() == 2 ? a.stride(0) : b.k(), a.stride(-1)}, b,
+                 bias.defined() ? bias.const_data_ptr<float>() : nullptr, 0, c.mutable_data_ptr<float>(), b.n());
+  return c;
+}
+
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed) {
   const at::ScalarType type = packed && a.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
   if ((!packed && !sgemm()) || a.dim() < 1 || w.dim() != 2 || !plain(a, type) || !plain(w, type) ||

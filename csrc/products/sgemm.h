@@ -9,6 +9,8 @@
 
 namespace ortmodule {
 
+class PackedFactor;
+
 // Each is undefined where it does not apply: operands that are not float matrices on the CPU that a BLAS can read in
 // place, a bias that is not a contiguous row, a torch whose library exports no BLAS. `packed`: by our own
 // packed_product, of whose kind they must be, or bfloat16 matrices and a bias of the same type; the bits are its own.
@@ -20,6 +22,8 @@ at::Tensor blas_transposed_product(const at::Tensor& a, const at::Tensor& b, boo
 // a [..., K] times w transposed, w [N, K], plus bias [N] where defined: contiguous [..., N], with at::linear's bits
 // where it is not taken in strips: few rows by many columns, where a BLAS reads w badly in one call.
 at::Tensor blas_linear(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, bool packed);
+// a [..., K] times the panels of b [K, N], plus bias.
+at::Tensor blas_linear(const at::Tensor& a, const PackedFactor& b, const at::Tensor& bias);
 
 // The gradients of y = x w^T + b by x [M, K], w [N, K] and b [N] from dy [M, N], on all threads at once, which meet
 // once or twice. Where there are many rows beside N and K each thread computes those of a part of the rows; else half

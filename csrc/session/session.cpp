@@ -110,11 +110,14 @@ std::vector<at::Tensor> Session::infer(std::vector<at::Tensor>&& inputs, const O
   const RunStop::Scope stopped(stop);
   const ThreadCountScope threads(threads_);
   std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), nullptr);
-  if (agent != compiled_.agent || fetched.empty()) return outputs;
-  size_t kept = 0;
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (fetched[i]) std::swap(outputs[kept++], outputs[i]);
-  outputs.resize(kept);
+  if (agent == compiled_.agent && !fetched.empty()) {
+    size_t kept = 0;
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (fetched[i]) std::swap(outputs[kept++], outputs[i]);
+    outputs.resize(kept);
+  }
+  for (at::Tensor& output : outputs)  // a transposed view, pictures whose channels lie side by side
+    if (output.defined() && output.has_storage() && !output.is_contiguous()) output = output.contiguous();
   return outputs;
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/kernel_context.h"
 #include "kernels/processor.h"
 #include "ops/conv/conv_pads.h"
+#include "ops/conv/packed_filters.h"
 #include "ops/conv/small_planes.h"
 #include "records/kernel_registry.h"
 
@@ -77,11 +78,15 @@ c10::IntArrayRef begins(const ConvAttributes& a) { return c10::IntArrayRef(a.pad
 std::vector<int64_t> zeros(size_t n) { return std::vector<int64_t>(n, 0); }
 
 // Attributes are read for the rank of the weight, which the node's first run knows at the latest.
+ConvAttributes attributes_of(const Node& node) {
+  const auto& shape = node.input(node.op().ends_with("Grad") ? 2 : 1)->type().shape;
+  return ConvAttributes(node,
+                        shape ? std::max<size_t>(shape->size(), 2) - 2 : node.get_ints("kernel_shape", {1, 1}).size());
+}
+
 template <void (*kernel)(KernelContext&, const ConvAttributes&)>
 Kernel make(const Node& node) {
-  const auto& shape = node.input(node.op().ends_with("Grad") ? 2 : 1)->type().shape;
-  const size_t rank = shape ? std::max<size_t>(shape->size(), 2) - 2 : node.get_ints("kernel_shape", {1, 1}).size();
-  return [a = ConvAttributes(node, rank)](KernelContext& c) { kernel(c, a); };
+  return [a = attributes_of(node)](KernelContext& c) { kernel(c, a); };
 }
 
 // Sizes of a convolution's result.
@@ -132,12 +137,14 @@ ConvGradients gradients(const at::Tensor& dy, const at::Tensor& x, const at::Ten
   return {narrowed(dx, wide), narrowed(dw, wide), narrowed(db, wide)};
 }
 
-void conv(KernelContext& c, const ConvAttributes& declared) {
+void conv(KernelContext& c, const ConvAttributes& declared, PackedFilters* packed) {
   const at::Tensor &x = c.in(0), &w = c.in(1), bias = c.in_or_undefined(2);
   check_fits(declared, x, w);
   const size_t rank = spatial_rank(x);
   const auto run = [&](const at::Tensor& input, c10::IntArrayRef padding, const ConvAttributes& a) {
     const c10::DimVector sizes = result_sizes(input, w, padding, a);
+    if (packed && std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; }))
+      if (at::Tensor y = packed->convolution(input, w, bias, a, padding); y.defined()) return c.out(0, std::move(y));
     if (!is_better_product(input, w, a, sizes, true))
       return c.out(0, convolution(input, w, bias, a, padding, false, zeros(rank),
                                   is_better_wide(input, w, count(sizes), false)));
@@ -215,7 +222,9 @@ void conv_transpose_grad(KernelContext& c, const ConvAttributes& declared) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", Conv, "aten", make<conv>);
+ORTMODULE_KERNEL("", Conv, "aten", [](const Node& node) -> Kernel {
+  return [a = attributes_of(node), packed = PackedFilters::of(node)](KernelContext& c) { conv(c, a, packed.get()); };
+});
 ORTMODULE_KERNEL("ai.ortmodule", ConvGrad, "aten", make<conv_grad>);
 ORTMODULE_KERNEL("com.microsoft", ConvGrad, "aten", make<conv_grad>);
 ORTMODULE_KERNEL("", ConvTranspose, "aten", make<conv_transpose>);

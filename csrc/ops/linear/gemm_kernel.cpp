@@ -19,12 +19,12 @@ at::Tensor scaled(at::Tensor t, double alpha) {
 Kernel make_gemm(const Node& node) {
   const double alpha = node.get_float("alpha", 1.0), beta = node.get_float("beta", 1.0);
   const bool ta = node.get_int("transA", 0) != 0, tb = node.get_int("transB", 0) != 0;
-  return [=](KernelContext& c) {
+  return [=, constant = ConstantFactor::of(node, 1)](KernelContext& c) {
     const at::Tensor a = transposed_if(c.in(0), ta), b = transposed_if(c.in(1), tb);
-    if (!c.has(2)) return c.out(0, scaled(matrix_product(a, b), alpha));
+    if (!c.has(2)) return c.out(0, scaled(matrix_product(a, b, constant.get()), alpha));
     const at::Tensor& bias = c.in(2);
     if (alpha == 1.0 && beta == 1.0 && bias.dim() == 1 && bias.size(0) == b.size(1))
-      return c.out(0, linear_product(a, b.t(), bias));
+      return c.out(0, linear_product(a, b.t(), bias, constant.get()));
     c.out(0, at::addmm(bias, a, b, beta, alpha));
   };
 }

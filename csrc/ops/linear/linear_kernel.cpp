@@ -17,7 +17,11 @@ const at::Tensor& as_matrix(const at::Tensor& t, at::Tensor& view) {
   return view;
 }
 
-void linear(KernelContext& c) { c.out(0, linear_product(c.in(0), c.in(1), c.in_or_undefined(2))); }
+Kernel make_linear(const Node& node) {
+  return [constant = ConstantFactor::of(node, 1)](KernelContext& c) {
+    c.out(0, linear_product(c.in(0), c.in(1), c.in_or_undefined(2), constant.get()));
+  };
+}
 
 void linear_grad(KernelContext& c) {
   const at::Tensor& dy = c.in(0);
@@ -39,7 +43,7 @@ void linear_grad(KernelContext& c) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("ai.ortmodule", Linear, "aten", [](const Node&) -> Kernel { return linear; });
+ORTMODULE_KERNEL("ai.ortmodule", Linear, "aten", make_linear);
 ORTMODULE_KERNEL("ai.ortmodule", LinearGrad, "aten", [](const Node&) -> Kernel { return linear_grad; });
 
 }  // namespace ortmodule

@@ -53,11 +53,11 @@ Kernel make_matmul_grad(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", MatMul, "aten", [](const Node&) -> Kernel {
-  return [](KernelContext& c) {
+ORTMODULE_KERNEL("", MatMul, "aten", [](const Node& node) -> Kernel {
+  return [constant = ConstantFactor::of(node, 1)](KernelContext& c) {
     const at::Tensor &a = c.in(0), &b = c.in(1);
     if (a.dim() < 2 || b.dim() != 2 || a.size(-1) != b.size(0)) return c.out(0, at::matmul(a, b));
-    c.out(0, a.dim() == 2 ? matrix_product(a, b) : linear_product(a, b.t(), {}));
+    c.out(0, a.dim() == 2 ? matrix_product(a, b, constant.get()) : linear_product(a, b.t(), {}, constant.get()));
   };
 });
 ORTMODULE_KERNEL("ai.ortmodule", MatMulGrad, "aten", make_matmul_grad);

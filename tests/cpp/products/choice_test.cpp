@@ -50,6 +50,21 @@ TEST(ProductChoice, SmallOnesGoPastTheDispatcher) {
   EXPECT_EQ(chosen(product(32, 64, 128), zen4()), Kernel::kPacked) << "2^18 multiplications";
 }
 
+TEST(ProductChoice, ConstantsGoByPanelsThatAreKept) {
+  ProductFacts constant = product(1024, 1024, 1024);
+  constant.constant = true;
+  for (const ProductMachine& machine : {amd_avx2(), zen4(), zen5(), intel(), intel_with_tiles()})
+    EXPECT_EQ(chosen(constant, machine), Kernel::kPackedOnce);
+  EXPECT_EQ(chosen(constant, {}), Kernel::kAten) << "no AVX2";
+  EXPECT_EQ(chosen(constant, {.avx2 = true, .intel = true}), Kernel::kAten) << "MKL at its rate";
+  ProductFacts bits = constant;
+  bits.deterministic = true;
+  EXPECT_EQ(chosen(bits, intel()), Kernel::kAten);
+  ProductFacts small = product(4, 64, 64);
+  small.constant = true;
+  EXPECT_EQ(chosen(small, intel()), Kernel::kBlas);
+}
+
 TEST(ProductChoice, ShortOnesOnIntel) {
   EXPECT_EQ(chosen(product(4096, 4096, 256), intel()), Kernel::kPacked) << "short sums";
   ProductFacts by_columns = product(4096, 4096, 256);

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -94,6 +95,27 @@ TEST_F(PackedProduct, AnElementHasTheSameBitsOnAnyNumberOfThreadsAndAmongAnyRows
   at::set_num_threads(threads);
   packed_product(1, n, k, {a.data() + 7 * k, k, 1}, {b.data(), n, 1}, nullptr, 0, c.data(), n);
   EXPECT_TRUE(std::equal(c.begin(), c.begin() + n, expected.begin() + 7 * n));
+}
+
+TEST_F(PackedProduct, PanelsThatAreKeptGiveTheSameBits) {
+  const int threads = at::get_num_threads();
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {5, 33, 9}, {29, 75, 401}, {300, 900, 1203}}) {
+    const auto a_values = values(m * k, 0.7f), b_values = values(k * n, 1.3f), bias = values(n, 0.3f);
+    for (int layout = 0; layout < 2; ++layout) {
+      const StridedMatrix a = laid(a_values, m, k, layout), b = laid(b_values, k, n, layout);
+      const PackedFactor panels(n, k, b);
+      for (const float* start : {static_cast<const float*>(nullptr), bias.data()}) {
+        for (int count : {1, 3}) {
+          at::set_num_threads(count);
+          std::vector<float> expected(m * n), c(m * n);
+          packed_product(m, n, k, a, b, start, 0, expected.data(), n);
+          packed_product(m, a, panels, start, 0, c.data(), n);
+          EXPECT_EQ(c, expected) << m << "x" << n << "x" << k << " on " << count;
+        }
+      }
+    }
+  }
+  at::set_num_threads(threads);
 }
 
 TEST_F(PackedProduct, LeavesNaNAndInfinityInTheirRowAndColumn) {

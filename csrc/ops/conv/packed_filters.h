@@ -1,0 +1,29 @@
+// Filters that are the same at each run of a session, in the layout that oneDNN reads: changed into it once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+
+#include "graph/graph.h"
+#include "ops/conv/window.h"
+
+namespace ortmodule {
+
+class PackedFilters {
+ public:
+  // Of a Conv; null where its filters are no constant, or torch has no oneDNN.
+  static std::shared_ptr<PackedFilters> of(const Node& node);
+
+  // y of x [N, C, H, W] of floats, contiguous; undefined where that does not apply: other types and layouts, filters
+  // that are not those of the first call, bits of eager's asked for.
+  at::Tensor convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const ConvAttributes& a,
+                         c10::IntArrayRef padding);
+
+ private:
+  std::once_flag once_;
+  at::Tensor filters_, packed_;
+};
+
+}  // namespace ortmodule

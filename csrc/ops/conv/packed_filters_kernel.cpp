@@ -1,0 +1,60 @@
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+
+#include "ops/conv/packed_filters.h"
+
+namespace ortmodule {
+namespace {
+
+// Torch's own operators of oneDNN, which its compiler uses.
+struct OneDnn {
+  c10::OperatorHandle reorder, convolve;
+};
+
+const std::optional<OneDnn>& onednn() {
+  static const std::optional<OneDnn> found = []() -> std::optional<OneDnn> {
+    if (!at::globalContext().userEnabledMkldnn() || !at::Context::hasMKLDNN()) return std::nullopt;
+    auto& dispatcher = c10::Dispatcher::singleton();
+    const auto reorder = dispatcher.findSchema({"mkldnn::_reorder_convolution_weight", ""});
+    const auto convolve = dispatcher.findSchema({"mkldnn::_convolution_pointwise", ""});
+    if (!reorder || !convolve) return std::nullopt;
+    return OneDnn{*reorder, *convolve};
+  }();
+  return found;
+}
+
+bool is_plain(const at::Tensor& t) {
+  return t.is_cpu() && t.scalar_type() == at::kFloat &&
+         (t.is_contiguous() || t.is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+at::Tensor called(const c10::OperatorHandle& op, c10::Stack stack) {
+  op.callBoxed(stack);
+  return stack.back().toTensor();
+}
+
+}  // namespace
+
+std::shared_ptr<PackedFilters> PackedFilters::of(const Node& node) {
+  return node.input(1)->constant() && onednn() ? std::make_shared<PackedFilters>() : nullptr;
+}
+
+at::Tensor PackedFilters::convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias,
+                                      const ConvAttributes& a, c10::IntArrayRef padding) {
+  if (x.dim() != 4 || x.numel() == 0 || w.numel() == 0 || !is_plain(x) || !is_plain(w) ||
+      (bias.defined() && !is_plain(bias)) || at::globalContext().deterministicAlgorithms())
+    return {};
+  std::call_once(once_, [&] {
+    filters_ = w;
+    packed_ = called(onednn()->reorder, {w, padding, a.strides, a.dilations, a.group, x.sizes()});
+  });
+  if (w.const_data_ptr() != filters_.const_data_ptr() || w.sizes() != filters_.sizes()) return {};
+  return called(onednn()->convolve,
+                {x, packed_, bias.defined() ? c10::IValue(bias) : c10::IValue(), padding, a.strides, a.dilations,
+                 a.group, "none", c10::List<std::optional<at::Scalar>>(), c10::IValue(std::string())});
+}
+
+}  // namespace ortmodule
