@@ -25,12 +25,12 @@ const Shape* checked_input(InferContext& c, size_t x_slot, size_t w_slot, const 
   return x;
 }
 
+}  // namespace
+
 double conv_flops(const Node& node, const SizeOf& size) {
   const Shape& weight = *node.input(1)->type().shape;
   return 2 * count_elements(*node.output(0)->type().shape, size) * count_elements(weight, size) / size(weight[0]);
 }
-
-}  // namespace
 
 void infer_convolution(InferContext& c, size_t x_slot, size_t w_slot, DType result) {
   const Shape* w = nullptr;

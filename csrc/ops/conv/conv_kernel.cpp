@@ -5,9 +5,11 @@
 // (small_planes.h). bfloat16 is widened to floats on CPUs that multiply those faster.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/relu.h>
 
 #include <algorithm>
 
@@ -15,7 +17,7 @@
 #include "kernels/kernel_context.h"
 #include "kernels/processor.h"
 #include "ops/conv/conv_pads.h"
-#include "ops/conv/packed_filters.h"
+#include "ops/conv/convolve.h"
 #include "ops/conv/small_planes.h"
 #include "records/kernel_registry.h"
 
@@ -78,15 +80,19 @@ c10::IntArrayRef begins(const ConvAttributes& a) { return c10::IntArrayRef(a.pad
 std::vector<int64_t> zeros(size_t n) { return std::vector<int64_t>(n, 0); }
 
 // Attributes are read for the rank of the weight, which the node's first run knows at the latest.
-ConvAttributes attributes_of(const Node& node) {
-  const auto& shape = node.input(node.op().ends_with("Grad") ? 2 : 1)->type().shape;
+}  // namespace
+
+ConvAttributes attributes_of(const Node& node, size_t weight) {
+  const auto& shape = node.input(weight)->type().shape;
   return ConvAttributes(node,
                         shape ? std::max<size_t>(shape->size(), 2) - 2 : node.get_ints("kernel_shape", {1, 1}).size());
 }
 
+namespace {
+
 template <void (*kernel)(KernelContext&, const ConvAttributes&)>
 Kernel make(const Node& node) {
-  return [a = attributes_of(node)](KernelContext& c) { kernel(c, a); };
+  return [a = attributes_of(node, node.op().ends_with("Grad") ? 2 : 1)](KernelContext& c) { kernel(c, a); };
 }
 
 // Sizes of a convolution's result.
@@ -137,26 +143,40 @@ ConvGradients gradients(const at::Tensor& dy, const at::Tensor& x, const at::Ten
   return {narrowed(dx, wide), narrowed(dw, wide), narrowed(db, wide)};
 }
 
-void conv(KernelContext& c, const ConvAttributes& declared, PackedFilters* packed) {
-  const at::Tensor &x = c.in(0), &w = c.in(1), bias = c.in_or_undefined(2);
-  check_fits(declared, x, w);
-  const size_t rank = spatial_rank(x);
-  const auto run = [&](const at::Tensor& input, c10::IntArrayRef padding, const ConvAttributes& a) {
-    const c10::DimVector sizes = result_sizes(input, w, padding, a);
-    if (packed && std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; }))
-      if (at::Tensor y = packed->convolution(input, w, bias, a, padding); y.defined()) return c.out(0, std::move(y));
-    if (!is_better_product(input, w, a, sizes, true))
-      return c.out(0, convolution(input, w, bias, a, padding, false, zeros(rank),
-                                  is_better_wide(input, w, count(sizes), false)));
+// convolve() of equal pads at both ends.
+at::Tensor convolve_evenly(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const ConvAttributes& a,
+                           c10::IntArrayRef padding, PackedFilters* packed, const ConvEnding& ending) {
+  const c10::DimVector sizes = result_sizes(x, w, padding, a);
+  const bool is_some = std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; });
+  if (packed && is_some && (!ending.other.defined() || ending.other.sizes() == sizes))
+    if (at::Tensor y = packed->convolution(x, w, bias, a, padding, ending); y.defined()) return y;
+  at::Tensor y;
+  if (is_better_product(x, w, a, sizes, true)) {
     ConvAttributes padded = a;
     padded.pads.assign(padding.begin(), padding.end());
-    c.out(0, product_convolution(input, w, bias, padded, sizes));
+    y = product_convolution(x, w, bias, padded, sizes);
+  } else {
+    y = convolution(x, w, bias, a, padding, false, zeros(spatial_rank(x)), is_better_wide(x, w, count(sizes), false));
+  }
+  if (ending.other.defined()) y = at::add(y, ending.other);
+  return ending.relu ? at::relu(y) : y;
+}
+
+}  // namespace
+
+at::Tensor convolve(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const ConvAttributes& declared,
+                    PackedFilters* packed, const ConvEnding& ending) {
+  check_fits(declared, x, w);
+  const auto run = [&](const at::Tensor& input, c10::IntArrayRef padding, const ConvAttributes& a) {
+    return convolve_evenly(input, w, bias, a, padding, packed, ending);
   };
   if (declared.auto_pad == "NOTSET" && declared.symmetric()) return run(x, begins(declared), declared);
   const ConvAttributes a = conv_attributes(declared, x, w);
   if (a.symmetric()) return run(x, begins(a), a);
-  run(at::constant_pad_nd(x, aten_pads(a, false)), zeros(rank), a);
+  return run(at::constant_pad_nd(x, aten_pads(a, false)), zeros(spatial_rank(x)), a);
 }
+
+namespace {
 
 // The same of a transposed convolution's.
 c10::DimVector transposed_sizes(const at::Tensor& x, const at::Tensor& w, c10::IntArrayRef padding,
@@ -223,7 +243,9 @@ void conv_transpose_grad(KernelContext& c, const ConvAttributes& declared) {
 }  // namespace
 
 ORTMODULE_KERNEL("", Conv, "aten", [](const Node& node) -> Kernel {
-  return [a = attributes_of(node), packed = PackedFilters::of(node)](KernelContext& c) { conv(c, a, packed.get()); };
+  return [a = attributes_of(node, 1), packed = PackedFilters::of(node)](KernelContext& c) {
+    c.out(0, convolve(c.in(0), c.in(1), c.in_or_undefined(2), a, packed.get()));
+  };
 });
 ORTMODULE_KERNEL("ai.ortmodule", ConvGrad, "aten", make<conv_grad>);
 ORTMODULE_KERNEL("com.microsoft", ConvGrad, "aten", make<conv_grad>);

@@ -10,5 +10,7 @@ namespace ortmodule {
 void infer_convolution(InferContext& c, size_t x, size_t w, DType result);
 // auto_pad, dilations, group, kernel_shape, pads, strides
 void conv_attributes(OpRecord& op);
+// Of a forward whose filter is input 1.
+double conv_flops(const Node& node, const SizeOf& size);
 
 }  // namespace ortmodule

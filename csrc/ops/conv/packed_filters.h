@@ -11,6 +11,12 @@
 
 namespace ortmodule {
 
+// What is done to the result before it is written: something of its sizes is added, negative numbers become zero.
+struct ConvEnding {
+  at::Tensor other{};
+  bool relu = false;
+};
+
 class PackedFilters {
  public:
   // Of a Conv; null where its filters are no constant, or torch has no oneDNN.
@@ -19,7 +25,7 @@ class PackedFilters {
   // y of x [N, C, H, W] of floats, contiguous; undefined where that does not apply: other types and layouts, filters
   // that are not those of the first call, bits of eager's asked for.
   at::Tensor convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const ConvAttributes& a,
-                         c10::IntArrayRef padding);
+                         c10::IntArrayRef padding, const ConvEnding& ending);
 
  private:
   std::once_flag once_;

@@ -11,7 +11,7 @@ namespace {
 
 // Torch's own operators of oneDNN, which its compiler uses.
 struct OneDnn {
-  c10::OperatorHandle reorder, convolve;
+  c10::OperatorHandle reorder, convolve, convolve_and_add;
 };
 
 const std::optional<OneDnn>& onednn() {
@@ -20,8 +20,9 @@ const std::optional<OneDnn>& onednn() {
     auto& dispatcher = c10::Dispatcher::singleton();
     const auto reorder = dispatcher.findSchema({"mkldnn::_reorder_convolution_weight", ""});
     const auto convolve = dispatcher.findSchema({"mkldnn::_convolution_pointwise", ""});
-    if (!reorder || !convolve) return std::nullopt;
-    return OneDnn{*reorder, *convolve};
+    const auto convolve_and_add = dispatcher.findSchema({"mkldnn::_convolution_pointwise", "binary"});
+    if (!reorder || !convolve || !convolve_and_add) return std::nullopt;
+    return OneDnn{*reorder, *convolve, *convolve_and_add};
   }();
   return found;
 }
@@ -43,7 +44,7 @@ std::shared_ptr<PackedFilters> PackedFilters::of(const Node& node) {
 }
 
 at::Tensor PackedFilters::convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias,
-                                      const ConvAttributes& a, c10::IntArrayRef padding) {
+                                      const ConvAttributes& a, c10::IntArrayRef padding, const ConvEnding& ending) {
   if (x.dim() != 4 || x.numel() == 0 || w.numel() == 0 || !is_plain(x) || !is_plain(w) ||
       (bias.defined() && !is_plain(bias)) || at::globalContext().deterministicAlgorithms())
     return {};
@@ -52,9 +53,14 @@ at::Tensor PackedFilters::convolution(const at::Tensor& x, const at::Tensor& w, 
     packed_ = called(onednn()->reorder, {w, padding, a.strides, a.dilations, a.group, x.sizes()});
   });
   if (w.const_data_ptr() != filters_.const_data_ptr() || w.sizes() != filters_.sizes()) return {};
-  return called(onednn()->convolve,
-                {x, packed_, bias.defined() ? c10::IValue(bias) : c10::IValue(), padding, a.strides, a.dilations,
-                 a.group, "none", c10::List<std::optional<at::Scalar>>(), c10::IValue(std::string())});
+  const auto none = c10::List<std::optional<at::Scalar>>();
+  const c10::IValue start = bias.defined() ? c10::IValue(bias) : c10::IValue(), text{std::string()};
+  if (!ending.other.defined())
+    return called(onednn()->convolve, {x, packed_, start, padding, a.strides, a.dilations, a.group,
+                                       ending.relu ? "relu" : "none", none, text});
+  const c10::IValue relu = ending.relu ? c10::IValue("relu") : c10::IValue();
+  return called(onednn()->convolve_and_add, {x, ending.other, packed_, start, padding, a.strides, a.dilations, a.group,
+                                             "add", c10::IValue(at::Scalar(1.0)), relu, none, c10::IValue()});
 }
 
 }  // namespace ortmodule

@@ -2,10 +2,10 @@
 //
 //     MatMul(p, v) with p = Softmax(s), perhaps Where(IsNaN(p), 0, p), and s = MatMul(q * a, k^T * b) * c + mask
 //
-// each of a, b, c and the mask perhaps absent; k^T is a Transpose of the last two axes, also between Reshapes that count
-// batch and heads as one. Rows that the mask hides whole are zeros in Attention: where nothing looks for NaN, only
-// scores without a mask become one. Values that something else reads, or that are graph outputs, stay.
-// Not here: attention of a training capture, which is one node from the start.
+// each of a, b, c and the mask perhaps absent; k^T is a Transpose of the last two axes, also between Reshapes that
+// count batch and heads as one. Rows that the mask hides whole are zeros in Attention: where nothing looks for NaN,
+// only scores without a mask become one. Values that something else reads, or that are graph outputs, stay. Not here:
+// attention of a training capture, which is one node from the start.
 #include <optional>
 
 #include "records/resolve.h"

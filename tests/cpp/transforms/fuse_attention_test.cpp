@@ -68,7 +68,8 @@ TEST(FuseAttention, LeavesWhatIsNone) {
   for (const std::string& rest : {
            scores + " %p = Softmax(%s)\n %z = MatMul(%p, %v)\n %y = Neg(%z)",  // hidden rows are NaN
            scores + " %p = Softmax(%s) {axis=2}\n" + kRest,
-           scores + " %p = Softmax(%s)\n %n = IsNaN(%p)\n %w = Where(%n, %one, %p)\n %z = MatMul(%w, %v)\n %y = Neg(%z)",
+           scores +
+               " %p = Softmax(%s)\n %n = IsNaN(%p)\n %w = Where(%n, %one, %p)\n %z = MatMul(%w, %v)\n %y = Neg(%z)",
            scores + " %p = Softmax(%s)\n %n = IsNaN(%p)\n %w = Where(%n, %zero, %p)\n %z = MatMul(%w, %v)\n"
                     " %u = ReduceSum(%p)\n %y = Add(%z, %u)",  // somebody reads the probabilities
        }) {
@@ -76,7 +77,8 @@ TEST(FuseAttention, LeavesWhatIsNone) {
     EXPECT_EQ(run_pass(make_pass("fuse_attention"), *g), 0u) << rest;
   }
   auto broadcast = resolved(
-      "graph g(q: float[2, 4, 5, 8], k: float[1, 4, 7, 8], v: float[2, 4, 7, 6]) -> (y)\n const %zero: float[] = [0]\n" +
+      "graph g(q: float[2, 4, 5, 8], k: float[1, 4, 7, 8], v: float[2, 4, 7, 6]) -> (y)\n const %zero: float[] = "
+      "[0]\n" +
       kKeys + " %s = MatMul(%q, %kt)\n %p = Softmax(%s)\n" + kRest);
   EXPECT_EQ(run_pass(make_pass("fuse_attention"), *broadcast), 0u);
 }

@@ -67,6 +67,37 @@ def conv_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
+def fused_conv(x, w, b=None, z=None, activation="Relu", activation_params=(), **how):  # type: ignore[no-untyped-def]
+    y = conv(x, w, b, **how)
+    y = y if z is None else y + z
+    first, second = (*activation_params, None, None)[:2]
+    ends = {
+        "Relu": lambda: y.relu(),
+        "Sigmoid": lambda: y.sigmoid(),
+        "Tanh": lambda: y.tanh(),
+        "LeakyRelu": lambda: F.leaky_relu(y, first),
+        "Clip": lambda: y.clamp(first, second),
+        "HardSigmoid": lambda: (y * first + second).clamp(0, 1),
+    }
+    return ends[activation]()
+
+
+def fused_conv_cases(dtype: torch.dtype) -> Sequence[Case]:
+    x, w, b = rand(2, 4, 7, 6, dtype=dtype), rand(6, 4, 3, 2, dtype=dtype), rand(6, dtype=dtype)
+    z = rand(2, 6, 5, 5, dtype=dtype)
+    return [
+        Case((x, w, b), {"activation": "Relu"}),
+        Case((x, w, b, z), {"activation": "Relu"}),
+        Case((x, w, None, z), {"activation": "Tanh"}),
+        Case((x, w, b), {"activation": "Sigmoid", "strides": [2, 1], "pads": [1, 1, 1, 1]}),
+        Case((x, w), {"activation": "LeakyRelu", "activation_params": [0.25], "pads": [0, 1, 2, 0]}),
+        Case((x, w, b), {"activation": "Clip", "activation_params": [-0.7, 0.6], "auto_pad": "SAME_UPPER"}),
+        Case((x, w), {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]}),
+        Case((x, rand(6, 2, 3, 2, dtype=dtype)), {"activation": "Relu", "group": 2}),
+        Case((rand(2, 4, 9, dtype=dtype), rand(5, 4, 3, dtype=dtype)), {"activation": "Relu", "strides": [2]}),
+    ]
+
+
 def conv_transpose(
     x: torch.Tensor,
     w: torch.Tensor,
@@ -270,6 +301,7 @@ def lrn_cases(dtype: torch.dtype) -> Sequence[Case]:
 
 ROWS = [
     Row("Conv", conv, conv_cases, no_forms=("size 4 as 0",)),
+    Row("FusedConv", fused_conv, fused_conv_cases, "com.microsoft", tolerance=5e-2, no_forms=("size 4 as 0",)),
     Row("ConvTranspose", conv_transpose, conv_transpose_cases),
     Row("MaxPool", max_pool, max_pool_cases),
     Row("AveragePool", average_pool, average_pool_cases, wide=True),
