@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "base/mapped_pages.h"
+
 namespace ortmodule {
 
 SharedBytes mapped_bytes(int descriptor, uint64_t offset, uint64_t length) {
@@ -13,8 +15,10 @@ SharedBytes mapped_bytes(int descriptor, uint64_t offset, uint64_t length) {
   const uint64_t start = offset / page * page, size = length + (offset - start);
   void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, static_cast<off_t>(start));
   if (memory == MAP_FAILED) return {};
-  const std::shared_ptr<const void> owner(memory,
-                                          [size](const void* gone) { ::munmap(const_cast<void*>(gone), size); });
+  const std::shared_ptr<const void> owner(memory, [size, noted = note_mapped(memory, size)](const void* gone) mutable {
+    noted.reset();
+    ::munmap(const_cast<void*>(gone), size);
+  });
   return {owner, std::string_view(static_cast<const char*>(memory) + (offset - start), length)};
 }
 

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "base/mapped_pages.h"
+
 namespace ortmodule {
 
 // Holds the matrix, so that nothing else comes to lie where its panels are looked up.
@@ -42,6 +44,7 @@ std::shared_ptr<const ConstantFactor::Packed> ConstantFactor::shared(const at::T
   const StridedMatrix matrix{b.const_data_ptr<float>(), b.stride(0), b.stride(1)};
   auto made = std::make_shared<const Packed>(Packed{b, PackedFactor(b.size(1), b.size(0), matrix)});
   known = made;
+  if (b.is_non_overlapping_and_dense()) release_pages(b.const_data_ptr(), b.nbytes());
   return made;
 }
 

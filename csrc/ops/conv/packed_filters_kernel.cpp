@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "base/mapped_pages.h"
 #include "ops/conv/packed_filters.h"
 
 namespace ortmodule {
@@ -51,6 +52,7 @@ at::Tensor PackedFilters::convolution(const at::Tensor& x, const at::Tensor& w, 
   std::call_once(once_, [&] {
     filters_ = w;
     packed_ = called(onednn()->reorder, {w, padding, a.strides, a.dilations, a.group, x.sizes()});
+    release_pages(w.const_data_ptr(), w.nbytes());
   });
   if (w.const_data_ptr() != filters_.const_data_ptr() || w.sizes() != filters_.sizes()) return {};
   const auto none = c10::List<std::optional<at::Scalar>>();
