@@ -31,7 +31,10 @@ bool is_plain(const at::Tensor& b) {
 }  // namespace
 
 std::shared_ptr<ConstantFactor> ConstantFactor::of(const Node& node, size_t i) {
-  return node.input(i) && node.input(i)->constant() ? std::make_shared<ConstantFactor>() : nullptr;
+  const NodeArg* value = node.input(i);
+  const Node* view = value ? value->producer() : nullptr;
+  if (view && view->qualified_op() == "Transpose") value = view->input(0);
+  return value && value->constant() ? std::make_shared<ConstantFactor>() : nullptr;
 }
 
 std::shared_ptr<const ConstantFactor::Packed> ConstantFactor::shared(const at::Tensor& b) {

@@ -16,7 +16,7 @@ namespace ortmodule {
 
 class ConstantFactor {
  public:
-  // Of input `i` of a node; null where that is no constant.
+  // Of input `i` of a node; null where that is no constant, nor a Transpose of one.
   static std::shared_ptr<ConstantFactor> of(const Node& node, size_t i);
 
   // The panels of b [k, n], made at the first call; null where b is not the matrix of that call (an initializer that is

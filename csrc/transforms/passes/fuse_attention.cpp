@@ -10,6 +10,7 @@
 
 #include "records/resolve.h"
 #include "transforms/pass_registry.h"
+#include "transforms/patterns.h"
 
 namespace ortmodule {
 namespace {
@@ -19,20 +20,6 @@ constexpr size_t kRank = 4;
 const Shape* shape_of(const NodeArg* value, size_t rank = kRank) {
   const auto& shape = value->type().shape;
   return shape && shape->size() == rank ? &*shape : nullptr;
-}
-
-bool has_one_use(const NodeArg* value) { return value->uses().size() == 1 && !value->is_graph_output(); }
-
-// The node of this operator that makes a value, which nothing else reads.
-const Node* made_by(const NodeArg* value, const char* op) {
-  const Node* node = value ? value->producer() : nullptr;
-  return node && node->qualified_op() == op && has_one_use(value) ? node : nullptr;
-}
-
-std::optional<double> number(const NodeArg* value) {
-  if (!value || !value->constant()) return std::nullopt;
-  const std::vector<double> all = value->constant()->to_doubles();
-  return all.size() == 1 ? std::optional(all[0]) : std::nullopt;
 }
 
 // What a value is times numbers; those go to `scale`.
