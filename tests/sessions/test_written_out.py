@@ -34,7 +34,8 @@ PARTS = {
     "i = Add(s, mask) p = Softmax(i) b = IsNaN(p) c = Where(b, zero, p) y = MatMul(c, x)",
     "Attention of hidden rows": "t = Transpose <perm = [0, 1, 3, 2]>(x) s = MatMul(x, t) i = Add(s, hidden) "
     "p = Softmax(i) b = IsNaN(p) c = Where(b, zero, p) y = MatMul(c, x)",
-    "Attention without a mask": "t = Transpose <perm = [0, 1, 3, 2]>(x) s = MatMul(x, t) p = Softmax(s) y = MatMul(p, x)",
+    "Attention without a mask": "t = Transpose <perm = [0, 1, 3, 2]>(x) s = MatMul(x, t) p = Softmax(s) "
+    "y = MatMul(p, x)",
 }
 
 
