@@ -44,6 +44,7 @@ system:
 	  have protoc || need="$$need protobuf-compiler"; \
 	  header google/protobuf/message_lite.h || need="$$need libprotobuf-dev"; \
 	fi; \
+	header eigen3/Eigen/Core || header Eigen/Core || need="$$need libeigen3-dev"; \
 	header gtest/gtest.h || need="$$need libgtest-dev"; \
 	if [ -n "$$need" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

@@ -30,6 +30,7 @@ from .passes import Graph, GraphPass, graph_pass, pass_names  # noqa: E402
 from .profiler import NodeTime, Profile, profile  # noqa: E402
 from .report import Report  # noqa: E402
 from .sessions import (  # noqa: E402
+    ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
     InferenceSession,
@@ -37,6 +38,7 @@ from .sessions import (  # noqa: E402
     OrtValue,
     RunOptions,
     SessionOptions,
+    set_global_inter_op_threads,
 )
 from .training_graph import export_training_graph  # noqa: E402
 from .vouching import vouch  # noqa: E402
@@ -44,6 +46,7 @@ from .vouching import vouch  # noqa: E402
 __all__ = [
     "CaptureError",
     "DebugOptions",
+    "ExecutionMode",
     "ExecutionOrder",
     "Graph",
     "GraphOptimizationLevel",
@@ -79,6 +82,7 @@ __all__ = [
     "register_operator_mapping",
     "profile",
     "release_memory",
+    "set_global_inter_op_threads",
     "vouch",
 ]
 

@@ -57,6 +57,14 @@ SessionSettings read_options(const std::string& mode, const std::vector<std::str
       out.level = parse_level(value.cast<std::string>());
     else if (name == "threads")
       out.threads = value.cast<int>();
+    else if (name == "parallel")
+      out.parallel = value.cast<bool>();
+    else if (name == "inter_op_threads")
+      out.inter_op_threads = value.cast<int>();
+    else if (name == "own_pool")
+      out.own_pool = value.cast<bool>();
+    else if (name == "spin")
+      out.spin = value.cast<bool>();
     else if (name == "free_dimensions")
       out.import.sizes = value.cast<std::map<std::string, int64_t>>();
     else if (name == "free_dimensions_by_denotation")

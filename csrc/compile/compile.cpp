@@ -33,7 +33,8 @@ std::vector<PassRecord> transform_jointly(Graph& graph, const CompileOptions& op
 }
 
 PlanTarget plan_target(const CompileOptions& options) {
-  return {options.device, options.order, options.sizes, options.memory_reuse};
+  return {options.device, options.order, options.sizes, options.memory_reuse,
+          options.parallel && !options.training && options.device.is_cpu()};
 }
 
 void note_passes(PassStage stage, std::vector<PassRecord> records, CompiledModel& compiled) {

@@ -40,6 +40,7 @@ struct CompileOptions {
   PassLevel level = PassLevel::kExtended;  // the passes that run
   bool memory_pattern = true;              // TrainingProgram::plans_memory
   bool memory_reuse = true;                // PlanRequest::reuse
+  bool parallel = false;                   // PlanRequest::parallel, on the CPU, where nothing has a gradient
   std::vector<ProviderSpec> providers;     // in order of priority; none: the device's own
   bool keep_stages = false;                // keep a copy of every stage's graph
   bool verify = false;                     // re-resolve after every pass

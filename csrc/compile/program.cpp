@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "graph/value_bytes.h"
-#include "records/registry.h"
+#include "plan/shared_operands.h"
 
 namespace ortmodule {
 namespace {
@@ -16,6 +16,7 @@ PlanRequest request_for(const std::string& name, const PlanTarget& target) {
   request.order = target.order;
   request.sizes = target.sizes;
   request.reuse = target.reuse;
+  request.parallel = target.parallel;
   return request;
 }
 
@@ -27,17 +28,6 @@ bool contains(const std::vector<NodeArg*>& values, const NodeArg* value) {
 OutputSet needed_by(const Halves& halves, const std::string& name) {
   const auto needed = halves.separate.needs.find(name);
   return needed == halves.separate.needs.end() ? OutputSet(halves.roots.y_outputs.size(), true) : needed->second;
-}
-
-// The operands whose memory a node's results may share: of a view the first, of what no record describes all.
-std::vector<NodeArg*> shared_operands(const Node& node) {
-  const OpRecord& record = *node.record();
-  const bool unknown = node.domain() == kAtenDomain || record.has(kCustom) || record.has(kTakesContainers) ||
-                       std::any_of(node.attributes().begin(), node.attributes().end(), [](const auto& attribute) {
-                         return std::holds_alternative<std::shared_ptr<Graph>>(attribute.second);
-                       });
-  if (unknown) return node.inputs();
-  return record.has(kView) ? std::vector<NodeArg*>{node.input(0)} : std::vector<NodeArg*>();
 }
 
 // The graph inputs whose memory a value that a node makes may share.
@@ -103,6 +93,11 @@ void note_gradients(const Graph& graph, const Halves& halves, const std::vector<
   }
 }
 
+void set_forward(ExecutionPlan plan, const PlanTarget& target, TrainingProgram& program) {
+  program.forward = std::make_unique<Executor>(std::move(plan), target.device);
+  if (program.forward->plan().parallel) program.parallel = std::make_unique<ParallelExecutor>(*program.forward);
+}
+
 }  // namespace
 
 KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const PlanTarget& target,
@@ -119,7 +114,7 @@ KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const
   forward.output_names.resize(count);
   for (const NodeArg* in : graph->inputs())
     if (!contains(halves.gradient.dys, in)) program.input_slots.push_back(kept.slots.find(in->name()));
-  program.forward = std::make_unique<Executor>(std::move(forward), target.device);
+  set_forward(std::move(forward), target, program);
   program.slot_count = kept.slots.size();
   if (!dxs.empty()) program.full_backward = plan_backward(graph, halves.gradient.dys, dxs, kept, target);
   note_gradients(*graph, halves, dxs, program);
@@ -135,7 +130,7 @@ TrainingProgram plan_forward(std::shared_ptr<const Graph> graph, const OutputSet
   TrainingProgram program;
   ExecutionPlan plan = make_plan(*graph, request, slots);
   for (const NodeArg* in : graph->inputs()) program.input_slots.push_back(slots.find(in->name()));
-  program.forward = std::make_unique<Executor>(std::move(plan), target.device);
+  set_forward(std::move(plan), target, program);
   program.slot_count = slots.size();
   program.graph = std::move(graph);
   return program;

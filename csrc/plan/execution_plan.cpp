@@ -138,6 +138,7 @@ ExecutionPlan make_plan(const Graph& graph, const PlanRequest& request, SlotTabl
     plan.output_names.push_back(out ? out->name() : "");
   }
   assign_streams(plan, {request.device_type, pinned, request.settled});
+  if (request.parallel && !plan.placed) plan.parallel = parallel_steps(plan, request);
   return plan;
 }
 
@@ -173,6 +174,10 @@ void print_step(std::ostream& out, const ExecutionPlan& plan, size_t i, const st
   if (!step.release.empty()) {
     out << " release";
     for (int slot : step.release) out << " " << slot;
+  }
+  if (plan.parallel && !plan.parallel->before[i].empty()) {
+    out << " after";
+    for (uint32_t earlier : plan.parallel->before[i]) out << " " << earlier;
   }
   out << note << "\n";
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -15,6 +16,7 @@
 
 #include "graph/graph.h"
 #include "plan/node_order.h"
+#include "plan/parallel_steps.h"
 
 namespace ortmodule {
 
@@ -79,6 +81,7 @@ struct ExecutionPlan {
   std::unordered_set<std::string> settled;                // of what leaves: the host has waited for it
   // Whether steps are queued on streams of devices: the graph was placed (placement/).
   bool placed = false;
+  std::optional<ParallelSteps> parallel;  // of a plan that may run on several threads
   // `note`: what to add to a step's line.
   std::string text(const std::function<std::string(const Step&)>& note = {}) const;
 };
@@ -91,7 +94,8 @@ struct PlanRequest {
   std::string device_type = "cpu";
   ExecutionOrder order = ExecutionOrder::kDefault;
   std::unordered_set<std::string> settled{};  // values that are made when the plan begins
-  bool reuse = true;    // memory of a value that nobody reads any more serves others of the same run
+  bool reuse = true;     // memory of a value that nobody reads any more serves others of the same run
+  bool parallel = false;  // steps may run on several threads; not where the graph is placed
   SymbolTable sizes{};  // of a call, for the bytes that an order asks for; 64 where a symbol is missing
 };
 

@@ -6,15 +6,11 @@
 #include <unordered_map>
 
 #include "base/status.h"
+#include "graph/subgraph.h"
 #include "records/registry.h"
 
 namespace ortmodule {
 namespace {
-
-bool keeps_its_order(const Node& node) {
-  const OpRecord* record = node.record();
-  return !record || record->has(kRandom) || record->has(kSideEffect) || record->has(kCollective);
-}
 
 double bytes_of(const OrderFacts& facts, const NodeArg& value) {
   return value.id() < facts.bytes.size() ? facts.bytes[value.id()] : 0;
@@ -152,6 +148,16 @@ class Greedy {
 };
 
 }  // namespace
+
+bool keeps_its_order(const Node& node) {
+  const OpRecord* record = node.record();
+  if (!record || record->has(kRandom) || record->has(kSideEffect) || record->has(kCollective)) return true;
+  bool within = false;
+  for_each_subgraph(node, [&](const std::string&, Graph& body) {
+    body.for_each([&](Node& inner) { within = within || keeps_its_order(inner); });
+  });
+  return within;
+}
 
 ExecutionOrder parse_order(const std::string& name) {
   if (name == "default") return ExecutionOrder::kDefault;

@@ -17,6 +17,10 @@ enum class ExecutionOrder {
   kMemory,    // greedily what frees most and makes least; the graph's where that holds less at its peak
 };
 
+// Whether a node draws random numbers, has a side effect or is no operator that is known, itself or in a subgraph: all
+// such nodes of a graph keep their order among themselves.
+bool keeps_its_order(const Node& node);
+
 // "default", "priority_based", "memory_efficient"; kInvalidArgument for another name.
 ORTMODULE_API ExecutionOrder parse_order(const std::string& name);
 

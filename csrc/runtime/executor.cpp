@@ -21,6 +21,7 @@
 #include "plan/streams.h"
 #include "records/registry.h"
 #include "runtime/kernel_clock.h"
+#include "runtime/profiler_range.h"
 #include "runtime/run_stop.h"
 #include "runtime/run_trace.h"
 #include "runtime/subgraph_runner.h"
@@ -36,7 +37,7 @@ class StepClock {
   using Clock = std::chrono::steady_clock;
 
   explicit StepClock(size_t steps)
-      : trace_(RunTrace::current()), on_(trace_ || profilers.load(std::memory_order_relaxed) > 0) {
+      : trace_(RunTrace::current()), on_(trace_ || Executor::profiled()) {
     if (on_) seconds_.reserve(steps);
   }
   bool on() const { return on_; }
@@ -58,23 +59,10 @@ class StepClock {
   std::vector<double> seconds_;
 };
 
-// A node as a range of torch's profiler, and of NVTX where that is written, while one looks on.
-class ProfilerRange {
- public:
-  ProfilerRange(bool looked_at, const Node& node) {
-    if (!looked_at) return;
-    range_.emplace(at::RecordScope::USER_SCOPE);
-    if (range_->isActive())
-      range_->before(node.name().empty() ? node.qualified_op() : str(node.qualified_op(), " ", node.name()));
-  }
-
- private:
-  std::optional<at::RecordFunction> range_;
-};
-
 }  // namespace
 
 void Executor::profile(bool on) { profilers += on ? 1 : -1; }
+bool Executor::profiled() { return profilers.load(std::memory_order_relaxed) > 0; }
 
 std::vector<StepTime> Executor::take_times() const {
   const std::lock_guard<std::mutex> lock(times_mutex_);
@@ -216,6 +204,18 @@ void Executor::run_step(const Prepared& prepared, KernelContext& context) const 
   }
 }
 
+void Executor::run_step(size_t step, KernelContext& context) const { run_step(steps_[step], context); }
+
+void Executor::add_times(const std::vector<double>& seconds, size_t begin) const {
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  times_.resize(steps_.size());
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    if (seconds[i] < 0) continue;
+    ++times_[begin + i].first;
+    times_[begin + i].second += seconds[i];
+  }
+}
+
 void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* observer, size_t begin, size_t end) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   // The graph has autocast's casts as nodes; the caller's autocast must not add its own.
@@ -255,13 +255,7 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   }
   if (sink && end >= steps_.size())
     for (const Emit& output : emit_at_end_) emit(output);
-  if (!clock.on()) return;
-  const std::lock_guard<std::mutex> lock(times_mutex_);
-  times_.resize(steps_.size());
-  for (size_t i = 0; i < clock.seconds().size(); ++i) {
-    ++times_[begin + i].first;
-    times_[begin + i].second += clock.seconds()[i];
-  }
+  if (clock.on()) add_times(clock.seconds(), begin);
 }
 
 }  // namespace ortmodule

@@ -46,6 +46,7 @@ class Executor {
  public:
   // While the count of those who asked is above zero, every executor of the process times its steps.
   ORTMODULE_API static void profile(bool on);
+  static bool profiled();
 
   // Finds every kernel; throws kUnsupported naming the node that has none. The plan's graph must outlive it.
   Executor(ExecutionPlan plan, c10::Device device);
@@ -55,6 +56,11 @@ class Executor {
   // Runs steps [begin, end). With a sink, outputs leave the frame early; without one they stay in their slots.
   void run(Frame& frame, const OutputSink* sink = nullptr, const StepObserver* observer = nullptr, size_t begin = 0,
            size_t end = SIZE_MAX) const;
+
+  // Runs one step's kernel, for an executor that orders and releases itself; errors name the node.
+  void run_step(size_t step, KernelContext& context) const;
+  // What steps from `begin` on took in one run; negative: it did not run.
+  void add_times(const std::vector<double>& seconds, size_t begin = 0) const;
 
   size_t step_count() const { return steps_.size(); }
   // Whether a step's kernel writes a result over an operand that nobody else needs.

@@ -33,22 +33,26 @@ class RunTrace {
   // That of this thread's runs, or null; bodies of control flow ask it as well.
   static RunTrace* current() noexcept { return current_; }
 
-  // A run, from its begin to its end; null: nothing is noted.
+  // What a Scope is of: a whole run, which is noted from its begin to its end, or another thread's part of one.
+  enum class Part { kRun, kOfRun };
+
+  // Null: nothing is noted.
   class Scope {
    public:
-    explicit Scope(RunTrace* trace) : before_(current_), trace_(trace) {
+    explicit Scope(RunTrace* trace, Part part = Part::kRun)
+        : before_(current_), noted_(part == Part::kRun ? trace : nullptr) {
       current_ = trace;
-      if (trace_) begin_ = Clock::now();
+      if (noted_) begin_ = Clock::now();
     }
     ~Scope() {
       current_ = before_;
-      if (trace_) trace_->add_run(begin_, Clock::now());
+      if (noted_) noted_->add_run(begin_, Clock::now());
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
-    RunTrace *const before_, *const trace_;
+    RunTrace *const before_, *const noted_;
     Clock::time_point begin_{};
   };
 

@@ -99,13 +99,14 @@ void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
 }
 
 std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
-                                               const std::vector<char>* checked) {
+                                               const std::vector<char>* checked, const InterOp* inter_op) {
   const MatmulScope matmul(program_.matmul);
   const std::shared_ptr<const StepObserver> observer = this->observer();
   auto run = std::make_shared<RunState>();
   Frame& frame = run->frame;
   program_.binding->bind(inputs, frame.symbols, checked);
-  if (memory_) frame.memory = memory_->begin(memory_key(frame.symbols, state != nullptr));
+  const bool parallel = inter_op && program_.parallel && !observer && program_.parallel->may_run(*inter_op);
+  if (memory_ && !parallel) frame.memory = memory_->begin(memory_key(frame.symbols, state != nullptr));
   take_room(*run);
   program_.forward->load_constants(frame);
   std::vector<const c10::StorageImpl*> overwritten;
@@ -114,7 +115,9 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   for (size_t i = 0; i < inputs.size(); ++i)
     if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = materialized(std::move(inputs[i]));
 
-  if (first_forward_->claim()) {
+  if (parallel) {
+    program_.parallel->run(frame, *inter_op, program_.matmul);
+  } else if (first_forward_->claim()) {
     Measurement measurement(first_forward_, frame, std::vector<char>(frame.slots.size(), true));
     const StepObserver measured = [&](const Step& step, const Frame& f) {
       measurement.meter.after_step(step, f);

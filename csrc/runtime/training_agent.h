@@ -28,6 +28,7 @@
 #include "runtime/executor.h"
 #include "runtime/first_run.h"
 #include "runtime/input_binding.h"
+#include "runtime/parallel/parallel_executor.h"
 
 namespace ortmodule {
 
@@ -47,6 +48,7 @@ using BackwardCompiler = std::function<std::shared_ptr<BackwardProgram>(const st
 struct TrainingProgram {
   std::shared_ptr<const void> graph;
   std::unique_ptr<Executor> forward;
+  std::unique_ptr<ParallelExecutor> parallel;  // of the forward's plan; null: one thread issues its steps
   std::unique_ptr<InputBinding> binding;
   std::vector<int> input_slots;   // -1 where nothing reads the input
   std::vector<size_t> y_outputs;  // graph outputs that can receive a gradient
@@ -101,9 +103,10 @@ class TrainingAgent {
 
   // Outputs in graph order; `state` receives what backward needs (null: nothing is kept); `checked` as in
   // InputBinding::bind. Takes the tensors out of `inputs`; who calls it holds each of them as well, for kernels
-  // overwrite what nobody else holds.
+  // overwrite what nobody else holds. `inter_op`: what runs steps side by side, where the plan is for it and nobody
+  // observes each; what such a run holds is not measured.
   std::vector<at::Tensor> forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
-                                  const std::vector<char>* checked = nullptr);
+                                  const std::vector<char>* checked = nullptr, const InterOp* inter_op = nullptr);
   // `dys[i]` belongs to y_outputs[i] and may be undefined. sink(k, dx) gets the gradient of x_inputs[k].
   void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink);
   // The same in parts: begin, then advance up to a step of the plan, at last to SIZE_MAX.

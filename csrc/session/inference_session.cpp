@@ -41,6 +41,10 @@ SessionSettings settings_of(const SessionOptions& options) {
   out.memory_pattern = options.enable_mem_pattern;
   out.memory_reuse = options.enable_mem_reuse;
   out.threads = options.intra_op_num_threads;
+  out.parallel = options.execution_mode == ExecutionMode::kParallel;
+  out.inter_op_threads = options.inter_op_num_threads;
+  out.spin = options.inter_op_allow_spinning;
+  out.own_pool = options.use_per_session_threads;
   out.import.sizes = options.free_dimensions;
   out.import.sizes_by_denotation = options.free_dimensions_by_denotation;
   for (const auto& [name, tensor] : options.initializers)
@@ -76,6 +80,11 @@ struct InferenceSession::State {
   Session session;
   std::vector<ValueInfo> inputs, outputs;
 };
+
+void set_global_inter_op_threads(int threads, bool allow_spinning) {
+  ORTMODULE_CHECK_ARG(threads > 0, "the process should have threads from 1 on, got ", threads);
+  InterOpPool::set_global(static_cast<size_t>(threads), allow_spinning);
+}
 
 RunOptions::RunOptions() : stop_(std::make_shared<RunStop>()) {}
 void RunOptions::terminate() const { stop_->ask(); }

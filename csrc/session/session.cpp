@@ -9,12 +9,39 @@
 
 #include "base/status.h"
 #include "records/registry.h"
+#include "runtime/thread_limit.h"
 
 namespace ortmodule {
+namespace {
+
+// Threads for as many nodes at once as were asked for, or as the graph has and torch's threads allow; what is left of
+// torch's threads is for each of them.
+InterOp inter_op_for(const ParallelExecutor* executor, const SessionSettings& settings) {
+  InterOp out;
+  ORTMODULE_CHECK_ARG(settings.threads >= 0 && settings.inter_op_threads >= 0, "numbers of threads are from 0 on, got ",
+                      std::min(settings.threads, settings.inter_op_threads));
+  if (!executor || executor->width() < 2) return out;
+  const int all = std::max(1, at::get_num_threads());
+  int at_once = settings.inter_op_threads;
+  if (!settings.own_pool) {
+    out.pool = InterOpPool::global(static_cast<size_t>(all));
+    at_once = static_cast<int>(out.pool->size());
+  } else if (at_once == 0) {
+    const auto width = static_cast<int>(std::min<size_t>(executor->width(), static_cast<size_t>(all)));
+    at_once = std::min(width, std::max(1, all / std::max(1, settings.threads)));
+  }
+  if (settings.own_pool && at_once > 1)
+    out.pool = std::make_shared<InterOpPool>(static_cast<size_t>(at_once), settings.spin);
+  out.threads = settings.threads > 0 ? settings.threads : std::max(1, all / at_once);
+  return out;
+}
+
+}  // namespace
 
 Session::Session(std::string_view model, SessionSettings options)
     : device_(options.device), threads_(options.threads), mutations_(std::move(options.mutations)) {
   compiled_ = compile(model, options);
+  inter_op_ = inter_op_for(compiled_.agent->program().parallel.get(), options);
   for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
   std::vector<size_t> overwritten;
   for (const auto& [output, input] : mutations_) {
@@ -50,27 +77,6 @@ std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std
   }
   return outputs;
 }
-
-namespace {
-
-// torch counts threads for the thread that asks; libraries below it (MKL) do for the process.
-class ThreadCountScope {
- public:
-  explicit ThreadCountScope(int threads) : before_(threads > 0 ? at::get_num_threads() : 0) {
-    if (before_ == threads) before_ = 0;
-    if (before_ > 0) at::set_num_threads(threads);
-  }
-  ~ThreadCountScope() {
-    if (before_ > 0) at::set_num_threads(before_);
-  }
-  ThreadCountScope(const ThreadCountScope&) = delete;
-  ThreadCountScope& operator=(const ThreadCountScope&) = delete;
-
- private:
-  int before_;
-};
-
-}  // namespace
 
 // More kinds of calls than this are served by the plan for all outputs.
 constexpr size_t kFetchVariants = 64;
@@ -108,8 +114,8 @@ std::vector<at::Tensor> Session::infer(std::vector<at::Tensor>&& inputs, const O
   const at::NoGradGuard no_grad;
   const RunTrace::Scope traced(trace.get());
   const RunStop::Scope stopped(stop);
-  const ThreadCountScope threads(threads_);
-  std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), nullptr);
+  const ThreadLimit threads(threads_);
+  std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), nullptr, nullptr, &inter_op_);
   if (agent == compiled_.agent && !fetched.empty()) {
     size_t kept = 0;
     for (size_t i = 0; i < outputs.size(); ++i)

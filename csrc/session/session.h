@@ -28,6 +28,11 @@ struct SessionSettings : CompileOptions {
   // They follow the caller's outputs.
   std::vector<std::pair<size_t, size_t>> mutations;
   int threads = 0;  // of one operator, in infer(); 0: as torch has it when it runs
+  // Of infer() where nodes run side by side (CompileOptions::parallel): how many at once; 0: as many as the graph and
+  // torch's threads have room for. Without a pool of its own a session uses the process's.
+  int inter_op_threads = 0;
+  bool own_pool = true;
+  bool spin = true;  // of its own pool: threads without work look for some before they sleep
 };
 
 class Session {
@@ -96,6 +101,7 @@ class Session {
   CompiledModel compiled_;
   c10::Device device_;
   int threads_ = 0;
+  InterOp inter_op_;  // without a pool where nodes run one by one
   mutable std::mutex mutex_;                                             // of the next two
   mutable std::map<OutputSet, std::shared_ptr<TrainingAgent>> fetches_;  // those that were asked for
   std::shared_ptr<RunTrace> trace_;

@@ -4,9 +4,11 @@ from .element_types import NodeArg
 from .inference_session import InferenceSession, ModelMetadata
 from .io_binding import IOBinding
 from .ort_value import OrtValue
-from .session_options import ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+from .session_options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+from .threads import set_global_inter_op_threads
 
 __all__ = [
+    "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
     "IOBinding",
@@ -16,4 +18,5 @@ __all__ = [
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "set_global_inter_op_threads",
 ]

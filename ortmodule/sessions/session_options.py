@@ -16,9 +16,10 @@ from ..extending import load_libraries
 from ..passes import GraphPass, checked_names, checked_passes, session_passes
 from .ort_value import OrtValue
 
-__all__ = ["ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
+__all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
 
 _T = TypeVar("_T")
+_MOST_THREADS = 4096
 
 
 class ExecutionOrder(enum.Enum):
@@ -27,6 +28,13 @@ class ExecutionOrder(enum.Enum):
     DEFAULT = "default"
     PRIORITY_BASED = "priority_based"
     MEMORY_EFFICIENT = "memory_efficient"
+
+
+class ExecutionMode(enum.Enum):
+    """How many nodes of a graph run at a time."""
+
+    ORT_SEQUENTIAL = "sequential"
+    ORT_PARALLEL = "parallel"
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -76,6 +84,12 @@ def _count(where: str, value: Any) -> int:
     return value
 
 
+def _threads(where: str, value: Any) -> int:
+    if _count(where, value) > _MOST_THREADS:
+        raise InvalidArgumentError(f"{where} should be at most {_MOST_THREADS}, got {value}")
+    return value
+
+
 def _path(where: str, value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
         raise InvalidArgumentError(f"{where} should be a path, got {value!r}")
@@ -120,6 +134,26 @@ class SessionOptions(_Checked):
         InvalidArgumentError: an attribute is set that is no option (the nearest one is named), or to what it cannot be.
     """
 
+    execution_mode = _Setting(
+        ExecutionMode.ORT_SEQUENTIAL,
+        _one_of(ExecutionMode),
+        "Whether nodes that do not wait for one another run side by side, on the CPU.",
+    )
+    inter_op_num_threads = _Setting(
+        0,
+        _threads,
+        "How many nodes run side by side in parallel mode; 0: as many as the graph has, at most torch.get_num_threads() "
+        "divided by `intra_op_num_threads`.",
+    )
+    inter_op_allow_spinning = _Setting(
+        True, _flag, "The session's own threads look for work for some hundred microseconds before they sleep."
+    )
+    use_per_session_threads = _Setting(
+        True,
+        _flag,
+        "Whether nodes that run side by side have threads of the session's own. False: the process's, which "
+        "`set_global_thread_pool_sizes` makes.",
+    )
     execution_order = _Setting(ExecutionOrder.DEFAULT, _one_of(ExecutionOrder), "In which order nodes are issued.")
     graph_optimization_level = _Setting(
         GraphOptimizationLevel.ORT_ENABLE_ALL, _one_of(GraphOptimizationLevel), "Which of the engine's passes run."
@@ -137,7 +171,10 @@ class SessionOptions(_Checked):
     enable_profiling = _Setting(False, _flag, "Note when each node runs; `InferenceSession.end_profiling` writes it.")
     profile_file_prefix = _Setting("ortmodule_profile", _path, "How the path of the file begins that it is written to.")
     intra_op_num_threads = _Setting(
-        0, _count, "How many threads one operator may use; 0: as many as torch.get_num_threads() says at each run."
+        0,
+        _threads,
+        "How many threads one operator may use; 0: as many as torch.get_num_threads() says at each run, in parallel mode "
+        "its part of what it says when the session is made.",
     )
 
     def __init__(self) -> None:
@@ -231,6 +268,10 @@ def compile_options(settings: SessionOptions) -> dict[str, Any]:
         "memory_pattern": settings.enable_mem_pattern,
         "memory_reuse": settings.enable_mem_reuse,
         "threads": settings.intra_op_num_threads,
+        "parallel": settings.execution_mode is ExecutionMode.ORT_PARALLEL,
+        "inter_op_threads": settings.inter_op_num_threads,
+        "own_pool": settings.use_per_session_threads,
+        "spin": settings.inter_op_allow_spinning,
         "free_dimensions": dict(settings._sizes),
         "free_dimensions_by_denotation": dict(settings._sizes_by_denotation),
         "initializers": {name: value.engine_value for name, value in settings._initializers.items()},

@@ -24,6 +24,7 @@
 #include "kernels/aten_bridge.h"
 #include "kernels/sequence_value.h"
 #include "onnx/model_file.h"
+#include "ortmodule/inference_session.h"
 
 namespace py = pybind11;
 
@@ -243,6 +244,8 @@ void register_inference(py::module_& m) {
         "A tensor of memory that somebody else keeps.");
   m.def("load_session", &load_session, py::arg("path"), py::arg("options"),
         "A session for inference of the model in a file; its external data lies beside it.");
+  m.def("set_global_inter_op_threads", &set_global_inter_op_threads, py::arg("threads"), py::arg("allow_spinning"),
+        py::call_guard<py::gil_scoped_release>(), "The process's threads for nodes that run side by side.");
   m.def("model_info", &info_of, py::arg("session"), "What the session's model says of itself.");
 }
 

@@ -39,6 +39,11 @@ enum class GraphOptimizationLevel {
   kExtended,    // those that may change the order of a sum, too; elementwise work is fused
 };
 
+enum class ExecutionMode {
+  kSequential,  // nodes run one by one, on the thread that calls
+  kParallel,    // nodes that do not wait for one another run side by side, on the CPU
+};
+
 struct SessionOptions {
   std::string device = "cpu";  // where inputs and outputs lie, as torch spells it
   // Names of execution providers with their options, in the order of priority; none: the device's own.
@@ -49,12 +54,22 @@ struct SessionOptions {
   bool enable_mem_pattern = true;  // places of large values are learned from runs and kept for the next, on the CPU
   bool enable_mem_reuse = true;    // false: every value of a run stays until the run has ended
   int intra_op_num_threads = 0;    // of one operator; 0: at::get_num_threads() at each run
+  ExecutionMode execution_mode = ExecutionMode::kSequential;
+  // Of the parallel mode: how many nodes run side by side; 0: as many as the graph has, at most at::get_num_threads()
+  // divided by intra_op_num_threads, which is what is left of them where it is 0.
+  int inter_op_num_threads = 0;
+  bool inter_op_allow_spinning = true;  // threads look for work for some hundred microseconds before they sleep
+  bool use_per_session_threads = true;  // false: the process's (set_global_inter_op_threads)
   // Numbers for sizes that the model leaves free, by name and by denotation.
   std::map<std::string, int64_t> free_dimensions{}, free_dimensions_by_denotation{};
   // Tensors that stand for the model's initializers; held, not copied, where they are contiguous on the CPU.
   std::map<std::string, at::Tensor> initializers{};
   std::string optimized_model_path{};  // where the graph that runs is written; empty: nowhere
 };
+
+// How many nodes run side by side over all sessions that are made from now on without threads of their own; throws
+// Error kInvalidArgument below 1. Where it is never said: at::get_num_threads() when the first such session is made.
+ORTMODULE_API void set_global_inter_op_threads(int threads, bool allow_spinning = true);
 
 // Copies are one: what ends a run ends those of all copies.
 class ORTMODULE_API RunOptions {
