@@ -64,6 +64,7 @@ void set_apart(std::vector<at::Tensor>& tensors, const std::vector<const c10::St
 TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
     : program_(std::move(program)), device_(device) {
   if (device.is_cpu() && program_.plans_memory) memory_ = std::make_shared<StepMemory>();
+  if (program_.parallel && program_.plans_memory) program_.parallel->keep_memory();
   const OutputSet all(program_.y_outputs.size(), true);
   variants_[all] = {program_.full_backward, remaining_after(all)};
   if (program_.full_backward)

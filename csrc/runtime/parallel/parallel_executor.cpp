@@ -26,18 +26,24 @@ using Clock = std::chrono::steady_clock;
 // One run, as its workers see it.
 class ParallelRun {
  public:
-  ParallelRun(const Executor& executor, Frame& frame, const InterOp& with, MatmulProvider matmul)
+  ParallelRun(const Executor& executor, Frame& frame, const InterOp& with, MatmulProvider matmul,
+              ParallelMemory* memory)
       : executor_(executor),
         frame_(frame),
         threads_(with.threads),
         matmul_(matmul),
-        memory_(frame.memory ? frame.memory->run() : nullptr),
+        memory_(memory ? memory->begin() : nullptr),
         timed_(trace_ || Executor::profiled()),
         readers_left_(executor.plan().parallel->readers.size()) {
     for (size_t slot = 0; slot < readers_left_.size(); ++slot)
       readers_left_[slot].store(executor.plan().parallel->readers[slot], std::memory_order_relaxed);
     if (timed_) seconds_.assign(executor.step_count(), -1);
   }
+  ~ParallelRun() {
+    if (memory_) memory_->end(ended_);
+  }
+  ParallelRun(const ParallelRun&) = delete;
+  ParallelRun& operator=(const ParallelRun&) = delete;
 
   void work(TaskSource& source) {
     const at::ThreadLocalStateGuard as_the_caller(state_);
@@ -46,13 +52,15 @@ class ParallelRun {
     const MatmulScope matmul(matmul_);
     const RunStop::Scope stopped(stop_);
     const RunTrace::Scope traced(trace_, RunTrace::Part::kOfRun);
-    CpuAllocationScope allocations(memory_.get());
+    const auto memory = memory_ ? std::make_shared<ParallelMemory::Worker>(memory_) : nullptr;
+    CpuAllocationScope allocations(memory.get());
     allocations.pause();
     KernelContext context(frame_.slots.data(), &frame_.symbols);
     while (const std::optional<size_t> step = source.next()) {
       const Clock::time_point begin = timed_ ? Clock::now() : Clock::time_point();
       {
         const ProfilerRange range(ranged_, *executor_.plan().steps[*step].node);
+        if (memory) memory->set_step(*step);
         allocations.resume();
         executor_.run_step(*step, context);
         allocations.pause();
@@ -62,7 +70,11 @@ class ParallelRun {
     }
   }
 
-  const std::vector<double>& seconds() const { return seconds_; }
+  // All steps have run.
+  void end() {
+    ended_ = true;
+    if (timed_) executor_.add_times(seconds_);
+  }
 
  private:
   void note(size_t step, Clock::time_point begin) {
@@ -95,7 +107,7 @@ class ParallelRun {
   Frame& frame_;
   const int threads_;
   const MatmulProvider matmul_;
-  const std::shared_ptr<StepMemory::Run> memory_;
+  const std::shared_ptr<ParallelMemory::Run> memory_;
   const RunStop* const stop_ = RunStop::current();
   RunTrace* const trace_ = RunTrace::current();
   const at::ThreadLocalState state_;
@@ -103,6 +115,7 @@ class ParallelRun {
   const bool timed_;
   std::vector<std::atomic<int>> readers_left_;  // by slot; -1: it stays
   std::vector<double> seconds_;                 // by step
+  bool ended_ = false;
 };
 
 const ParallelSteps& steps_of(const ExecutionPlan& plan) {
@@ -115,6 +128,8 @@ const ParallelSteps& steps_of(const ExecutionPlan& plan) {
 ParallelExecutor::ParallelExecutor(const Executor& executor)
     : executor_(executor), tasks_(steps_of(executor.plan()).before, steps_of(executor.plan()).light) {}
 
+void ParallelExecutor::keep_memory() { memory_ = std::make_shared<ParallelMemory>(executor_.step_count()); }
+
 bool ParallelExecutor::may_run(const InterOp& with) const {
   return with.pool && width() > 1 && with.pool->alive() && !InterOpPool::on_worker();
 }
@@ -122,9 +137,9 @@ bool ParallelExecutor::may_run(const InterOp& with) const {
 void ParallelExecutor::run(Frame& frame, const InterOp& with, MatmulProvider matmul) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
-  ParallelRun run(executor_, frame, with, matmul);
+  ParallelRun run(executor_, frame, with, matmul, memory_.get());
   run_tasks(tasks_, *with.pool, RunStop::current(), [&run](TaskSource& source) { run.work(source); });
-  if (!run.seconds().empty()) executor_.add_times(run.seconds());
+  run.end();
 }
 
 }  // namespace ortmodule

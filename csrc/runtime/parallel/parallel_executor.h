@@ -9,6 +9,7 @@
 #include "products/choice.h"
 #include "runtime/executor.h"
 #include "runtime/parallel/inter_op_pool.h"
+#include "runtime/parallel/parallel_memory.h"
 #include "runtime/parallel/task_graph.h"
 
 namespace ortmodule {
@@ -29,6 +30,9 @@ class ParallelExecutor {
   // Whether it pays to run so, here and now: several steps can run at once, and the caller is no thread of a pool.
   bool may_run(const InterOp& with) const;
 
+  // Pages of large values stay from run to run from now on.
+  void keep_memory();
+
   // Runs all steps; outputs stay in their slots. Workers compute as the caller would: with its modes, its RunStop and
   // its RunTrace. Throws the first error of a step.
   void run(Frame& frame, const InterOp& with, MatmulProvider matmul) const;
@@ -36,6 +40,7 @@ class ParallelExecutor {
  private:
   const Executor& executor_;
   const TaskGraph tasks_;
+  std::shared_ptr<ParallelMemory> memory_;  // null: torch's allocator serves
 };
 
 }  // namespace ortmodule
