@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/status.h"
@@ -63,12 +64,16 @@ SessionSettings read_options(const std::string& mode, const std::vector<std::str
       out.inter_op_threads = value.cast<int>();
     else if (name == "own_pool")
       out.own_pool = value.cast<bool>();
+    else if (name == "deterministic")
+      out.deterministic = value.cast<bool>();
     else if (name == "spin")
       out.spin = value.cast<bool>();
     else if (name == "free_dimensions")
       out.import.sizes = value.cast<std::map<std::string, int64_t>>();
     else if (name == "free_dimensions_by_denotation")
       out.import.sizes_by_denotation = value.cast<std::map<std::string, int64_t>>();
+    else if (name == "fed")
+      out.import.fed = value.cast<std::set<std::string>>();
     else if (name == "initializers")
       for (const auto& [initializer, tensor] : value.cast<std::map<std::string, at::Tensor>>())
         out.import.initializers.emplace(initializer, shared_data_from(tensor));

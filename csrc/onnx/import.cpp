@@ -99,6 +99,20 @@ ModelInfo read_info(const pb::ModelProto& model) {
   return info;
 }
 
+// Takes the model's values of these inputs away.
+void make_inputs(pb::ModelProto& model, const std::set<std::string>& fed) {
+  if (fed.empty()) return;
+  const auto& inputs = model.graph().input();
+  auto& tensors = *model.mutable_graph()->mutable_initializer();
+  for (const std::string& name : fed) {
+    const auto named = [&name](const auto& value) { return value.name() == name; };
+    const auto tensor = std::find_if(tensors.begin(), tensors.end(), named);
+    ORTMODULE_CHECK_ARG(tensor != tensors.end() && std::any_of(inputs.begin(), inputs.end(), named), "'", name,
+                        "' is no input of the model that has a value in it");
+    tensors.erase(tensor);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options, ModelInfo* info) {
@@ -108,6 +122,7 @@ std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportO
   graph->opsets() = read_opsets(model.opset_import());
   for (const auto& entry : model.metadata_props()) graph->metadata()[entry.key()] = entry.value();
   set_free_sizes(model, options);
+  make_inputs(model, options.fed);
   if (info) *info = read_info(model);
   TensorReader tensors(options);
   GraphReader(*graph, tensors, nullptr).read(*model.mutable_graph());

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "graph/graph.h"
@@ -26,6 +27,8 @@ struct ImportOptions {
   std::map<std::string, int64_t> sizes{}, sizes_by_denotation{};
   // Tensors that stand for the model's initializers; of the same type and shape, or kInvalidArgument.
   std::map<std::string, TensorData> initializers{};
+  // Inputs that have a value in the model and are inputs like the others nevertheless; kInvalidArgument for others.
+  std::set<std::string> fed{};
 };
 
 // The versions of ai.onnx that can be read; which of them an operator works at is the operator's matter.

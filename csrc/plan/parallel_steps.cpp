@@ -18,8 +18,8 @@ namespace {
 
 // A thread is woken in some ten microseconds: what moves and computes less than this is done by then.
 constexpr double kLightBytes = 32 << 10, kLightOperations = 1e5;
-// Where a free size is not known (graph/value_bytes.h has the same).
-constexpr int64_t kUnknownSize = 64;
+// In the place of a free size: rather a thread that is woken for little than a branch that waits.
+constexpr int64_t kUnknownSize = 1024;
 // Steps that are looked at before a search is given up.
 constexpr size_t kLongSearch = 1024;
 

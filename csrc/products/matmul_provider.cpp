@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "kernels/deterministic.h"
 #include "kernels/processor.h"
 #include "products/column_sum.h"
 #include "products/packed_product.h"
@@ -70,7 +71,7 @@ ProductFacts facts(int64_t m, int64_t n, int64_t k, const at::Tensor& a, const a
   out.type = type_of(a, b);
   out.on_cpu = a.is_cpu();
   out.threads = at::get_num_threads();
-  out.deterministic = at::globalContext().deterministicAlgorithms();
+  out.deterministic = deterministic_compute();
   out.provider = current;
   return out;
 }

@@ -4,7 +4,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
 
 #include "base/container_type.h"
 #include "base/status.h"
@@ -45,6 +50,7 @@ SessionSettings settings_of(const SessionOptions& options) {
   out.inter_op_threads = options.inter_op_num_threads;
   out.spin = options.inter_op_allow_spinning;
   out.own_pool = options.use_per_session_threads;
+  out.deterministic = options.use_deterministic_compute;
   out.import.sizes = options.free_dimensions;
   out.import.sizes_by_denotation = options.free_dimensions_by_denotation;
   for (const auto& [name, tensor] : options.initializers)
@@ -64,12 +70,15 @@ size_t place_of(const std::vector<ValueInfo>& values, const std::string& name, c
 }  // namespace
 
 struct InferenceSession::State {
+  // Makes the same with these initializers as inputs.
+  using Again = std::function<std::shared_ptr<const State>(const std::set<std::string>& fed)>;
+
   State(std::string_view model, const SessionSettings& settings)
       : session(model, settings), inputs(input_infos(session)), outputs(output_infos(session)) {}
 
-  static std::shared_ptr<const State> make(std::string_view model, const SessionSettings& settings,
-                                           const SessionOptions& options) {
-    auto state = std::make_shared<const State>(model, settings);
+  static std::shared_ptr<State> make(std::string_view model, const SessionSettings& settings,
+                                     const SessionOptions& options) {
+    auto state = std::make_shared<State>(model, settings);
     if (options.optimized_model_path.empty()) return state;
     std::ofstream file(options.optimized_model_path, std::ios::binary);
     file << stage_model(state->session, "planned", false);
@@ -77,9 +86,50 @@ struct InferenceSession::State {
     return state;
   }
 
+  static std::shared_ptr<State> read(const std::string& path, SessionSettings settings, const SessionOptions& options) {
+    const ModelFile file = open_model(path);
+    settings.import.external_data_dir = file.folder;
+    return make(*file.bytes, settings, options);
+  }
+
+  // What serves these feeds, where some are initializers of the model; null: this does.
+  std::shared_ptr<const State> other_for(const Feeds& feeds) const {
+    std::set<std::string> fed;
+    for (const DeclaredValue& value : session.compiled().info.overridable)
+      for (const auto& [name, tensor] : feeds)
+        if (name == value.name) fed.insert(name);
+    if (fed.empty()) return nullptr;
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::shared_ptr<const State>& other = others[fed];
+    if (!other) other = again(fed);
+    return other;
+  }
+
+  bool has_overridable() const { return !session.compiled().info.overridable.empty(); }
+
   Session session;
   std::vector<ValueInfo> inputs, outputs;
+  Again again;  // of one that has initializers that a run may be given
+  mutable std::mutex mutex;
+  mutable std::map<std::set<std::string>, std::shared_ptr<const State>> others;
 };
+
+namespace {
+
+SessionSettings settings_with(const SessionOptions& options, const std::set<std::string>& fed) {
+  SessionSettings settings = settings_of(options);
+  for (const std::string& name : fed) settings.import.initializers.erase(name);
+  settings.import.fed = fed;
+  return settings;
+}
+
+// The file is written for the session itself.
+SessionOptions without_file(SessionOptions options) {
+  options.optimized_model_path.clear();
+  return options;
+}
+
+}  // namespace
 
 void set_global_inter_op_threads(int threads, bool allow_spinning) {
   ORTMODULE_CHECK_ARG(threads > 0, "the process should have threads from 1 on, got ", threads);
@@ -91,14 +141,21 @@ void RunOptions::terminate() const { stop_->ask(); }
 void RunOptions::go_on() const { stop_->take_back(); }
 
 InferenceSession::InferenceSession(const std::string& path, const SessionOptions& options) {
-  SessionSettings settings = settings_of(options);
-  const ModelFile file = open_model(path);
-  settings.import.external_data_dir = file.folder;
-  state_ = State::make(*file.bytes, settings, options);
+  const std::shared_ptr<State> state = State::read(path, settings_of(options), options);
+  if (state->has_overridable())
+    state->again = [path = std::filesystem::absolute(path).string(), options = without_file(options)](const auto& fed) {
+      return State::read(path, settings_with(options, fed), options);
+    };
+  state_ = state;
 }
 
 InferenceSession InferenceSession::parse(std::string_view model, const SessionOptions& options) {
-  return InferenceSession(State::make(model, settings_of(options), options));
+  const std::shared_ptr<State> state = State::make(model, settings_of(options), options);
+  if (state->has_overridable())
+    state->again = [model = std::string(model), options = without_file(options)](const auto& fed) {
+      return State::make(model, settings_with(options, fed), options);
+    };
+  return InferenceSession(std::shared_ptr<const State>(state));
 }
 
 const std::vector<ValueInfo>& InferenceSession::inputs() const { return state_->inputs; }
@@ -116,6 +173,8 @@ std::vector<at::Tensor> InferenceSession::run_values(std::vector<at::Tensor> val
 
 std::vector<at::Tensor> InferenceSession::run(const Feeds& feeds, const std::vector<std::string>& output_names,
                                               const RunOptions* options) const {
+  if (const std::shared_ptr<const State> other = state_->other_for(feeds))
+    return InferenceSession(other).run(feeds, output_names, options);
   std::vector<at::Tensor> values(state_->inputs.size());
   std::vector<char> given(values.size(), false);
   for (const auto& [name, tensor] : feeds) {

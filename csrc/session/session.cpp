@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/status.h"
+#include "kernels/deterministic.h"
 #include "records/registry.h"
 #include "runtime/thread_limit.h"
 
@@ -39,7 +40,7 @@ InterOp inter_op_for(const ParallelExecutor* executor, const SessionSettings& se
 }  // namespace
 
 Session::Session(std::string_view model, SessionSettings options)
-    : device_(options.device), threads_(options.threads), mutations_(std::move(options.mutations)) {
+    : device_(options.device), threads_(options.threads), deterministic_(options.deterministic), mutations_(std::move(options.mutations)) {
   compiled_ = compile(model, options);
   inter_op_ = inter_op_for(compiled_.agent->program().parallel.get(), options);
   for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
@@ -115,6 +116,7 @@ std::vector<at::Tensor> Session::infer(std::vector<at::Tensor>&& inputs, const O
   const RunTrace::Scope traced(trace.get());
   const RunStop::Scope stopped(stop);
   const ThreadLimit threads(threads_);
+  const DeterministicScope deterministic(deterministic_);
   std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), nullptr, nullptr, &inter_op_);
   if (agent == compiled_.agent && !fetched.empty()) {
     size_t kept = 0;

@@ -33,6 +33,7 @@ struct SessionSettings : CompileOptions {
   int inter_op_threads = 0;
   bool own_pool = true;
   bool spin = true;  // of its own pool: threads without work look for some before they sleep
+  bool deterministic = false;  // infer() computes as under torch.use_deterministic_algorithms, on the CPU
 };
 
 class Session {
@@ -101,6 +102,7 @@ class Session {
   CompiledModel compiled_;
   c10::Device device_;
   int threads_ = 0;
+  bool deterministic_ = false;
   InterOp inter_op_;  // without a pool where nodes run one by one
   mutable std::mutex mutex_;                                             // of the next two
   mutable std::map<OutputSet, std::shared_ptr<TrainingAgent>> fetches_;  // those that were asked for

@@ -6,9 +6,11 @@ The surface is the one that users of ONNX runtimes know. Not here: training (ORT
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +22,7 @@ from ..errors import InvalidArgumentError, nearest
 from ..options import Provider, checked_providers
 from .element_types import NodeArg, array_from, value_from
 from .io_binding import IOBinding
+from .log import log_build, log_run
 from .ort_value import OrtValue
 from .session_options import RunOptions, SessionOptions, compile_options
 from .timeline import write_timeline
@@ -73,17 +76,34 @@ class InferenceSession:
         self._options = sess_options or SessionOptions()
         self._providers = _with_options(checked_providers("providers", providers or ()), provider_options)
         self.device = torch.device(device or _device_of_first(self._providers))
+        if isinstance(path_or_bytes, str | os.PathLike):
+            self._source: str | bytes | None = os.fspath(path_or_bytes)
+        else:
+            is_proto = isinstance(path_or_bytes, onnx.ModelProto)
+            self._source = path_or_bytes.SerializeToString() if is_proto else bytes(path_or_bytes)  # type: ignore[union-attr]
+        self._trace = _C.RunTrace() if self._options.enable_profiling else None
+        self._variants: dict[frozenset[str], InferenceSession] = {}
+        self._lock = threading.Lock()  # of the variants
+        self._compile(frozenset())
+        if not self._overridable:
+            self._source = None  # nothing will be compiled again
+        elif isinstance(self._source, str):
+            self._source = os.path.abspath(self._source)
+        if self._options.optimized_model_filepath:
+            with open(self._options.optimized_model_filepath, "wb") as file:
+                file.write(self._session.stage_model("planned"))
+
+    def _compile(self, fed: frozenset[str]) -> None:
+        """Sets what belongs to one kind of runs: `fed` are the initializers that these runs are given."""
         options = {
             "device": str(self.device),
             "providers": list(self._providers),
-            **compile_options(self._options),
+            **compile_options(self._options, fed),
         }
-        if isinstance(path_or_bytes, str | os.PathLike):
-            self._session = _C.load_session(os.fspath(path_or_bytes), options)
+        if isinstance(self._source, str):
+            self._session = _C.load_session(self._source, options)
         else:
-            is_proto = isinstance(path_or_bytes, onnx.ModelProto)
-            data = path_or_bytes.SerializeToString() if is_proto else bytes(path_or_bytes)  # type: ignore[union-attr]
-            self._session = _C.Session(data, "inference", [], options)
+            self._session = _C.Session(self._source or b"", "inference", [], options)
         info = _C.model_info(self._session)
         self._inputs = [_node_arg(value) for value in info["inputs"]]
         self._outputs = [_node_arg(value) for value in info["outputs"]]
@@ -94,11 +114,22 @@ class InferenceSession:
         self._run = _C.Inference(
             self._session, partial(_read, self._inputs, self.device), partial(_write, self._outputs)
         )
-        self._trace = _C.RunTrace() if self._options.enable_profiling else None
         _C.trace_runs(self._session, self._trace)
-        if self._options.optimized_model_filepath:
-            with open(self._options.optimized_model_filepath, "wb") as file:
-                file.write(self._session.stage_model("planned"))
+        log_build(self._session, self._options, fed)
+
+    def _for(self, given: Iterable[str]) -> InferenceSession:
+        """The session for runs that are given these inputs: this one, or one that was compiled for the initializers
+        among them."""
+        fed = frozenset(given).intersection(value.name for value in self._overridable)
+        if not fed:
+            return self
+        with self._lock:
+            if fed not in self._variants:
+                variant = copy.copy(self)
+                variant._variants = {}
+                variant._compile(fed)
+                self._variants[fed] = variant
+            return self._variants[fed]
 
     def get_inputs(self) -> list[NodeArg]:
         """What a run has to be given."""
@@ -109,7 +140,8 @@ class InferenceSession:
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs that have a value in the model; `SessionOptions.add_initializer` gives them another."""
+        """Inputs that have a value in the model. A run may be given another (the first one for a set of names compiles
+        the model for it); `SessionOptions.add_initializer` gives every run another."""
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -141,7 +173,8 @@ class InferenceSession:
         if self._trace is None:
             raise InvalidArgumentError("nothing was profiled: SessionOptions.enable_profiling, or it has ended before")
         trace, self._trace = self._trace, None
-        _C.trace_runs(self._session, None)
+        for session in self._sessions():
+            _C.trace_runs(session, None)
         return write_timeline(trace, self._options.profile_file_prefix)
 
     def io_binding(self) -> IOBinding:
@@ -156,7 +189,8 @@ class InferenceSession:
         Args:
             output_names: what is wanted; nothing else is computed than it needs.
             feeds: one value per input: an array, a torch tensor, an OrtValue, a number; a list for a sequence, None for
-                an optional that is absent. Arrays and tensors of the input's type are read where they are.
+                an optional that is absent. Arrays and tensors of the input's type are read where they are. Those that
+                have a value in the model (`get_overridable_initializers`) may be given as well.
             run_options: how this run is run.
 
         Raises:
@@ -164,19 +198,24 @@ class InferenceSession:
             UnsupportedError: an input holds strings.
             TerminatedError: `run_options.terminate` was set.
         """
+        if self._overridable and (session := self._for(feeds)) is not self:
+            return session.run(output_names, feeds, run_options)
         if output_names is None and run_options is None and type(feeds) is dict:
             return self._run.run(feeds, None, None)
         wanted = self._places_of(output_names) if output_names else None
         stop, only_path = _run_settings(run_options)
-        if wanted is None or only_path:
-            return self._run.run(dict(feeds), wanted, stop)
-        everything = self._run.run(dict(feeds), None, stop)
-        return [everything[place] for place in wanted]
+        with log_run(run_options, self._options):
+            if wanted is None or only_path:
+                return self._run.run(dict(feeds), wanted, stop)
+            everything = self._run.run(dict(feeds), None, stop)
+            return [everything[place] for place in wanted]
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, OrtValue], run_options: RunOptions | None = None
     ) -> list[OrtValue]:
         """The same with OrtValues in and out, on the session's device."""
+        if (session := self._for(feeds)) is not self:
+            return session.run_with_ort_values(output_names, feeds, run_options)
         names = list(output_names or self._places)
         unknown = [name for name in feeds if name not in {value.name for value in self._inputs}]
         missing = [value.name for value in self._inputs if value.name not in feeds]
@@ -197,18 +236,22 @@ class InferenceSession:
             InvalidArgumentError: an input is not bound, no output is, or a buffer does not fit its result.
             TerminatedError: `run_options.terminate` was set.
         """
-        iobinding._run(lambda values, names: self._values(values, names, run_options))
+        session = self._for(iobinding._inputs)
+        iobinding._run(session._inputs, lambda values, names: session._values(values, names, run_options))
 
     def _sessions(self) -> Iterator[_C.Session]:
         yield self._session
+        for variant in list(self._variants.values()):
+            yield variant._session
 
     def _values(self, values: list[Any], names: Sequence[str], run_options: RunOptions | None) -> list[Any]:
         wanted = self._places_of(names)
         stop, only_path = _run_settings(run_options)
-        if only_path:
-            return self._run.run_values(values, wanted, stop)
-        everything = self._run.run_values(values, None, stop)
-        return [everything[place] for place in wanted]
+        with log_run(run_options, self._options):
+            if only_path:
+                return self._run.run_values(values, wanted, stop)
+            everything = self._run.run_values(values, None, stop)
+            return [everything[place] for place in wanted]
 
     def _places_of(self, names: Sequence[str]) -> list[int]:
         for name in names:

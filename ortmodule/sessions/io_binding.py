@@ -23,6 +23,8 @@ class _Bound(Protocol):
 
     def get_outputs(self) -> list[NodeArg]: ...
 
+    def get_overridable_initializers(self) -> list[NodeArg]: ...
+
 
 class IOBinding:
     """What an InferenceSession reads from and writes into when `run_with_iobinding` is called.
@@ -45,7 +47,7 @@ class IOBinding:
             InvalidArgumentError: the model has no such input, or the array is of another type.
             UnsupportedError: an array of strings.
         """
-        declared = self._known(name, self._session.get_inputs(), "input")
+        declared = self._input(name)
         value = OrtValue.ortvalue_from_numpy(array) if not declared.is_sequence and not declared.is_optional else None
         fits = value is not None and value.element_type() == declared.element_type
         self._inputs[name] = value_from(value.engine_value if fits and value else array, declared, self._session.device)
@@ -62,13 +64,13 @@ class IOBinding:
             shape: the sizes.
             buffer_ptr: the address of the first element.
         """
-        self._known(name, self._session.get_inputs(), "input")
+        self._input(name)
         tensor = tensor_at(buffer_ptr, shape, onnx_element(element_type), device_of(device_type, device_id))
         self._inputs[name] = tensor.to(self._session.device)
 
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         """A value, whose memory is read at each run."""
-        declared = self._known(name, self._session.get_inputs(), "input")
+        declared = self._input(name)
         if not isinstance(value, OrtValue):
             raise InvalidArgumentError(f"the input {name!r} should be an OrtValue, got {type(value).__name__}")
         self._inputs[name] = value_from(value.engine_value, declared, self._session.device)
@@ -133,14 +135,17 @@ class IOBinding:
         names = [value.name for value in values]
         raise InvalidArgumentError(f"the model has no {kind} {name!r}; it has {names}{nearest(str(name), names)}")
 
-    def _run(self, infer: Any) -> None:
-        """Runs `infer(values, names)`, which gives the named outputs for one value per input.
+    def _input(self, name: str) -> NodeArg:
+        values = [*self._session.get_inputs(), *self._session.get_overridable_initializers()]
+        return self._known(name, values, "input")
+
+    def _run(self, declared: Sequence[NodeArg], infer: Any) -> None:
+        """Runs `infer(values, names)`, which gives the named outputs for one value per declared input.
 
         Raises:
             InvalidArgumentError: an input is not bound, nothing is bound as an output, or a buffer has another shape or
                 type than the result.
         """
-        declared = self._session.get_inputs()
         missing = [value.name for value in declared if value.name not in self._inputs and not value.is_optional]
         if missing or not self._outputs:
             raise InvalidArgumentError(f"not bound: inputs {missing}" if missing else "no output is bound")

@@ -90,6 +90,12 @@ def _threads(where: str, value: Any) -> int:
     return value
 
 
+def _severity(where: str, value: Any) -> int:
+    if _count(where, value) > 4:
+        raise InvalidArgumentError(f"{where} should be a number from 0 (all) to 4 (what is fatal), got {value}")
+    return value
+
+
 def _path(where: str, value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
         raise InvalidArgumentError(f"{where} should be a path, got {value!r}")
@@ -148,6 +154,17 @@ class SessionOptions(_Checked):
     inter_op_allow_spinning = _Setting(
         True, _flag, "The session's own threads look for work for some hundred microseconds before they sleep."
     )
+    use_deterministic_compute = _Setting(
+        False,
+        _flag,
+        "On the CPU, products and convolutions have the bits of torch's own kernels, as under "
+        "torch.use_deterministic_algorithms, which is followed wherever it is set.",
+    )
+    log_severity_level = _Setting(
+        2, _severity, "What is logged (logger \"ortmodule.sessions\"): 0 all, 1 what was built, 2 warnings, 3, 4."
+    )
+    log_verbosity_level = _Setting(0, _count, "From 1 on, severity 0 has the plan as well.")
+    logid = _Setting("", _text, "How the lines of a session's log begin.")
     use_per_session_threads = _Setting(
         True,
         _flag,
@@ -258,8 +275,8 @@ class SessionOptions(_Checked):
 _LEVELS = {0: "required", 1: "basic", 2: "extended", 99: "extended"}
 
 
-def compile_options(settings: SessionOptions) -> dict[str, Any]:
-    """How the core takes them."""
+def compile_options(settings: SessionOptions, fed: frozenset[str]) -> dict[str, Any]:
+    """How the core takes them; `fed`: initializers that each run is given."""
     level = settings.graph_optimization_level
     return {
         "order": settings.execution_order.value,
@@ -272,9 +289,13 @@ def compile_options(settings: SessionOptions) -> dict[str, Any]:
         "inter_op_threads": settings.inter_op_num_threads,
         "own_pool": settings.use_per_session_threads,
         "spin": settings.inter_op_allow_spinning,
+        "deterministic": settings.use_deterministic_compute,
         "free_dimensions": dict(settings._sizes),
         "free_dimensions_by_denotation": dict(settings._sizes_by_denotation),
-        "initializers": {name: value.engine_value for name, value in settings._initializers.items()},
+        "initializers": {
+            name: value.engine_value for name, value in settings._initializers.items() if name not in fed
+        },
+        "fed": fed,
         **session_passes(settings.passes, settings.disabled_passes),
     }
 
@@ -287,6 +308,8 @@ class RunOptions(_Checked):
     """
 
     tag = _Setting("", _text, "A name for the run, for who reads logs.")
+    logid = _Setting("", _text, "How the lines of these runs' log begin; empty: as the session's.")
+    log_severity_level = _Setting(2, _severity, "0: each run with these options is logged, with what it took.")
     only_execute_path_to_fetches = _Setting(
         True, _flag, "Compute what the outputs that are asked for need, and nothing else."
     )

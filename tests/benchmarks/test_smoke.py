@@ -53,6 +53,14 @@ def test_varying_shapes_gives_totals_and_counts_graphs(tmp_path: Path) -> None:
     assert runners["eager"]["total_ratio"] == 1
 
 
+def test_side_by_side_compares_with_one_by_one(tmp_path: Path) -> None:
+    out = tmp_path / "side.json"
+    done = run("side_by_side.py", *"--size 64 --depth 2 --rounds 2 --json".split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    assert result["gains"]["median"]["side by side"] > 0 and result["settings"]["branches"] == 2
+
+
 def test_core_scaling_runs_the_chain(tmp_path: Path) -> None:
     out = tmp_path / "chain.json"
     done = run("core_scaling.py", "--nodes", "50,200", "--symbolic", "--run", "--json", str(out))

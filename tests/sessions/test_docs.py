@@ -27,7 +27,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     onnx.save(model, tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(examples) == 7
+    assert len(examples) == 8
     names: dict = {}
     for example in examples:
         exec(compile(example, str(PAGE), "exec"), names)

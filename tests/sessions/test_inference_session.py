@@ -16,7 +16,7 @@ import torch
 from onnx import TensorProto, helper
 
 import ortmodule
-from ortmodule import InferenceSession, RunOptions, SessionOptions
+from ortmodule import InferenceSession, OrtValue, RunOptions, SessionOptions
 
 from .models import F, add_one, model_of, two_results
 
@@ -128,6 +128,61 @@ def test_an_input_with_a_value_is_overridable() -> None:
     session = InferenceSession(model)
     assert [i.name for i in session.get_inputs()] == ["x"]
     assert [i.name for i in session.get_overridable_initializers()] == ["one"]
+
+
+def adding(**values: float) -> onnx.ModelProto:
+    """y = x + a + b, whose a and b are inputs with values."""
+    model = model_of(
+        [helper.make_node("Add", ["a", "b"], ["c"]), helper.make_node("Add", ["x", "c"], ["y"])],
+        {"x": (F, ["n"]), **{name: (F, []) for name in values}}, {"y": (F, ["n"])},
+        {name: np.array(value, np.float32) for name, value in values.items()},
+    )  # fmt: skip
+    assert len(model.graph.input) == 3
+    return model
+
+
+def test_a_run_may_be_given_other_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(adding(a=1.0, b=2.0), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    for source in ("model.onnx", adding(a=1.0, b=2.0)):
+        monkeypatch.chdir(tmp_path)
+        session = InferenceSession(source)
+        monkeypatch.chdir("/")
+        x, ten = np.zeros(2, np.float32), np.array(10, np.float32)
+        results = [
+            session.run(None, {"x": x, **others})[0][0]
+            for others in ({}, {"a": ten}, {"a": ten * 2}, {"b": ten}, {"a": ten, "b": ten}, {})
+        ]
+        assert results == [3, 12, 22, 11, 20, 3]
+        values = {name: OrtValue.ortvalue_from_numpy(value) for name, value in {"x": x, "b": ten}.items()}
+        assert session.run_with_ort_values(["y"], values)[0].numpy()[0] == 11
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        assert binding.get_outputs()[0].numpy()[0] == 3
+        binding.bind_cpu_input("a", ten)
+        session.run_with_iobinding(binding)
+        assert binding.get_outputs()[0].numpy()[0] == 12
+        with pytest.raises(ortmodule.InvalidArgumentError, match="'a'"):
+            session.run(None, {"x": x, "a": np.zeros(3, np.float32)})
+        with pytest.raises(ortmodule.InvalidArgumentError, match=r"unknown: \['c'\]"):
+            session.run(None, {"x": x, "c": ten})
+        held = weakref.ref(session)
+        gc.disable()
+        del session, binding
+        assert held() is None
+        gc.enable()
+
+
+def test_a_value_from_the_options_gives_way_to_a_runs() -> None:
+    options = SessionOptions()
+    options.add_initializer("a", OrtValue.ortvalue_from_numpy(np.array(5, np.float32)))
+    session = InferenceSession(adding(a=1.0, b=2.0), options)
+    x = np.zeros(1, np.float32)
+    assert session.run(None, {"x": x})[0] == 7
+    assert session.run(None, {"x": x, "a": np.array(0, np.float32)})[0] == 2
+    assert session.run(None, {"x": x})[0] == 7
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

@@ -294,6 +294,9 @@ def test_a_session_has_the_threads_that_it_was_given_and_they_go_with_it() -> No
     session.run(None, FEEDS)
     assert threads_now() == before + 3
     del session
+    limit = time.perf_counter() + 5  # the kernel takes its time to forget them
+    while threads_now() > before and time.perf_counter() < limit:
+        time.sleep(0.01)
     assert threads_now() == before
 
 
@@ -310,7 +313,7 @@ def test_a_session_has_the_threads_that_it_was_given_and_they_go_with_it() -> No
 def test_where_nothing_runs_side_by_side_there_are_no_threads(model: onnx.ModelProto, settings: dict) -> None:
     before = threads_now()
     session = session_of(model, **settings)
-    assert threads_now() == before
+    assert threads_now() <= before
     assert session.run(None, {"x": np.ones(3, np.float32)} if len(model.graph.node) == 1 else FEEDS)
 
 
@@ -320,7 +323,7 @@ def test_sessions_may_share_the_processs_threads() -> None:
     sessions = [session_of(MODEL, use_per_session_threads=False, inter_op_num_threads=0) for _ in range(4)]
     for session in sessions:
         np.testing.assert_allclose(session.run(None, FEEDS)[0], WANTED, rtol=1e-5, atol=1e-5)
-    assert threads_now() == before
+    assert threads_now() <= before
     ortmodule.set_global_inter_op_threads(3, allow_spinning=False)  # those that are there keep theirs
     np.testing.assert_allclose(sessions[0].run(None, FEEDS)[0], WANTED, rtol=1e-5, atol=1e-5)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +195,78 @@ def test_only_values_are_initializers() -> None:
         SessionOptions().add_initializer("w", np.zeros(2))  # type: ignore[arg-type]
 
 
+# -- deterministic kernels ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+def test_deterministic_products_have_torchs_bits(mode: str) -> None:
+    """Narrow products are a kernel of our own otherwise, whose sums are in another order on most processors."""
+    model = model_of(
+        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("MatMul", ["x", "v"], ["z"])],
+        {"x": (F, ["n", 512])}, {"y": (F, ["n", 512]), "z": (F, ["n", 512])},
+        {name: RNG.standard_normal((512, 512)).astype(np.float32) for name in "wv"},
+    )  # fmt: skip
+    settings = {"execution_mode": mode, "inter_op_num_threads": 2, "intra_op_num_threads": 1}
+    x = RNG.standard_normal((4, 512)).astype(np.float32)
+    torch.use_deterministic_algorithms(True)
+    try:
+        wanted = InferenceSession(model, options_with(**settings)).run(None, {"x": x})
+    finally:
+        torch.use_deterministic_algorithms(False)
+    session = InferenceSession(model, options_with(**settings, use_deterministic_compute=True))
+    for got, want in zip(session.run(None, {"x": x}), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_nothing_is_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
+    InferenceSession(MODEL).run(None, {"x": X}, RunOptions())
+    assert logged(caplog) == []
+
+
+def test_a_session_says_what_it_built(caplog: pytest.LogCaptureFixture) -> None:
+    InferenceSession(MODEL, options_with(log_severity_level=1, logid="mine"))
+    ((level, line),) = logged(caplog)
+    assert level == "INFO" and line.startswith("[mine] ") and "nodes, compiled in" in line
+    caplog.clear()
+    InferenceSession(MODEL, options_with(log_severity_level=0))
+    lines = [line for level, line in logged(caplog) if level == "DEBUG"]
+    assert any(line.startswith("stage planned") for line in lines)
+    assert any(line.startswith("pass ") for line in lines) and not any("LaunchKernel" in line for line in lines)
+    caplog.clear()
+    InferenceSession(MODEL, options_with(log_severity_level=0, log_verbosity_level=1))
+    assert any("LaunchKernel MatMul" in line for _, line in logged(caplog))
+
+
+def test_a_run_says_what_it_took_or_how_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+    session, options = InferenceSession(MODEL, options_with(logid="mine")), RunOptions()
+    options.log_severity_level, options.tag = 0, "first"
+    session.run(None, {"x": X}, options)
+    options.logid = "this"
+    with pytest.raises(ortmodule.InvalidArgumentError):
+        session.run(None, {"x": X[:, :3]}, options)
+    (_, run), (_, failed) = logged(caplog)
+    assert run.startswith("[mine] run 'first': ") and run.endswith(" ms")
+    assert failed.startswith("[this] run 'first' failed after ")
+
+
+def test_without_handlers_lines_go_to_the_error_stream(tmp_path: Path) -> None:
+    onnx.save(MODEL, tmp_path / "model.onnx")
+    program = (
+        "import ortmodule\noptions = ortmodule.SessionOptions()\noptions.log_severity_level = 1\n"
+        f"ortmodule.InferenceSession({str(tmp_path / 'model.onnx')!r}, options)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "INFO ortmodule.sessions: " in done.stderr and done.stdout == ""
+
+
 # -- what is no option -------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +281,8 @@ def test_an_unknown_option_is_an_error(made: type) -> None:
     ("name", "value"),
     [
         ("execution_order", "fastest"), ("graph_optimization_level", 3), ("enable_mem_pattern", 1),
-        ("intra_op_num_threads", -1), ("optimized_model_filepath", 3),
+        ("intra_op_num_threads", -1), ("optimized_model_filepath", 3), ("log_severity_level", 5), ("logid", 1),
+        ("log_severity_level", True), ("log_verbosity_level", -1), ("use_deterministic_compute", 1),
     ],
 )  # fmt: skip
 def test_an_option_that_cannot_be_so(name: str, value) -> None:

@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "kernels/deterministic.h"
 #include "kernels/kernel_context.h"
 #include "kernels/processor.h"
 #include "ops/conv/conv_pads.h"
@@ -114,7 +115,7 @@ constexpr int64_t kWorthWidening = 24;
 // results are eager's to the bit, as those of products are (matmul_provider.h).
 bool is_better_wide(const at::Tensor& x, const at::Tensor& w, int64_t results, bool transposed) {
   if (!x.is_cpu() || x.scalar_type() != at::kBFloat16 || w.scalar_type() != at::kBFloat16 || w.size(0) == 0 ||
-      at::globalContext().deterministicAlgorithms())
+      deterministic_compute())
     return false;
   const int64_t products = (transposed ? x.numel() : results) * (w.numel() / w.size(0));
   return products >= kWorthWidening * (x.numel() + results) && !has_bfloat16_tiles() && !pairs_pay();

@@ -1,3 +1,4 @@
+#include "kernels/deterministic.h"
 #include "ops/conv/small_planes.h"
 
 #include <ATen/Context.h>
@@ -134,7 +135,7 @@ bool is_better_product(const at::Tensor& x, const at::Tensor& w, const ConvAttri
                        bool forward) {
   if (!x.is_cpu() || x.dim() != 4 || a.group != 1 || x.scalar_type() != at::kFloat || w.scalar_type() != at::kFloat)
     return false;
-  if (!x.is_contiguous() || !w.is_contiguous() || at::globalContext().deterministicAlgorithms()) return false;
+  if (!x.is_contiguous() || !w.is_contiguous() || deterministic_compute()) return false;
   const int64_t positions = y[2] * y[3], rows = y[0] * positions,
                 row_size = w.numel() / std::max<int64_t>(w.size(0), 1);
   return y[2] > 0 && y[3] > 0 && positions <= kMostPositions && x.size(1) == w.size(1) && w.numel() >= kLeastFilters &&

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/small_block_scope.h"
+#include "kernels/deterministic.h"
 #include "kernels/small_tensor.h"
 #include "products/matmul_provider.h"
 #include "runtime/profiler_range.h"
@@ -50,6 +51,7 @@ class ParallelRun {
     const SmallBlockScope small_blocks(true);
     const ThreadLimit threads(threads_);
     const MatmulScope matmul(matmul_);
+    const DeterministicScope deterministic(deterministic_);
     const RunStop::Scope stopped(stop_);
     const RunTrace::Scope traced(trace_, RunTrace::Part::kOfRun);
     const auto memory = memory_ ? std::make_shared<ParallelMemory::Worker>(memory_) : nullptr;
@@ -107,6 +109,7 @@ class ParallelRun {
   Frame& frame_;
   const int threads_;
   const MatmulProvider matmul_;
+  const bool deterministic_ = deterministic_compute();
   const std::shared_ptr<ParallelMemory::Run> memory_;
   const RunStop* const stop_ = RunStop::current();
   RunTrace* const trace_ = RunTrace::current();

@@ -60,6 +60,7 @@ struct SessionOptions {
   int inter_op_num_threads = 0;
   bool inter_op_allow_spinning = true;  // threads look for work for some hundred microseconds before they sleep
   bool use_per_session_threads = true;  // false: the process's (set_global_inter_op_threads)
+  bool use_deterministic_compute = false;  // on the CPU: as under torch.use_deterministic_algorithms
   // Numbers for sizes that the model leaves free, by name and by denotation.
   std::map<std::string, int64_t> free_dimensions{}, free_dimensions_by_denotation{};
   // Tensors that stand for the model's initializers; held, not copied, where they are contiguous on the CPU.
@@ -99,8 +100,9 @@ class ORTMODULE_API InferenceSession {
   const std::vector<ValueInfo>& inputs() const;
   const std::vector<ValueInfo>& outputs() const;
 
-  // The outputs that are named (none: all), in that order; nothing is computed but what they need. May be called from
-  // several threads. Throws Error kInvalidArgument for names or tensors that do not fit, kRuntime where an operator
+  // The outputs that are named (none: all), in that order; nothing is computed but what they need. Feeds may be
+  // initializers that are inputs as well: the first run for some names compiles for them. May be called from several
+  // threads. Throws Error kInvalidArgument for names or tensors that do not fit, kRuntime where an operator
   // fails, kTerminated.
   std::vector<at::Tensor> run(const Feeds& feeds, const std::vector<std::string>& output_names = {},
                               const RunOptions* options = nullptr) const;

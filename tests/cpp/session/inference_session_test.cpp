@@ -8,14 +8,17 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
 
 #include "onnx/export.h"
+#include "runtime/parallel/inter_op_pool.h"
 #include "support.h"
 
 namespace ortmodule {
@@ -63,6 +66,66 @@ TEST(InferenceSession, TakesOptions) {
   options.execution_order = "fastest";
   expect_error(ErrorCode::kInvalidArgument, "'fastest'", [&] { InferenceSession::parse(bytes, options); });
   expect_error(ErrorCode::kInvalidArgument, "cannot be read", [] { InferenceSession("/nonexistent/model.onnx"); });
+}
+
+constexpr const char* kTowers =
+    "graph g(x: float[128, 128]) -> (y)\n"
+    " %a0 = MatMul(%x, %x)\n %a1 = Tanh(%a0)\n %a2 = MatMul(%a1, %x)\n"
+    " %b0 = Exp(%x)\n %b1 = MatMul(%b0, %x)\n %b2 = Tanh(%b1)\n"
+    " %c0 = MatMul(%b0, %b0)\n %c1 = Tanh(%c0)\n"
+    " %s = Add(%a2, %b2)\n %y = Add(%s, %c1)";
+
+TEST(InferenceSession, RunsNodesSideBySide) {
+  const std::string bytes = export_model(*resolved(kTowers));
+  const at::Tensor x = at::randn({128, 128}) * 0.1;
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  const at::Tensor y = InferenceSession::parse(bytes, options).run({{"x", x}})[0];
+  options.execution_mode = ExecutionMode::kParallel;
+  options.inter_op_num_threads = 3;
+  for (const bool own : {true, false})
+    for (const bool spin : {true, false}) {
+      options.use_per_session_threads = own;
+      options.inter_op_allow_spinning = spin;
+      const InferenceSession session = InferenceSession::parse(bytes, options);
+      for (int run = 0; run < 100; ++run) ASSERT_TRUE(session.run({{"x", x}})[0].equal(y));
+    }
+  options.inter_op_num_threads = -1;
+  expect_error(ErrorCode::kInvalidArgument, "numbers of threads are from 0 on, got -1",
+               [&] { InferenceSession::parse(bytes, options); });
+  expect_error(ErrorCode::kInvalidArgument, "got 0", [] { set_global_inter_op_threads(0); });
+}
+
+// A thread of a pool that waited for others could wait for itself.
+TEST(InferenceSession, RunsOneByOneInsideAnothersNode) {
+  SessionOptions options;
+  options.execution_mode = ExecutionMode::kParallel;
+  options.inter_op_num_threads = 2;
+  const InferenceSession session = InferenceSession::parse(export_model(*resolved(kTowers)), options);
+  const at::Tensor x = at::randn({128, 128}) * 0.1, y = session.run({{"x", x}})[0];
+  std::atomic<int> equal{0};
+  {
+    InterOpPool pool(1, true);
+    for (int run = 0; run < 4; ++run)
+      pool.schedule([&] { equal += session.run({{"x", x}})[0].allclose(y); });
+  }
+  EXPECT_EQ(equal, 4);
+}
+
+TEST(InferenceSession, TakesOtherValuesForInitializersThatAreInputs) {
+  // Messages that stand one behind the other are one: a graph's input `w`, a float tensor, behind the model.
+  const std::string input = "\x3a\x0b\x5a\x09\x0a\x01w\x12\x04\x0a\x02\x08\x01";
+  const std::string bytes =
+      export_model(*resolved("graph g(x: float[2]) -> (y)\n const %w: float[2] = [1, 2]\n %y = Add(%x, %w)")) + input;
+  const InferenceSession session = InferenceSession::parse(bytes);
+  EXPECT_EQ(session.inputs().size(), 1u);
+  const at::Tensor x = at::zeros({2});
+  const auto sum = [&](const InferenceSession::Feeds& feeds) { return session.run(feeds)[0].sum().item<float>(); };
+  EXPECT_EQ(sum({{"x", x}}), 3);
+  EXPECT_EQ(sum({{"x", x}, {"w", at::ones({2})}}), 2);
+  EXPECT_EQ(sum({{"w", at::full({2}, 5.0)}, {"x", x}}), 10);
+  EXPECT_EQ(sum({{"x", x}}), 3);
+  expect_error(ErrorCode::kInvalidArgument, "no input 'v'", [&] { sum({{"x", x}, {"v", x}}); });
 }
 
 TEST(InferenceSession, ReadsAndWritesWhatIsBound) {
