@@ -15,8 +15,8 @@ namespace ortmodule {
 struct PlanTarget {
   c10::Device device = c10::kCPU;
   ExecutionOrder order = ExecutionOrder::kDefault;
-  SymbolTable sizes{};  // of the call that is compiled for
-  bool reuse = true;     // PlanRequest
+  SymbolTable sizes{};    // of the call that is compiled for
+  bool reuse = true;      // PlanRequest
   bool parallel = false;  // PlanRequest, of a forward alone
   // How a plan whose nodes have no places has the device's name.
   std::string type() const { return c10::DeviceTypeName(device.type(), true); }

@@ -94,9 +94,9 @@ struct PlanRequest {
   std::string device_type = "cpu";
   ExecutionOrder order = ExecutionOrder::kDefault;
   std::unordered_set<std::string> settled{};  // values that are made when the plan begins
-  bool reuse = true;     // memory of a value that nobody reads any more serves others of the same run
+  bool reuse = true;      // memory of a value that nobody reads any more serves others of the same run
   bool parallel = false;  // steps may run on several threads; not where the graph is placed
-  SymbolTable sizes{};  // of a call, for the bytes that an order asks for; 64 where a symbol is missing
+  SymbolTable sizes{};    // of a call, for the bytes that an order asks for; 64 where a symbol is missing
 };
 
 // Bytes of a value with these sizes: 0 for a view, a constant, a host value, and what no node makes.

@@ -20,7 +20,7 @@ struct PlanRequest;
 
 struct ParallelSteps {
   std::vector<std::vector<uint32_t>> before;  // per step: those that it waits for, by their places
-  std::vector<char> light;  // per step: takes less time than it takes to have another thread run it
+  std::vector<char> light;                    // per step: takes less time than it takes to have another thread run it
   // Per slot of a value that is let go of: how many steps read it; -1 for all others.
   std::vector<int> readers;
 };

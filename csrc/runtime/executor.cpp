@@ -36,8 +36,7 @@ class StepClock {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit StepClock(size_t steps)
-      : trace_(RunTrace::current()), on_(trace_ || Executor::profiled()) {
+  explicit StepClock(size_t steps) : trace_(RunTrace::current()), on_(trace_ || Executor::profiled()) {
     if (on_) seconds_.reserve(steps);
   }
   bool on() const { return on_; }

@@ -40,7 +40,10 @@ InterOp inter_op_for(const ParallelExecutor* executor, const SessionSettings& se
 }  // namespace
 
 Session::Session(std::string_view model, SessionSettings options)
-    : device_(options.device), threads_(options.threads), deterministic_(options.deterministic), mutations_(std::move(options.mutations)) {
+    : device_(options.device),
+      threads_(options.threads),
+      deterministic_(options.deterministic),
+      mutations_(std::move(options.mutations)) {
   compiled_ = compile(model, options);
   inter_op_ = inter_op_for(compiled_.agent->program().parallel.get(), options);
   for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);

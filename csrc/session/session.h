@@ -32,7 +32,7 @@ struct SessionSettings : CompileOptions {
   // torch's threads have room for. Without a pool of its own a session uses the process's.
   int inter_op_threads = 0;
   bool own_pool = true;
-  bool spin = true;  // of its own pool: threads without work look for some before they sleep
+  bool spin = true;            // of its own pool: threads without work look for some before they sleep
   bool deterministic = false;  // infer() computes as under torch.use_deterministic_algorithms, on the CPU
 };
 
@@ -103,7 +103,7 @@ class Session {
   c10::Device device_;
   int threads_ = 0;
   bool deterministic_ = false;
-  InterOp inter_op_;  // without a pool where nodes run one by one
+  InterOp inter_op_;                                                     // without a pool where nodes run one by one
   mutable std::mutex mutex_;                                             // of the next two
   mutable std::map<OutputSet, std::shared_ptr<TrainingAgent>> fetches_;  // those that were asked for
   std::shared_ptr<RunTrace> trace_;

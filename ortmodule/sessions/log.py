@@ -1,7 +1,7 @@
 """What sessions log, to the logger "ortmodule.sessions".
 
-How much is a matter of a session's options, not of the logger's level; where it goes, of its handlers. Without any it is
-written to the standard error stream.
+How much is a matter of a session's options, not of the logger's level; where it goes, of its handlers. Without any it
+is written to the standard error stream.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class SessionOptions(_Checked):
     inter_op_num_threads = _Setting(
         0,
         _threads,
-        "How many nodes run side by side in parallel mode; 0: as many as the graph has, at most torch.get_num_threads() "
-        "divided by `intra_op_num_threads`.",
+        "How many nodes run side by side in parallel mode; 0: as many as the graph has, at most "
+        "torch.get_num_threads() divided by `intra_op_num_threads`.",
     )
     inter_op_allow_spinning = _Setting(
         True, _flag, "The session's own threads look for work for some hundred microseconds before they sleep."
@@ -161,7 +161,7 @@ class SessionOptions(_Checked):
         "torch.use_deterministic_algorithms, which is followed wherever it is set.",
     )
     log_severity_level = _Setting(
-        2, _severity, "What is logged (logger \"ortmodule.sessions\"): 0 all, 1 what was built, 2 warnings, 3, 4."
+        2, _severity, 'What is logged (logger "ortmodule.sessions"): 0 all, 1 what was built, 2 warnings, 3, 4.'
     )
     log_verbosity_level = _Setting(0, _count, "From 1 on, severity 0 has the plan as well.")
     logid = _Setting("", _text, "How the lines of a session's log begin.")
@@ -190,8 +190,8 @@ class SessionOptions(_Checked):
     intra_op_num_threads = _Setting(
         0,
         _threads,
-        "How many threads one operator may use; 0: as many as torch.get_num_threads() says at each run, in parallel mode "
-        "its part of what it says when the session is made.",
+        "How many threads one operator may use; 0: as many as torch.get_num_threads() says at each run, in parallel "
+        "mode its part of what it says when the session is made.",
     )
 
     def __init__(self) -> None:
@@ -292,9 +292,7 @@ def compile_options(settings: SessionOptions, fed: frozenset[str]) -> dict[str, 
         "deterministic": settings.use_deterministic_compute,
         "free_dimensions": dict(settings._sizes),
         "free_dimensions_by_denotation": dict(settings._sizes_by_denotation),
-        "initializers": {
-            name: value.engine_value for name, value in settings._initializers.items() if name not in fed
-        },
+        "initializers": {name: value.engine_value for name, value in settings._initializers.items() if name not in fed},
         "fed": fed,
         **session_passes(settings.passes, settings.disabled_passes),
     }

@@ -92,13 +92,13 @@ def test_results_are_bit_for_bit_the_same_with_as_many_threads_per_operator() ->
 
 def mixed() -> onnx.ModelProto:
     """Values that several nodes read, views of them, nodes that write over operands, a body that reads from outside."""
+    value, whole = helper.make_tensor_value_info, [SIZE, SIZE]
     body = helper.make_graph(
         [helper.make_node("MatMul", ["s", "b"], ["m"]), helper.make_node("Tanh", ["m"], ["t"]),
          helper.make_node("Identity", ["c"], ["go"])],
         "body",
-        [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-         helper.make_tensor_value_info("s", F, [SIZE, SIZE])],
-        [helper.make_tensor_value_info("go", TensorProto.BOOL, []), helper.make_tensor_value_info("t", F, [SIZE, SIZE])],
+        [value("i", TensorProto.INT64, []), value("c", TensorProto.BOOL, []), value("s", F, whole)],
+        [value("go", TensorProto.BOOL, []), value("t", F, whole)],
     )  # fmt: skip
     flat, square = np.array([-1]), np.array([SIZE, SIZE])
     return model_of(
@@ -262,11 +262,8 @@ def test_a_timeline_shows_the_thread_of_each_node(tmp_path: Path) -> None:
     assert len(nodes) == int(plan.split()[2])
     assert len({node["tid"] for node in nodes}) == 2
     products = [node for node in nodes if node["args"]["op_name"] == "MatMul"]
-    beside = [
-        (one, other) for one in products for other in products
-        if one["tid"] != other["tid"] and one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"]
-    ]  # fmt: skip
-    assert beside
+    spans = [(node["tid"], node["ts"], node["ts"] + node["dur"]) for node in products]
+    assert any(a != b and begin < end_b and begin_b < end for a, begin, end in spans for b, begin_b, end_b in spans)
 
 
 def test_a_table_counts_every_node_once_per_run() -> None:

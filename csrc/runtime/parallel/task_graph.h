@@ -21,7 +21,8 @@ namespace ortmodule {
 
 class TaskGraph {
  public:
-  // Per task, the tasks that it waits for, by smaller numbers than its own, none of them twice; and whether it is light.
+  // Per task, the tasks that it waits for, by smaller numbers than its own, none of them twice; and whether it is
+  // light.
   TaskGraph(const std::vector<std::vector<uint32_t>>& before, std::vector<char> light);
 
   size_t size() const { return light_.size(); }

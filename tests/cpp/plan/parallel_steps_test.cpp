@@ -41,8 +41,7 @@ struct Planned {
 using Names = std::vector<std::string>;
 
 TEST(ParallelSteps, AStepWaitsForTheMakersOfItsOperands) {
-  const Planned p(
-      "graph g(x: float[64]) -> (y)\n %a = Exp(%x)\n %b = Sin(%x)\n %c = Mul(%a, %a)\n %y = Add(%c, %b)");
+  const Planned p("graph g(x: float[64]) -> (y)\n %a = Exp(%x)\n %b = Sin(%x)\n %c = Mul(%a, %a)\n %y = Add(%c, %b)");
   EXPECT_EQ(p.before("a"), Names());
   EXPECT_EQ(p.before("c"), Names({"a"}));
   EXPECT_EQ(p.before("y"), Names({"b", "c"}));
@@ -77,8 +76,7 @@ TEST(ParallelSteps, RandomDrawsFollowOneAnother) {
 }
 
 TEST(ParallelSteps, ReadersAreCountedOfWhatIsLetGoOf) {
-  const Planned p(
-      "graph g(x: float[64]) -> (y)\n %a = Exp(%x)\n %b = Mul(%a, %a)\n %c = Neg(%a)\n %y = Add(%b, %c)");
+  const Planned p("graph g(x: float[64]) -> (y)\n %a = Exp(%x)\n %b = Mul(%a, %a)\n %c = Neg(%a)\n %y = Add(%b, %c)");
   EXPECT_EQ(p.readers("a"), 2);
   EXPECT_EQ(p.readers("b"), 1);
   EXPECT_EQ(p.readers("y"), -1);
@@ -106,8 +104,7 @@ TEST(ParallelSteps, ThePlansTextSaysWhatWaits) {
 TEST(ParallelSteps, LargeGraphsArePlannedInSeconds) {
   std::string text = "graph g(x: float[64]) -> (y)\n %a0 = Exp(%x)\n %b = Sin(%a0)\n %c0 = Neg(%b)\n";
   constexpr int kLength = 20'000;
-  for (int i = 1; i < kLength; ++i)
-    text += " %a" + std::to_string(i) + " = Add(%a" + std::to_string(i - 1) + ", %x)\n";
+  for (int i = 1; i < kLength; ++i) text += " %a" + std::to_string(i) + " = Add(%a" + std::to_string(i - 1) + ", %x)\n";
   text += " %y = Add(%a" + std::to_string(kLength - 1) + ", %b)";
   const Planned p(text);
   EXPECT_FALSE(p.overwrites("y", 1) && p.before("y").empty());

@@ -29,8 +29,7 @@ Before branches_of(uint32_t branches, uint32_t length) {
   Before before{{}};
   std::vector<uint32_t> ends;
   for (uint32_t b = 0; b < branches; ++b) {
-    for (uint32_t i = 0; i < length; ++i)
-      before.push_back({i == 0 ? 0 : static_cast<uint32_t>(before.size()) - 1});
+    for (uint32_t i = 0; i < length; ++i) before.push_back({i == 0 ? 0 : static_cast<uint32_t>(before.size()) - 1});
     ends.push_back(static_cast<uint32_t>(before.size()) - 1);
   }
   before.push_back(ends);

@@ -106,8 +106,7 @@ TEST(InferenceSession, RunsOneByOneInsideAnothersNode) {
   std::atomic<int> equal{0};
   {
     InterOpPool pool(1, true);
-    for (int run = 0; run < 4; ++run)
-      pool.schedule([&] { equal += session.run({{"x", x}})[0].allclose(y); });
+    for (int run = 0; run < 4; ++run) pool.schedule([&] { equal += session.run({{"x", x}})[0].allclose(y); });
   }
   EXPECT_EQ(equal, 4);
 }
