@@ -21,6 +21,34 @@ PassLevel parse_level(const std::string& name) {
   return PassLevel::kExtended;
 }
 
+// Options of sessions that only infer; false: `name` is none of these.
+bool read_inference_option(const std::string& name, const py::handle& value, SessionSettings& out) {
+  if (name == "threads")
+    out.threads = value.cast<int>();
+  else if (name == "parallel")
+    out.parallel = value.cast<bool>();
+  else if (name == "inter_op_threads")
+    out.inter_op_threads = value.cast<int>();
+  else if (name == "own_pool")
+    out.own_pool = value.cast<bool>();
+  else if (name == "deterministic")
+    out.deterministic = value.cast<bool>();
+  else if (name == "spin")
+    out.spin = value.cast<bool>();
+  else if (name == "free_dimensions")
+    out.import.sizes = value.cast<std::map<std::string, int64_t>>();
+  else if (name == "free_dimensions_by_denotation")
+    out.import.sizes_by_denotation = value.cast<std::map<std::string, int64_t>>();
+  else if (name == "fed")
+    out.import.fed = value.cast<std::set<std::string>>();
+  else if (name == "initializers")
+    for (const auto& [initializer, tensor] : value.cast<std::map<std::string, at::Tensor>>())
+      out.import.initializers.emplace(initializer, shared_data_from(tensor));
+  else
+    return false;
+  return true;
+}
+
 }  // namespace
 
 SessionSettings read_options(const std::string& mode, const std::vector<std::string>& trainable,
@@ -56,27 +84,8 @@ SessionSettings read_options(const std::string& mode, const std::vector<std::str
       out.order = parse_order(value.cast<std::string>());
     else if (name == "level")
       out.level = parse_level(value.cast<std::string>());
-    else if (name == "threads")
-      out.threads = value.cast<int>();
-    else if (name == "parallel")
-      out.parallel = value.cast<bool>();
-    else if (name == "inter_op_threads")
-      out.inter_op_threads = value.cast<int>();
-    else if (name == "own_pool")
-      out.own_pool = value.cast<bool>();
-    else if (name == "deterministic")
-      out.deterministic = value.cast<bool>();
-    else if (name == "spin")
-      out.spin = value.cast<bool>();
-    else if (name == "free_dimensions")
-      out.import.sizes = value.cast<std::map<std::string, int64_t>>();
-    else if (name == "free_dimensions_by_denotation")
-      out.import.sizes_by_denotation = value.cast<std::map<std::string, int64_t>>();
-    else if (name == "fed")
-      out.import.fed = value.cast<std::set<std::string>>();
-    else if (name == "initializers")
-      for (const auto& [initializer, tensor] : value.cast<std::map<std::string, at::Tensor>>())
-        out.import.initializers.emplace(initializer, shared_data_from(tensor));
+    else if (read_inference_option(name, value, out))
+      continue;
     else if (name == "memory_pattern")
       out.memory_pattern = value.cast<bool>();
     else if (name == "memory_reuse")

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/status.h"
-#include "kernels/deterministic.h"
 #include "kernels/processor.h"
 #include "products/column_sum.h"
 #include "products/packed_product.h"
@@ -19,7 +18,12 @@
 namespace ortmodule {
 namespace {
 
-thread_local MatmulProvider current = MatmulProvider::kAuto;
+// What the products of a thread have to do with.
+struct Asked {
+  MatmulProvider provider = MatmulProvider::kAuto;
+  bool deterministic = false;
+};
+constinit thread_local Asked asked{};
 
 std::optional<c10::OperatorHandle> find_onednn() {
   if (!at::globalContext().userEnabledMkldnn() || !at::Context::hasMKLDNN()) return std::nullopt;
@@ -71,8 +75,8 @@ ProductFacts facts(int64_t m, int64_t n, int64_t k, const at::Tensor& a, const a
   out.type = type_of(a, b);
   out.on_cpu = a.is_cpu();
   out.threads = at::get_num_threads();
-  out.deterministic = deterministic_compute();
-  out.provider = current;
+  out.deterministic = asked.deterministic || at::globalContext().deterministicAlgorithms();
+  out.provider = asked.provider;
   return out;
 }
 
@@ -96,8 +100,13 @@ MatmulProvider matmul_provider(const std::string& name) {
   return MatmulProvider::kOneDnn;
 }
 
-MatmulScope::MatmulScope(MatmulProvider provider) : outer_(std::exchange(current, provider)) {}
-MatmulScope::~MatmulScope() { current = outer_; }
+MatmulScope::MatmulScope(MatmulProvider provider) : outer_(std::exchange(asked.provider, provider)) {}
+MatmulScope::~MatmulScope() { asked.provider = outer_; }
+
+bool deterministic_compute() { return asked.deterministic || at::globalContext().deterministicAlgorithms(); }
+
+DeterministicScope::DeterministicScope(bool on) : before_(asked.deterministic) { asked.deterministic |= on; }
+DeterministicScope::~DeterministicScope() { asked.deterministic = before_; }
 
 at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias, ConstantFactor* constant) {
   const int64_t k = w.size(-1), n = w.numel() / std::max<int64_t>(k, 1), m = a.numel() / std::max<int64_t>(k, 1);

@@ -32,6 +32,22 @@ class MatmulScope {
   MatmulProvider outer_;
 };
 
+// Whether kernels have to give the bits that torch's own give under torch.use_deterministic_algorithms: it is asked for
+// of the process, by torch's flag, or of what this thread runs.
+bool deterministic_compute();
+
+// Asks for it while the scope lives; false: as it is.
+class DeterministicScope {
+ public:
+  explicit DeterministicScope(bool on);
+  ~DeterministicScope();
+  DeterministicScope(const DeterministicScope&) = delete;
+  DeterministicScope& operator=(const DeterministicScope&) = delete;
+
+ private:
+  const bool before_;
+};
+
 // a [..., K] times w transposed, w [N, K], plus bias [N] where defined: [..., N]. `constant`: of w; null where it may
 // change.
 at::Tensor linear_product(const at::Tensor& a, const at::Tensor& w, const at::Tensor& bias,

@@ -13,13 +13,17 @@ namespace ortmodule {
 class ProfilerRange {
  public:
   ProfilerRange(bool looked_at, const Node& node) {
-    if (!looked_at) return;
+    if (looked_at) [[unlikely]]
+      begin(node);
+  }
+
+ private:
+  [[gnu::noinline]] void begin(const Node& node) {
     range_.emplace(at::RecordScope::USER_SCOPE);
     if (range_->isActive())
       range_->before(node.name().empty() ? node.qualified_op() : str(node.qualified_op(), " ", node.name()));
   }
 
- private:
   std::optional<at::RecordFunction> range_;
 };
 

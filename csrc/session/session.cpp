@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/status.h"
-#include "kernels/deterministic.h"
+#include "products/matmul_provider.h"
 #include "records/registry.h"
 #include "runtime/thread_limit.h"
 

@@ -245,6 +245,36 @@ def test_terminate_ends_a_run_within_50_milliseconds(mode: str) -> None:
     assert np.isfinite(session.run(None, {"x": feeds["x"][:1]}, options)[0]).all()
 
 
+def test_terminate_reaches_the_body_of_a_loop() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "s"], ["t"]), helper.make_node("Identity", ["c"], ["go"])],
+        "body",
+        [helper.make_tensor_value_info(*v, []) for v in (("i", TensorProto.INT64), ("c", TensorProto.BOOL), ("s", F))],
+        [helper.make_tensor_value_info("go", TensorProto.BOOL, []), helper.make_tensor_value_info("t", F, [])],
+    )
+    model = branches(2)
+    model.graph.node.append(helper.make_node("Loop", ["n", "", "one"], ["z"], body=body))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1).reshape(()), "one"))
+    model.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, []))
+    model.graph.output.append(helper.make_tensor_value_info("z", F, []))
+    session, options, ended = session_of(model), RunOptions(), []
+
+    def work() -> None:
+        with pytest.raises(ortmodule.TerminatedError):
+            session.run(None, {**FEEDS, "n": np.array(100_000_000)}, options)
+        ended.append(time.perf_counter())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.2)
+    asked = time.perf_counter()
+    options.terminate = True
+    thread.join()
+    assert ended[0] - asked < 0.5  # usually some milliseconds; this machine may be at work
+    options.terminate = False
+    assert session.run(["z"], {**FEEDS, "n": np.array(3)}, options)[0] == 8
+
+
 # -- threads -----------------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +364,38 @@ def test_threads_of_operators_are_as_before_afterwards() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def every_library() -> onnx.ModelProto:
+    """Two branches with a product, a convolution, a sum over rows and a large exponential each."""
+    nodes, weights = [], {}
+    for b in "ab":
+        weights[f"w{b}"] = RNG.standard_normal((256, 256)).astype(np.float32) / 16
+        weights[f"k{b}"] = RNG.standard_normal((8, 1, 3, 3)).astype(np.float32)
+        nodes += [
+            helper.make_node("MatMul", ["x", f"w{b}"], [f"p{b}"]),
+            helper.make_node("Exp", [f"p{b}"], [f"e{b}"]),
+            helper.make_node("Reshape", [f"e{b}", "image"], [f"i{b}"]),
+            helper.make_node("Conv", [f"i{b}", f"k{b}"], [f"c{b}"]),
+            helper.make_node("ReduceSum", [f"c{b}"], [f"y{b}"], keepdims=0),
+        ]
+    weights["image"] = np.array([1, 1, 256, 256])
+    outputs = {f"y{b}": (F, []) for b in "ab"}
+    return model_of(nodes, {"x": (F, [256, 256])}, outputs, weights)
+
+
+@pytest.mark.parametrize(("inter", "intra"), [(2, 1), (2, 2), (3, 1)])
+def test_no_more_threads_compute_than_were_asked_for(inter: int, intra: int) -> None:
+    feeds, threads = given(256, 256), torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        session = session_of(every_library(), inter_op_num_threads=inter, intra_op_num_threads=intra)
+        before = threads_now() - inter
+        for _ in range(20):
+            session.run(None, feeds)
+        assert threads_now() - before <= inter * intra
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_threads_without_work_sleep() -> None:

@@ -14,12 +14,12 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "kernels/deterministic.h"
 #include "kernels/kernel_context.h"
 #include "kernels/processor.h"
 #include "ops/conv/conv_pads.h"
 #include "ops/conv/convolve.h"
 #include "ops/conv/small_planes.h"
+#include "products/matmul_provider.h"
 #include "records/kernel_registry.h"
 
 namespace ortmodule {

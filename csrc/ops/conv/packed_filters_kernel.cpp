@@ -6,6 +6,7 @@
 
 #include "base/mapped_pages.h"
 #include "ops/conv/packed_filters.h"
+#include "products/matmul_provider.h"
 
 namespace ortmodule {
 namespace {
@@ -47,7 +48,7 @@ std::shared_ptr<PackedFilters> PackedFilters::of(const Node& node) {
 at::Tensor PackedFilters::convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias,
                                       const ConvAttributes& a, c10::IntArrayRef padding, const ConvEnding& ending) {
   if (x.dim() != 4 || x.numel() == 0 || w.numel() == 0 || !is_plain(x) || !is_plain(w) ||
-      (bias.defined() && !is_plain(bias)) || at::globalContext().deterministicAlgorithms())
+      (bias.defined() && !is_plain(bias)) || deterministic_compute())
     return {};
   std::call_once(once_, [&] {
     filters_ = w;

@@ -1,4 +1,3 @@
-#include "kernels/deterministic.h"
 #include "ops/conv/small_planes.h"
 
 #include <ATen/Context.h>

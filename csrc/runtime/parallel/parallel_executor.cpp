@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "device/small_block_scope.h"
-#include "kernels/deterministic.h"
 #include "kernels/small_tensor.h"
 #include "products/matmul_provider.h"
 #include "runtime/profiler_range.h"
