@@ -13,13 +13,22 @@ int set_mkl(int threads) { return MKL_Set_Num_Threads_Local ? MKL_Set_Num_Thread
 
 }  // namespace
 
-ThreadLimit::ThreadLimit(int threads) {
+ThreadLimit::ThreadLimit(int threads) : threads_(threads) {
   if (threads <= 0) return;
-  const int now = at::get_num_threads();  // makes this thread torch's, which would set it later otherwise
+  // At its first parallel loop a thread takes the process's number. Torch's libraries know of it by one flag per thread
+  // and this one, whose symbols are hidden, by another; what is set here comes after both.
+  at::internal::lazy_init_num_threads();
+  const int now = at::get_num_threads();
   if (now == threads) return;
   before_ = now;
   omp_set_num_threads(threads);
   mkl_before_ = set_mkl(threads);
+}
+
+void ThreadLimit::hold() {
+  if (threads_ <= 0 || omp_get_max_threads() == threads_) return;
+  omp_set_num_threads(threads_);
+  set_mkl(threads_);
 }
 
 ThreadLimit::~ThreadLimit() {

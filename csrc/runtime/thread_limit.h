@@ -10,10 +10,13 @@ class ThreadLimit {
   // 0: as it is.
   explicit ThreadLimit(int threads);
   ~ThreadLimit();
+  // Again, where a library has set it back meanwhile: one of operators, at its own first parallel loop.
+  void hold();
   ThreadLimit(const ThreadLimit&) = delete;
   ThreadLimit& operator=(const ThreadLimit&) = delete;
 
  private:
+  const int threads_;
   int before_ = 0, mkl_before_ = 0;  // 0: nothing was changed
 };
 

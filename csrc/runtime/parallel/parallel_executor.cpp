@@ -48,7 +48,7 @@ class ParallelRun {
   void work(TaskSource& source) {
     const at::ThreadLocalStateGuard as_the_caller(state_);
     const SmallBlockScope small_blocks(true);
-    const ThreadLimit threads(threads_);
+    ThreadLimit threads(threads_);
     const MatmulScope matmul(matmul_);
     const DeterministicScope deterministic(deterministic_);
     const RunStop::Scope stopped(stop_);
@@ -58,6 +58,7 @@ class ParallelRun {
     allocations.pause();
     KernelContext context(frame_.slots.data(), &frame_.symbols);
     while (const std::optional<size_t> step = source.next()) {
+      threads.hold();
       const Clock::time_point begin = timed_ ? Clock::now() : Clock::time_point();
       {
         const ProfilerRange range(ranged_, *executor_.plan().steps[*step].node);
