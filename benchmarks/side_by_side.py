@@ -91,6 +91,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(args.rounds):
         for name, run in runs.items():
+            time.sleep(0.02)  # OpenMP's threads look for work for some milliseconds after a loop
             begin = time.perf_counter()
             run()
             samples[name].append(1e3 * (time.perf_counter() - begin))
