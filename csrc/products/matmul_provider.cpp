@@ -75,8 +75,9 @@ ProductFacts facts(int64_t m, int64_t n, int64_t k, const at::Tensor& a, const a
   out.type = type_of(a, b);
   out.on_cpu = a.is_cpu();
   out.threads = at::get_num_threads();
-  out.deterministic = asked.deterministic || at::globalContext().deterministicAlgorithms();
-  out.provider = asked.provider;
+  const Asked mine = asked;
+  out.deterministic = mine.deterministic || at::globalContext().deterministicAlgorithms();
+  out.provider = mine.provider;
   return out;
 }
 
