@@ -5,6 +5,7 @@
 #   TORCH=2.11.0        the torch to build for (default: the one  MAX_JOBS=1     compile jobs
 #                       in the environment, or 2.13.0)
 #   ARGS="--steps 50"   arguments for the example of `make train`  PYTEST_ARGS=-x arguments for pytest
+#   FUZZ_SECONDS=600    how long `make fuzz` runs                 CLANGXX=clang++-16  its compiler
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?=
@@ -15,7 +16,7 @@ STAMPS := $(VENV)/.stamps
 CPP := $(shell find csrc tests/cpp tests/device -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 PYTHON_DIRS := $(wildcard ortmodule graph_transition optim distributed examples benchmarks tests)
 
-.PHONY: FORCE help train test test-cpp test-python tsan build lint mypy format wheel clean system setup
+.PHONY: FORCE help train test test-cpp test-python tsan asan fuzz build lint mypy format wheel clean system setup
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -24,6 +25,8 @@ help:
 	@echo "make test     set up, build, run the C++ tests and pytest"
 	@echo "make build    set up and build in place        make wheel   dist/*.whl"
 	@echo "make tsan     what threads share, under ThreadSanitizer"
+	@echo "make asan     the C++ tests and those of operators and broken files, under two sanitizers"
+	@echo "make fuzz     broken models that libFuzzer makes, through the core (needs clang)"
 	@echo "make lint     ruff, clang-format, mypy         make format  rewrite in the project's style"
 	@echo "make clean    remove build products (not $(VENV))"
 
@@ -109,6 +112,34 @@ tsan: setup
 	cmake --build $(dir $(realpath build/ortmodule_tests)) --target ortmodule_thread_tests
 	TSAN_OPTIONS="halt_on_error=1 suppressions=$(CURDIR)/tests/cpp/tsan.supp" \
 	  setarch -R $(dir $(realpath build/ortmodule_tests))ortmodule_thread_tests --gtest_brief=1
+
+# A second build, whose every file is checked. Torch is not built so: what its own code does is not seen. The package
+# that Python imports is a folder of links around those libraries.
+ASAN := $(CURDIR)/build/asan
+ASAN_TESTS ?= tests/ops tests/safety
+asan: setup $(STAMPS)/deps-test
+	cmake -G Ninja -S . -B $(ASAN) -DORTMODULE_SANITIZE=address,undefined -DORTMODULE_TESTS=ON -DORTMODULE_CUDA=0 \
+	  -DPython_EXECUTABLE=$(abspath $(PY))
+	cmake --build $(ASAN) --target ortmodule_tests _C
+	ASAN_OPTIONS=detect_leaks=0 $(ASAN)/ortmodule_tests --gtest_brief=1
+	rm -rf $(ASAN)/site && mkdir -p $(ASAN)/site/ortmodule
+	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/csrc $(CURDIR)/docs $(CURDIR)/pyproject.toml $(ASAN)/site/
+	ln -s $(filter-out %.so,$(wildcard $(CURDIR)/ortmodule/*)) $(CURDIR)/graph_transition $(CURDIR)/optim \
+	  $(CURDIR)/distributed $(wildcard $(ASAN)/ortmodule/*) $(ASAN)/site/ortmodule/
+	cd $(ASAN)/site && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so)" \
+	  $(abspath $(PY)) -m pytest -p no:cacheprovider $(ASAN_TESTS) $(PYTEST_ARGS)
+
+CLANGXX ?= $(or $(shell command -v clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang++-14 | head -1),clang++)
+FUZZ_SECONDS ?= 600
+fuzz: setup $(STAMPS)/deps-test
+	@command -v $(CLANGXX) >/dev/null || { echo "ortmodule: clang is missing; run: apt-get install clang" >&2; exit 1; }
+	cmake -G Ninja -S . -B build/fuzz -DORTMODULE_FUZZ=ON -DORTMODULE_SANITIZE=address,undefined -DORTMODULE_CUDA=0 \
+	  -DCMAKE_CXX_COMPILER=$(CLANGXX) -DPython_EXECUTABLE=$(abspath $(PY))
+	cmake --build build/fuzz --target ortmodule_fuzz
+	$(PY) -m tests.fuzz --corpus build/fuzz/corpus
+	build/fuzz/ortmodule_fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=1024 -max_len=16384 \
+	  -artifact_prefix=build/fuzz/ build/fuzz/corpus
 
 # Up to four processes: one needs 2 GiB.
 test-python: setup $(STAMPS)/deps-test

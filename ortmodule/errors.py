@@ -17,6 +17,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "InvalidGraphError",
+    "LimitError",
     "ORTModuleError",
     "SlowCaptureError",
     "TerminatedError",
@@ -77,6 +78,10 @@ class SlowCaptureError(ORTModuleError):
 
 class InvalidGraphError(ORTModuleError):
     """A graph or an ONNX file breaks a rule of the format: a cycle, a missing value, a wrong type, truncated bytes."""
+
+
+class LimitError(InvalidGraphError):
+    """A model, or a run of it, asks for more than the limits of `SessionOptions` allow: nodes, memory, time."""
 
 
 class UnsupportedError(ORTModuleError):

@@ -7,12 +7,14 @@
 #include <stdexcept>
 
 #include "base/index_error.h"
+#include "base/limits.h"
 
 namespace ortmodule {
 namespace {
 
 const char* python_class(const Error& error) {
   if (dynamic_cast<const IndexError*>(&error)) return "IndexOutOfRangeError";
+  if (dynamic_cast<const LimitError*>(&error)) return "LimitError";
   switch (error.code()) {
     case ErrorCode::kInvalidArgument:
       return "InvalidArgumentError";

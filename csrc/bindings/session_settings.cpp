@@ -49,6 +49,26 @@ bool read_inference_option(const std::string& name, const py::handle& value, Ses
   return true;
 }
 
+Limits parse_limits(const py::dict& given) {
+  Limits out;
+  for (const auto& [key, value] : given) {
+    const auto name = key.cast<std::string>();
+    if (name == "tensor_bytes")
+      out.tensor_bytes = value.cast<uint64_t>();
+    else if (name == "nodes")
+      out.nodes = value.cast<size_t>();
+    else if (name == "nesting")
+      out.nesting = value.cast<size_t>();
+    else if (name == "run_bytes")
+      out.run_bytes = value.cast<uint64_t>();
+    else if (name == "seconds")
+      out.seconds = value.cast<double>();
+    else
+      fail(ErrorCode::kInvalidArgument, "unknown limit '", name, "'");
+  }
+  return out;
+}
+
 }  // namespace
 
 SessionSettings read_options(const std::string& mode, const std::vector<std::string>& trainable,
@@ -86,6 +106,12 @@ SessionSettings read_options(const std::string& mode, const std::vector<std::str
       out.level = parse_level(value.cast<std::string>());
     else if (read_inference_option(name, value, out))
       continue;
+    else if (name == "limits")
+      out.import.limits = parse_limits(value.cast<py::dict>());
+    else if (name == "aten_operators")
+      out.import.aten_operators = value.cast<bool>();
+    else if (name == "external_data_root")
+      out.import.external_data_root = value.cast<std::string>();
     else if (name == "memory_pattern")
       out.memory_pattern = value.cast<bool>();
     else if (name == "memory_reuse")

@@ -130,11 +130,14 @@ BackwardCompiler variants_of(std::shared_ptr<const Graph> undifferentiated, std:
 void complete(TrainingProgram& program, const Graph& graph, const CompileOptions& options) {
   program.matmul = matmul_provider(options.matmul);
   program.plans_memory = options.memory_pattern;
+  program.limits = options.import.limits;
   program.binding = std::make_unique<InputBinding>(graph.inputs());
 }
 
 FetchCompiler fetches_of(std::shared_ptr<const Graph> graph, CompileOptions options) {
+  const Limits limits = options.import.limits;
   options.import = {};  // what was read is in the graph
+  options.import.limits = limits;
   options.passes = {};
   options.pass_listener = nullptr;
   return [graph = std::move(graph), options = std::move(options)](const OutputSet& mask) {
@@ -157,6 +160,7 @@ CompiledModel compile(std::string_view model, const CompileOptions& options) {
   for (const std::string& error : take_registration_errors()) fail(ErrorCode::kInternal, error);
   check_choice(options.passes);
   CompiledModel compiled;
+  const Allowance::Scope limited(std::make_shared<Allowance>(options.import.limits));
   StageLog log(options.keep_stages);
   const std::shared_ptr<Graph> graph = imported(model, options.import, log, &compiled.info);
   compiled.input_names = names_of(graph->inputs());

@@ -3,6 +3,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "onnx/import.h"
 #include "records/resolve.h"
@@ -14,6 +15,7 @@
 namespace ortmodule {
 
 void StageLog::done(const std::string& name, const Graph& graph) {
+  if (const auto& allowance = Allowance::current()) allowance->check_time();
   const auto now = Clock::now();
   Stage stage{name, std::chrono::duration<double>(now - start_).count(), graph.node_count(), nullptr};
   if (keep_) stage.graph = graph.clone();
@@ -25,7 +27,7 @@ std::unique_ptr<Graph> imported(std::string_view model, const ImportOptions& opt
   std::unique_ptr<Graph> graph = import_model(model.data(), model.size(), options, info);
   log.done("imported", *graph);
   upgrade(*graph);
-  inline_functions(*graph);
+  inline_functions(*graph, options.limits);
   share_constants_with_subgraphs(*graph);
   resolve(*graph);
   log.done("resolved", *graph);

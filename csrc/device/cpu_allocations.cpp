@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/limits.h"
 #include "device/small_block_scope.h"
 
 namespace ortmodule {
@@ -21,12 +22,27 @@ class RunAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes <= SmallBlocks::kLargest)
       if (void* data = SmallBlocks::take(bytes)) return {data, data, &SmallBlocks::give, c10::Device(c10::kCPU)};
-    if (bytes < CpuAllocationScope::kMinimumBytes || !current) return torch_->allocate(bytes);
-    const CpuAllocationServer::Answer answer = current->allocate(bytes);
-    if (!answer.data && !answer.watch) return torch_->allocate(bytes);
-    void* data = answer.data ? answer.data : torch_->raw_allocate(bytes);
+    const std::shared_ptr<Allowance>& allowance = Allowance::current();
+    if (bytes < CpuAllocationScope::kMinimumBytes || (!current && !allowance)) return torch_->allocate(bytes);
+    const bool counted = allowance && allowance->counts();
+    if (counted) allowance->take(bytes);
+    CpuAllocationServer::Answer answer;
+    void* data = nullptr;
+    try {
+      if (current) answer = current->allocate(bytes);
+      if (!answer.data && allowance && !counted) allowance->take(bytes);  // what the server has is in use already
+      if (!answer.data && !answer.watch && !counted) return torch_->allocate(bytes);
+      data = answer.data ? answer.data : torch_->raw_allocate(bytes);
+    } catch (...) {
+      if (counted) allowance->give(bytes);
+      if (answer.watch) current->freed(nullptr, false, answer.tag);
+      throw;
+    }
+    const bool served = answer.data || answer.watch;
+    Block block{served ? current->shared_from_this() : nullptr, answer.data != nullptr, answer.tag,
+                counted ? allowance : nullptr, bytes};
     const std::lock_guard<std::mutex> lock(mutex_);
-    blocks_.insert_or_assign(data, Block{current->shared_from_this(), answer.data != nullptr, answer.tag});
+    blocks_.insert_or_assign(data, std::move(block));
     return {data, data, &release, c10::Device(c10::kCPU)};
   }
 
@@ -50,8 +66,10 @@ class RunAllocator final : public c10::Allocator {
  private:
   struct Block {
     std::shared_ptr<CpuAllocationServer> server;
-    bool own;
-    uint32_t tag;
+    bool own = false;
+    uint32_t tag = 0;
+    std::shared_ptr<Allowance> allowance;  // that the bytes are counted on
+    size_t bytes = 0;
   };
 
   static void release(void* data) {
@@ -68,6 +86,7 @@ class RunAllocator final : public c10::Allocator {
     }
     if (!block.server || !block.own) allocator->torch_->raw_deallocate(data);
     if (block.server) block.server->freed(data, block.own, block.tag);
+    if (block.allowance) block.allowance->give(block.bytes);
   }
 
   static RunAllocator* allocator;

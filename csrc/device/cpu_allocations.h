@@ -5,7 +5,8 @@
 // except for large ones of a thread inside a CpuAllocationScope: those are offered to the scope's server. Everything
 // else in the process (the user's tensors, optimizers, data loaders) gets torch's allocator as before. Blocks of a
 // server are known by their address until they are freed, on whatever thread, so that they may outlive the run, its
-// session and the module: they keep their server alive.
+// session and the module: they keep their server alive. Large blocks are counted on the Allowance of the thread's run
+// (base/limits.h), where it has one, whoever serves them.
 #pragma once
 
 #include <cstddef>

@@ -67,8 +67,8 @@ void store_half(const float* from, uint16_t* to, int64_t n) {
   for (; i < n; ++i) to[i] = c10::detail::fp16_ieee_from_fp32_value(from[i]);
 }
 
-template <typename T, typename Convert>
-void load_any(const T* from, int64_t stride, float* to, int64_t n, Convert convert) {
+template <auto convert, typename T>
+void load_any(const T* from, int64_t stride, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = convert(from[i * stride]);
 }
 
@@ -85,14 +85,14 @@ void load_elements(at::ScalarType type, const void* from, int64_t stride, float*
   switch (type) {
     case at::kFloat:
       if (stride == 1) return static_cast<void>(std::memcpy(to, floats, n * sizeof(float)));
-      return load_any(floats, stride, to, n, [](float x) { return x; });
+      return load_any<[](float x) { return x; }>(floats, stride, to, n);
     case at::kBFloat16:
-      return stride == 1 ? load_bfloat16(words, to, n) : load_any(words, stride, to, n, from_bfloat16);
+      return stride == 1 ? load_bfloat16(words, to, n) : load_any<from_bfloat16>(words, stride, to, n);
     case at::kHalf:
-      return stride == 1 ? load_half(words, to, n) : load_any(words, stride, to, n, from_half);
+      return stride == 1 ? load_half(words, to, n) : load_any<from_half>(words, stride, to, n);
     case at::kBool:
       return stride == 1 ? load_bool(bytes, to, n)
-                         : load_any(bytes, stride, to, n, [](uint8_t x) { return x ? 1.0f : 0.0f; });
+                         : load_any<[](uint8_t x) { return x ? 1.0f : 0.0f; }>(bytes, stride, to, n);
     default:
       fail(ErrorCode::kInternal, "no conversion of elements of type ", c10::toString(type));
   }

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/status.h"
+
 namespace ortmodule {
 
 // int64[2], seed and offset, from torch's default CPU generator, so that torch.manual_seed governs every device without
@@ -23,6 +25,14 @@ inline at::Tensor draw_philox_state() {
   auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
   for (int i = 0; i < 2; ++i) words[i] = static_cast<int64_t>(impl->random64());
   return state;
+}
+
+// The two words of a state that an operator was given, which a graph may make of anything.
+inline const int64_t* philox_state_words(const at::Tensor& state) {
+  ORTMODULE_CHECK(state.defined() && state.is_cpu() && state.scalar_type() == at::kLong && state.numel() == 2 &&
+                      state.is_contiguous(),
+                  kRuntime, "the random state should be int64[2]");
+  return state.const_data_ptr<int64_t>();
 }
 
 struct PhiloxStream {

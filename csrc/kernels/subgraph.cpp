@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "graph/subgraph.h"
 #include "kernels/aten_bridge.h"
@@ -58,6 +59,7 @@ std::vector<at::Tensor> BodyCall::with_others(const KernelContext& c, std::vecto
 
 std::vector<at::Tensor> BodyCall::run(const KernelContext& c, std::vector<at::Tensor> values,
                                       const std::vector<at::Tensor>& named) const {
+  if (const auto& allowance = Allowance::current()) allowance->check_time();  // a body may have no node
   return subgraph_->run(with_others(c, std::move(values), named));
 }
 

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -40,10 +43,8 @@ ExternalFiles::~ExternalFiles() {
   for (const auto& [location, file] : files_) ::close(file.descriptor);
 }
 
-const ExternalFiles::File& ExternalFiles::open_file(const std::string& location, const std::string& owner) {
-  if (auto it = files_.find(location); it != files_.end()) return it->second;
-  ORTMODULE_CHECK_ARG(!dir_.empty(), owner, " lies in the external file '", location,
-                      "'; give the model's folder to read it");
+// Walks from the folder; no component may be a link.
+int ExternalFiles::open_beneath(const std::string& location, const std::string& owner) const {
   const std::vector<std::string> parts = components(location, owner);
   int at = ::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   ORTMODULE_CHECK_ARG(at >= 0, "the external data folder '", dir_, "' cannot be opened: ", std::strerror(errno));
@@ -54,11 +55,40 @@ const ExternalFiles::File& ExternalFiles::open_file(const std::string& location,
         ::openat(at, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | (last ? O_NONBLOCK : O_DIRECTORY));
     const int error = errno;
     ::close(at);
-    ORTMODULE_CHECK_ARG(
-        next >= 0, "the external data file '", location, "' of ", owner, " cannot be opened at '", parts[i],
-        "': ", error == ELOOP || error == ENOTDIR ? "symbolic links are refused" : std::strerror(error));
+    ORTMODULE_CHECK_ARG(next >= 0, "the external data file '", location, "' of ", owner, " cannot be opened at '",
+                        parts[i], "': ",
+                        error == ELOOP || error == ENOTDIR
+                            ? "symbolic links are refused (SessionOptions.external_data_root follows them)"
+                            : std::strerror(error));
     at = next;
   }
+  return at;
+}
+
+// Follows links, and looks where the file lies that is open then.
+int ExternalFiles::open_linked(const std::string& location, const std::string& owner) const {
+  components(location, owner);  // of the location itself nothing else is allowed
+  char* const real = ::realpath(root_.c_str(), nullptr);
+  ORTMODULE_CHECK_ARG(real, "the external data root '", root_, "' cannot be opened: ", std::strerror(errno));
+  const std::string root = std::string(real) + (real[1] ? "/" : "");
+  std::free(real);
+  const int file = ::open((dir_ + "/" + location).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  ORTMODULE_CHECK_ARG(file >= 0, "the external data file '", location, "' of ", owner,
+                      " cannot be opened: ", std::strerror(errno));
+  char place[PATH_MAX];
+  const ssize_t length = ::readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), place, sizeof(place));
+  const bool inside = length > 0 && std::string_view(place, static_cast<size_t>(length)).substr(0, root.size()) == root;
+  if (!inside) ::close(file);
+  ORTMODULE_CHECK_ARG(inside, "the external data file '", location, "' of ", owner, " is refused: it lies outside of '",
+                      root_, "'");
+  return file;
+}
+
+const ExternalFiles::File& ExternalFiles::open_file(const std::string& location, const std::string& owner) {
+  if (auto it = files_.find(location); it != files_.end()) return it->second;
+  ORTMODULE_CHECK_ARG(!dir_.empty(), owner, " lies in the external file '", location,
+                      "'; give the model's folder to read it");
+  const int at = root_.empty() ? open_beneath(location, owner) : open_linked(location, owner);
   struct stat info{};
   const bool known = ::fstat(at, &info) == 0;
   if (!known || !S_ISREG(info.st_mode) || info.st_nlink != 1) {

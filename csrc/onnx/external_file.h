@@ -5,6 +5,9 @@
 // with openat(O_NOFOLLOW) from the folder that the caller gave: '..', absolute paths and symbolic links are refused
 // wherever they stand, and so is a file with a second hard link, which could be any file of the user's. All checks are
 // made on the open descriptor; nothing can be exchanged between check and use.
+//
+// Caches of hubs are folders of links into a store. Where the caller names the folder that holds both, links are
+// followed, and the file that is open then must lie in it: the system says where a descriptor's file is.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +21,8 @@ namespace ortmodule {
 
 class ExternalFiles {
  public:
-  // `dir` empty: every read is refused.
-  explicit ExternalFiles(std::string dir) : dir_(std::move(dir)) {}
+  // `dir` empty: every read is refused. `root` not empty: links are followed to files that lie in it.
+  explicit ExternalFiles(std::string dir, std::string root = {}) : dir_(std::move(dir)), root_(std::move(root)) {}
   ~ExternalFiles();
   ExternalFiles(const ExternalFiles&) = delete;
   ExternalFiles& operator=(const ExternalFiles&) = delete;
@@ -35,9 +38,11 @@ class ExternalFiles {
     uint64_t size;
   };
   const File& open_file(const std::string& location, const std::string& owner);
+  int open_beneath(const std::string& location, const std::string& owner) const;
+  int open_linked(const std::string& location, const std::string& owner) const;
   static void fill(const File& file, char* to, uint64_t offset, uint64_t length, const std::string& what);
 
-  std::string dir_;
+  std::string dir_, root_;
   std::map<std::string, File> files_;
 };
 

@@ -41,8 +41,18 @@ void GraphReader::read(pb::GraphProto& proto) {
     NodeArg* value = lookup(info.name());
     ORTMODULE_CHECK_GRAPH(value, "the output '", info.name(), "' of graph '", graph_.name(),
                           "' is produced by no node, and is no input and no initializer");
+    check_output(*value, info);
     graph_.add_output(value);
   }
+}
+
+// What a node gives is compared when types are inferred; of inputs and initializers the type is known now.
+void GraphReader::check_output(const NodeArg& value, const pb::ValueInfoProto& info) const {
+  if (value.producer() || !info.has_type()) return;
+  const DType declared = read_type(info.type(), "the output", info.name()).dtype, own = value.type().dtype;
+  ORTMODULE_CHECK_GRAPH(declared == own || declared == DType::kUndefined || own == DType::kUndefined, "the output '",
+                        info.name(), "' is declared ", dtype_name(declared),
+                        ", but it is an input or an initializer of ", dtype_name(own));
 }
 
 void GraphReader::read(pb::FunctionProto& proto) {
@@ -126,6 +136,10 @@ bool GraphReader::fold_constant(pb::NodeProto& proto) {
 
 Node* GraphReader::add_node(const pb::NodeProto& proto) {
   ORTMODULE_CHECK_GRAPH(!proto.op_type().empty(), "a node without an operator (", describe(proto), ")");
+  ORTMODULE_CHECK(proto.domain() != kAtenDomain || tensors_.options().aten_operators, kUnsupported, "[",
+                  proto.op_type(), "] calls an operator of PyTorch by its name, and some of these read files; ",
+                  "SessionOptions.allow_aten_operators lets a model do that whose maker you trust (", describe(proto),
+                  ")");
   const auto& names = proto.output();
   const auto gap = std::find(names.begin(), names.end(), std::string());
   Node* node =

@@ -32,6 +32,7 @@ class GraphReader {
   void connect(Node& node, pb::NodeProto& proto);
   void add_value_types(const google::protobuf::RepeatedPtrField<pb::ValueInfoProto>& infos);
   void set_declared_type(NodeArg* value, const pb::ValueInfoProto& info);
+  void check_output(const NodeArg& value, const pb::ValueInfoProto& info) const;
   // The value called `name` here or in a graph around this one (then as a captured input); null when there is none.
   NodeArg* lookup(const std::string& name);
 

@@ -12,9 +12,22 @@
 namespace ortmodule {
 namespace {
 
-pb::ModelProto parse(const void* data, size_t size) {
+// Before protobuf makes objects of them: a node of six bytes takes some 300 in memory.
+void check_size(const ModelSize& size, const Limits& limits) {
+  if (size.nodes > limits.nodes)
+    exceed("the model has ", size.nodes, " nodes, over the limit of ", limits.nodes, " (SessionOptions.max_nodes)");
+  if (size.nesting > limits.nesting)
+    exceed("the model has bodies nested ", size.nesting, " deep, over the limit of ", limits.nesting,
+           " (SessionOptions.max_nesting)");
+  if (size.longest_name > kLongestName)
+    exceed("the model has a name of ", size.longest_name, " bytes, over the limit of ", kLongestName);
+  ORTMODULE_CHECK_GRAPH(!size.broken_text, "the text at byte ", *size.broken_text, " of the model is no UTF-8");
+}
+
+pb::ModelProto parse(const void* data, size_t size, const Limits& limits) {
   ORTMODULE_CHECK(size <= INT_MAX, kParse, "a model of ", size, " bytes: protobuf reads at most ", INT_MAX,
                   "; store large tensors as external data");
+  check_size(measure(data, size), limits);
   pb::ModelProto model;
   if (!model.ParseFromArray(data, static_cast<int>(size))) {
     const WireFault fault = first_malformed_field(data, size);
@@ -116,7 +129,7 @@ void make_inputs(pb::ModelProto& model, const std::set<std::string>& fed) {
 }  // namespace
 
 std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options, ModelInfo* info) {
-  pb::ModelProto model = parse(data, size);
+  pb::ModelProto model = parse(data, size, options.limits);
   check_versions(model);
   auto graph = std::make_unique<Graph>();
   graph->opsets() = read_opsets(model.opset_import());

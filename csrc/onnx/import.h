@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "base/limits.h"
 #include "graph/graph.h"
 #include "graph/subgraph.h"
 #include "onnx/model_info.h"
@@ -21,8 +22,12 @@ struct ImportOptions {
   // Locations are relative to it and may leave it by no means: '..', absolute paths, symbolic links and files with
   // several hard links are refused.
   std::string external_data_dir{};
-  // Bytes of all tensors together. A model that declares more is refused before memory is taken.
-  uint64_t max_tensor_bytes = uint64_t{64} << 30;
+  // Not empty: links are followed to files that lie in this folder.
+  std::string external_data_root{};
+  // Whether it may have nodes that call any operator of PyTorch by its name; some read files.
+  bool aten_operators = true;
+  // Of its tensors, nodes and nesting. A model that declares more is refused before memory is taken.
+  Limits limits{};
   // Free sizes that get a number, by name and by denotation. One that the model does not have is kInvalidArgument.
   std::map<std::string, int64_t> sizes{}, sizes_by_denotation{};
   // Tensors that stand for the model's initializers; of the same type and shape, or kInvalidArgument.
@@ -41,7 +46,7 @@ constexpr const char* kProviderKey = "ortmodule.provider";  // for people: a gra
 
 // `data` holds a serialized ModelProto. An input that is an initializer as well becomes an initializer.
 // Throws Error: kParse (no model; names the byte offset), kInvalidGraph (breaks a rule of ONNX; names node or value),
-// kUnsupported (maps, sparse and string tensors, other versions), kInvalidArgument (external data path).
+// kUnsupported (maps, sparse and string tensors, other versions), kInvalidArgument (external data path), LimitError.
 // `info`, where it is given, receives what the model says of itself.
 std::unique_ptr<Graph> import_model(const void* data, size_t size, const ImportOptions& options = {},
                                     ModelInfo* info = nullptr);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <unordered_set>
 #include <utility>
 
 #include "base/status.h"
@@ -78,8 +79,8 @@ uint64_t TensorReader::checked_size(const pb::TensorProto& tensor, DType dtype, 
   uint64_t bytes = 0, in_file = 0;
   overflow = __builtin_mul_overflow(elements, static_cast<uint64_t>(dtype_size(dtype)), &bytes) || overflow;
   overflow = !packed_size(dtype, elements, in_file) || overflow;
-  ORTMODULE_CHECK_GRAPH(!overflow && bytes <= bytes_left_, owner, " brings the model's tensors over the limit of ",
-                        limit_, " bytes");
+  if (overflow || bytes > bytes_left_)
+    exceed(owner, " brings the model's tensors over the limit of ", limit_, " bytes (SessionOptions.max_tensor_bytes)");
   bytes_left_ -= bytes;
   return in_file;
 }
@@ -87,10 +88,19 @@ uint64_t TensorReader::checked_size(const pb::TensorProto& tensor, DType dtype, 
 SharedBytes TensorReader::external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner) {
   std::string location;
   uint64_t offset = 0, length = size;
+  std::unordered_set<std::string> given;
   for (const auto& entry : tensor.external_data()) {
-    if (entry.key() == "location") location = entry.value();
-    if (entry.key() == "offset") offset = number(entry.value(), "offset", owner);
-    if (entry.key() == "length") length = number(entry.value(), "length", owner);
+    const std::string& key = entry.key();
+    ORTMODULE_CHECK_GRAPH(given.insert(key).second, "the external data of ", owner, " has the key '", key, "' twice");
+    if (key == "location")
+      location = entry.value();
+    else if (key == "offset")
+      offset = number(entry.value(), "offset", owner);
+    else if (key == "length")
+      length = number(entry.value(), "length", owner);
+    else
+      ORTMODULE_CHECK_GRAPH(key == "checksum", "the external data of ", owner, " has the key '", key,
+                            "'; there are location, offset, length and checksum");
   }
   ORTMODULE_CHECK_GRAPH(length == size, owner, " needs ", size, " bytes, its external data has ", length);
   return files_.read(location, offset, length, owner);

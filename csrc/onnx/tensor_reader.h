@@ -15,10 +15,14 @@ namespace ortmodule {
 class TensorReader {
  public:
   explicit TensorReader(const ImportOptions& options)
-      : files_(options.external_data_dir),
+      : options_(options),
+        files_(options.external_data_dir, options.external_data_root),
         given_(options.initializers),
-        bytes_left_(options.max_tensor_bytes),
-        limit_(options.max_tensor_bytes) {}
+        bytes_left_(options.limits.tensor_bytes),
+        limit_(options.limits.tensor_bytes) {}
+
+  // Those of the import; they outlive the reader.
+  const ImportOptions& options() const { return options_; }
 
   // Takes raw bytes out of `tensor` instead of copying them. `owner` names the tensor in errors.
   TensorData read(pb::TensorProto& tensor, const std::string& owner);
@@ -32,6 +36,7 @@ class TensorReader {
   uint64_t checked_size(const pb::TensorProto& tensor, DType dtype, const std::string& owner);
   SharedBytes external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner);
 
+  const ImportOptions& options_;
   ExternalFiles files_;
   std::map<std::string, TensorData> given_;  // those that were not taken yet
   uint64_t bytes_left_, limit_;

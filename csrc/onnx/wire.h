@@ -1,10 +1,22 @@
-// Finds where bytes stop being a serialized ModelProto. Protobuf's own parser says only that they are none.
+// Serialized ModelProtos as bytes: how much they hold, before memory is taken for it, and where they stop being one,
+// for protobuf's own parser says only that they are none.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 namespace ortmodule {
+
+struct ModelSize {
+  size_t nodes = 0;                     // with those of bodies and functions
+  size_t nesting = 0;                   // of bodies in bodies: 0 where no node has one
+  size_t longest_name = 0;              // of operators, domains, nodes, values, attributes, tensors, sizes
+  std::optional<size_t> broken_text{};  // where the first text lies that is no UTF-8
+};
+
+// Of bytes that may be no model: what is read up to the first malformed field. One walk, no allocation.
+ModelSize measure(const void* data, size_t size);
 
 struct WireFault {
   size_t offset = 0;  // of the first malformed field, from the start of the model

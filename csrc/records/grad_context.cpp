@@ -22,6 +22,17 @@ std::vector<NodeArg*> emit_node(Graph& graph, Phase phase, const Node& origin, N
   return outputs;
 }
 
+bool mixes_types(const Node& node) {
+  DType first = DType::kUndefined;
+  for (const NodeArg* in : node.inputs()) {
+    const DType dtype = in ? in->type().dtype : DType::kUndefined;
+    if (!is_floating(dtype)) continue;
+    if (first != DType::kUndefined && dtype != first) return true;
+    first = dtype;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::pair<std::string, std::string> split_op(const std::string& qualified) {
@@ -40,9 +51,13 @@ NodeArg* GradContext::O(size_t i) {
 void GradContext::GI(size_t i, NodeArg* value) {
   if (!needs(i) || !value) return;
   const TypeInfo &have = value->type(), &want = I(i)->type();
-  ORTMODULE_INTERNAL(have.dtype == want.dtype || have.dtype == DType::kUndefined || want.dtype == DType::kUndefined,
-                     "the gradient of input ", i, " of ", node_.describe(), " has type ", have.text(),
-                     ", the input has ", want.text());
+  if (have.dtype != want.dtype && have.dtype != DType::kUndefined && want.dtype != DType::kUndefined) {
+    // A formula holds for inputs of one type; what a model mixes, the standard does not allow.
+    ORTMODULE_CHECK(!mixes_types(node_), kUnsupported, "[", node_.op(), "] has inputs of several floating types, and ",
+                    "with these no gradient (", node_.describe(), ")");
+    ORTMODULE_INTERNAL(false, "the gradient of input ", i, " of ", node_.describe(), " has type ", have.text(),
+                       ", the input has ", want.text());
+  }
   grad_inputs_[i] = value;
 }
 

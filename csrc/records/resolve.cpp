@@ -1,6 +1,7 @@
 #include "records/resolve.h"
 
 #include "base/container_type.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
@@ -130,8 +131,12 @@ void resolve(Graph& graph, const ResolveOptions& options) {
   }
   graph.reorder(order);
   check_outputs(graph);
-  if (options.infer)
-    for (Node* node : order) infer(*node);
+  if (!options.infer) return;
+  const Allowance* const allowance = Allowance::current().get();
+  for (Node* node : order) {
+    if (allowance) allowance->check_time();
+    infer(*node);
+  }
 }
 
 }  // namespace ortmodule

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "base/index_error.h"
+#include "base/limits.h"
 #include "device/small_block_scope.h"
 #include "kernels/aten_bridge.h"
 #include "kernels/small_tensor.h"
@@ -188,6 +189,9 @@ void Executor::run_step(const Prepared& prepared, KernelContext& context) const 
       clock->time([&] { prepared.kernel(context); });
     else
       prepared.kernel(context);
+  } catch (const LimitError& e) {
+    if (e.what()[0] == '[') throw;  // a body's node is named already
+    throw LimitError(text_of(*prepared.step->node, e.what()));
   } catch (const Error&) {
     throw;
   } catch (const c10::IndexError& e) {
@@ -233,9 +237,11 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   StepClock clock(steps_.size());
   const bool ranged = at::hasCallbacks();
   const RunStop* const stop = RunStop::current();
+  const Allowance* const allowance = Allowance::current().get();
   for (size_t i = begin; i < std::min(end, steps_.size()); ++i) {
     const Prepared& prepared = steps_[i];
     if (stop) stop->check();
+    if (allowance) allowance->check_time();
     if (memory) memory->step();
     clock.start();
     const ProfilerRange range(ranged, *prepared.step->node);

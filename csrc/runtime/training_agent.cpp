@@ -76,6 +76,19 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
     if (!saved[slot]) passing_slots_.push_back(static_cast<int>(slot));
 }
 
+std::shared_ptr<Allowance> TrainingAgent::allowance() const {
+  const Limits& limits = program_.limits;
+  if (limits.run_bytes == Limits::kUnlimited && limits.seconds <= 0) return nullptr;
+  return std::make_shared<Allowance>(limits);
+}
+
+std::string TrainingAgent::input_hint(int slot) const {
+  for (size_t i = 0; i < program_.input_slots.size(); ++i)
+    if (program_.input_slots[i] == slot)
+      return str(" It is '", program_.binding->name(i), "': change it before the forward or after the backward.");
+  return {};
+}
+
 void TrainingAgent::take_room(RunState& state) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -101,6 +114,7 @@ void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
 
 std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
                                                const std::vector<char>* checked, const InterOp* inter_op) {
+  const Allowance::Scope limited(allowance());
   const MatmulScope matmul(program_.matmul);
   const std::shared_ptr<const StepObserver> observer = this->observer();
   auto run = std::make_shared<RunState>();
@@ -255,6 +269,7 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
                   "graph a second time or if you need to access saved tensors after calling backward.");
   // Autograd may pass no gradient at all; then none flows on, as in eager.
   auto run = std::make_unique<BackwardRun>();
+  run->allowance = allowance();
   const Variant* variant = any ? &variant_for(mask) : nullptr;
   if (any) run->program = variant->program;
   ORTMODULE_CHECK(!any || state.spent.empty() || is_kept(*run->program, state), kUnsupported,
@@ -267,7 +282,7 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
                     "[",
                     tensor.toString(), " ", tensor.sizes(), "] is at version ", version_of(tensor),
-                    "; expected version ", version, " instead.");
+                    "; expected version ", version, " instead.", input_hint(slot));
     // Eager goes on with the memory of the forward or with that of now, as each operator has it.
     ORTMODULE_CHECK(memory_of(tensor) == memory && layout_of(tensor) == layout, kRuntime,
                     "one of the variables needed for gradient computation was given other memory (`.data = `) between "
@@ -311,6 +326,7 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
 
 void TrainingAgent::advance(BackwardRun& run, size_t end, const OutputSink& sink) {
   if (!run.program || end <= run.next) return;
+  const Allowance::Scope limited(run.allowance);
   const MatmulScope matmul(program_.matmul);
   const std::shared_ptr<const StepObserver> observer = this->observer();
   const Executor& executor = *run.program->executor;

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
 #include "ortmodule/export.h"
 #include "plan/separate_backwards.h"
 #include "products/matmul_provider.h"
@@ -66,6 +67,7 @@ struct TrainingProgram {
   std::vector<OutputSet> needed_by;  // per saved slot: the ys whose gradient reads it; parallel to saved_slots
   size_t slot_count = 0;
   MatmulProvider matmul = MatmulProvider::kAuto;
+  Limits limits{};           // of each run, and of each backward
   bool plans_memory = true;  // on the CPU: places of a run's large values are learned and kept (runtime/step_memory.h)
   std::shared_ptr<BackwardProgram> full_backward;
   BackwardCompiler compile_backward;
@@ -96,6 +98,7 @@ class TrainingAgent {
     std::shared_ptr<BackwardProgram> program;  // null: no output has a gradient, and nothing is to be done
     Frame frame;
     std::unique_ptr<Measurement> measurement;  // of the first one
+    std::shared_ptr<Allowance> allowance{};
     size_t next = 0;
   };
 
@@ -147,6 +150,10 @@ class TrainingAgent {
   // Takes from `state` what a backward runs on, and leaves what `remaining` needs.
   Frame take_frame(RunState& state, const OutputSet& remaining);
   std::shared_ptr<const StepObserver> observer();
+  // Of an input: its name, and when it may be changed; else empty.
+  std::string input_hint(int slot) const;
+  // What a run that begins now may take; null: anything.
+  std::shared_ptr<Allowance> allowance() const;
   // An empty frame of the forward's size and room for versions; and a frame that is done with, which is emptied and
   // kept for the next run: allocating some kilobytes per step makes malloc tidy up all small blocks that the step
   // before freed.

@@ -51,6 +51,10 @@ SessionSettings settings_of(const SessionOptions& options) {
   out.spin = options.inter_op_allow_spinning;
   out.own_pool = options.use_per_session_threads;
   out.deterministic = options.use_deterministic_compute;
+  out.import.limits = {options.max_tensor_bytes, options.max_nodes, options.max_nesting, options.max_run_bytes,
+                       options.max_seconds};
+  out.import.aten_operators = options.allow_aten_operators;
+  out.import.external_data_root = options.external_data_root;
   out.import.sizes = options.free_dimensions;
   out.import.sizes_by_denotation = options.free_dimensions_by_denotation;
   for (const auto& [name, tensor] : options.initializers)

@@ -19,14 +19,19 @@ namespace {
 
 using Key = std::tuple<std::string, std::string, std::string>;  // domain, name, overload
 
-constexpr size_t kMaxNodes = 4'000'000;  // functions that double each other would grow without bound
-
 std::string standard_domain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 
 class Inliner {
  public:
-  explicit Inliner(const std::vector<FunctionBody>& functions) {
+  Inliner(const std::vector<FunctionBody>& functions, const Limits& limits) : limits_(limits) {
     for (const FunctionBody& f : functions) functions_[{standard_domain(f.domain), f.name, f.overload}] = &f;
+  }
+
+  // Functions that call each other twice double the graph each time: counted before a node is copied.
+  void check_size(const Graph& graph) {
+    if (size_of(graph, 0) > limits_.nodes)
+      exceed("inlining the model's functions gives more nodes than the limit of ", limits_.nodes,
+             " (SessionOptions.max_nodes)");
   }
 
   void run(Graph& graph, std::vector<const FunctionBody*>& chain) {
@@ -36,6 +41,7 @@ class Inliner {
       if (!function) return;
       ORTMODULE_CHECK_GRAPH(std::find(chain.begin(), chain.end(), function) == chain.end(), "the function ",
                             function->name, " calls itself (", node.describe(), ")");
+      check_depth(chain.size(), node);
       chain.push_back(function);
       inline_call(graph, node, *function, chain);
       chain.pop_back();
@@ -46,6 +52,29 @@ class Inliner {
   size_t calls() const { return calls_; }
 
  private:
+  // Nodes after inlining, up to one more than the limit. One that calls itself is run()'s to report.
+  size_t size_of(const Graph& graph, size_t depth) {
+    size_t nodes = 0;
+    graph.for_each([&](Node& node) {
+      ++nodes;
+      for_each_subgraph(node, [&](const std::string&, Graph& body) { nodes += size_of(body, depth); });
+      if (const FunctionBody* function = callee(node)) {
+        check_depth(depth, node);
+        const auto [known, added] = sizes_.emplace(function, 0);
+        if (added) known->second = size_of(*function->body, depth + 1);
+        nodes += known->second;
+      }
+      nodes = std::min(nodes, limits_.nodes + 1);
+    });
+    return nodes;
+  }
+
+  void check_depth(size_t depth, const Node& call) const {
+    if (depth >= limits_.nesting)
+      exceed("functions call each other deeper than the limit of ", limits_.nesting, " (SessionOptions.max_nesting; ",
+             call.describe(), ")");
+  }
+
   const FunctionBody* callee(const Node& node) const {
     const auto overload = node.metadata().find(kOverloadKey);
     const std::string name = overload == node.metadata().end() ? "" : overload->second;
@@ -138,8 +167,6 @@ class Inliner {
     for (size_t i = 0; i < formals.size(); ++i)
       if (!call.input(i)) drop_input(*body, formals[i]);
     run(*body, chain);
-    nodes_ += body->node_count();
-    ORTMODULE_CHECK_GRAPH(nodes_ <= kMaxNodes, "inlining the model's functions gives more than ", kMaxNodes, " nodes");
     splice(graph, call, *body, function.body->inputs());
   }
 
@@ -177,17 +204,20 @@ class Inliner {
   }
 
   std::map<Key, const FunctionBody*> functions_;
-  size_t calls_ = 0, nodes_ = 0;
+  const Limits& limits_;
+  std::map<const FunctionBody*, size_t> sizes_;
+  size_t calls_ = 0;
 };
 
 }  // namespace
 
-size_t inline_functions(Graph& graph) {
+size_t inline_functions(Graph& graph, const Limits& limits) {
   if (graph.functions().empty()) return 0;
   const std::vector<FunctionBody> functions = std::move(graph.functions());
   graph.functions().clear();
-  Inliner inliner(functions);
+  Inliner inliner(functions, limits);
   std::vector<const FunctionBody*> chain;
+  inliner.check_size(graph);
   inliner.run(graph, chain);
   return inliner.calls();
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "graph/verify.h"
 #include "records/registry.h"
@@ -70,8 +71,11 @@ size_t TransformerManager::run(Graph& graph, const TransformContext& context) {
   size_t total = 0;
   for (int round = 0; round < options_.max_rounds; ++round) {
     size_t changed = 0;
-    for (Entry& entry : passes_)
-      if (entry.level <= options_.level) changed += run_pass(entry, round, graph, context);
+    for (Entry& entry : passes_) {
+      if (entry.level > options_.level) continue;
+      if (const auto& allowance = Allowance::current()) allowance->check_time();
+      changed += run_pass(entry, round, graph, context);
+    }
     total += changed;
     if (changed == 0) break;
   }

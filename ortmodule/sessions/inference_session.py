@@ -75,12 +75,11 @@ class InferenceSession:
             raise InvalidArgumentError(f"sess_options should be SessionOptions, got {type(sess_options).__name__}")
         self._options = sess_options or SessionOptions()
         self._providers = _with_options(checked_providers("providers", providers or ()), provider_options)
-        self.device = torch.device(device or _device_of_first(self._providers))
+        self.device = _device(device or _device_of_first(self._providers))
         if isinstance(path_or_bytes, str | os.PathLike):
             self._source: str | bytes | None = os.fspath(path_or_bytes)
         else:
-            is_proto = isinstance(path_or_bytes, onnx.ModelProto)
-            self._source = path_or_bytes.SerializeToString() if is_proto else bytes(path_or_bytes)  # type: ignore[union-attr]
+            self._source = _bytes_of(path_or_bytes)
         self._trace = _C.RunTrace() if self._options.enable_profiling else None
         self._variants: dict[frozenset[str], InferenceSession] = {}
         self._lock = threading.Lock()  # of the variants
@@ -202,6 +201,10 @@ class InferenceSession:
             return session.run(output_names, feeds, run_options)
         if output_names is None and run_options is None and type(feeds) is dict:
             return self._run.run(feeds, None, None)
+        if not isinstance(feeds, Mapping):
+            raise InvalidArgumentError(
+                f"feeds should be a mapping of inputs' names to values, got {type(feeds).__name__}"
+            )
         wanted = self._places_of(output_names) if output_names else None
         stop, only_path = _run_settings(run_options)
         with log_run(run_options, self._options):
@@ -283,6 +286,26 @@ def _node_arg(value: dict[str, Any]) -> NodeArg:
     return NodeArg(
         value["name"], value["type"], value["shape"], value["element"], value["is_sequence"], value["is_optional"]
     )
+
+
+def _bytes_of(model: Any) -> bytes:
+    if isinstance(model, onnx.ModelProto):
+        return model.SerializeToString()
+    if isinstance(model, bytes | bytearray | memoryview):
+        return bytes(model)
+    hint = "; a module runs in ORTModule" if isinstance(model, torch.nn.Module) else ""
+    raise InvalidArgumentError(
+        f"path_or_bytes should be a path, an onnx.ModelProto or the bytes of one, got {type(model).__name__}{hint}"
+    )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"device should be one that torch knows, such as 'cpu' or 'cuda:0', got {name!r}"
+        ) from error
 
 
 def _device_of_first(providers: Sequence[tuple[str, dict[str, str]]]) -> str:

@@ -148,7 +148,9 @@ class IOBinding:
         """
         missing = [value.name for value in declared if value.name not in self._inputs and not value.is_optional]
         if missing or not self._outputs:
-            raise InvalidArgumentError(f"not bound: inputs {missing}" if missing else "no output is bound")
+            raise InvalidArgumentError(
+                f"not bound: inputs {missing}; bind_input binds one" if missing else "no output is bound: bind_output"
+            )
         names = list(self._outputs)
         results = infer([self._inputs.get(value.name) for value in declared], names)
         elements = {value.name: value.element_type for value in self._session.get_outputs()}

@@ -17,6 +17,7 @@ __all__ = ["OrtValue", "device_of"]
 
 # As DLPack and runtimes of ONNX call torch's devices.
 _DEVICE_NAMES = {"gpu": "cuda"}
+_DLPACK_CPU = 1
 
 
 def device_of(device_type: str, device_id: int = 0) -> torch.device:
@@ -128,16 +129,19 @@ class OrtValue:
         """Of an object with `__dlpack__`, or of a capsule, which is used up.
 
         Args:
-            data: the object or the capsule; its memory is shared.
+            data: the object or the capsule; its memory is shared, or copied where it may not be written.
             is_bool_tensor: whether bytes are truth values, which older capsules cannot say.
 
         Raises:
-            InvalidArgumentError: no capsule, or one that was used before.
+            InvalidArgumentError: no capsule, one that was used before, or a tensor that requires a gradient.
         """
         try:
-            tensor = torch.from_dlpack(data)
-        except (RuntimeError, TypeError, AttributeError, BufferError) as error:
+            capsule, read_only = _capsule_of(data)
+            tensor = torch.from_dlpack(capsule)
+        except (RuntimeError, TypeError, ValueError, AttributeError, BufferError) as error:
             raise InvalidArgumentError(f"this gives no tensor through DLPack: {error}") from error
+        if read_only:
+            tensor = tensor.clone()
         return OrtValue(tensor.view(torch.bool) if is_bool_tensor and tensor.dtype == torch.uint8 else tensor)
 
     # -- asked -------------------------------------------------------------------------------------------------------
@@ -222,6 +226,18 @@ class OrtValue:
         if not isinstance(self.engine_value, torch.Tensor):
             raise InvalidArgumentError(f"{self!r} is no tensor")
         return self.engine_value
+
+
+def _capsule_of(data: Any) -> tuple[Any, bool]:
+    """What torch takes, and whether it may not be written. For what lies on a GPU torch asks itself, with a stream."""
+    if hasattr(data, "__dlpack__"):
+        if data.__dlpack_device__()[0] != _DLPACK_CPU:
+            return data, False
+        try:
+            data = data.__dlpack__(max_version=(1, 0))
+        except TypeError:  # a producer of before versions
+            data = data.__dlpack__()
+    return data, _C.capsule_is_read_only(data)
 
 
 def _of_any(value: Any) -> OrtValue:

@@ -79,8 +79,8 @@ def _flag(where: str, value: Any) -> bool:
 
 
 def _count(where: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidArgumentError(f"{where} should be a number from 0 on, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise InvalidArgumentError(f"{where} should be a number from 0 on, below 2**63, got {value!r}")
     return value
 
 
@@ -94,6 +94,10 @@ def _severity(where: str, value: Any) -> int:
     if _count(where, value) > 4:
         raise InvalidArgumentError(f"{where} should be a number from 0 (all) to 4 (what is fatal), got {value}")
     return value
+def _seconds(where: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InvalidArgumentError(f"{where} should be a number of seconds from 0 on, got {value!r}")
+    return float(value)
 
 
 def _path(where: str, value: Any) -> str:
@@ -193,6 +197,27 @@ class SessionOptions(_Checked):
         "How many threads one operator may use; 0: as many as torch.get_num_threads() says at each run, in parallel "
         "mode its part of what it says when the session is made.",
     )
+    allow_aten_operators = _Setting(
+        False, _flag, "Let the model call operators of PyTorch by their names (ATen nodes), some of which read files."
+    )
+    external_data_root = _Setting(
+        "", _path, "Links in the model's folder are followed to external data in this one; empty: they are refused."
+    )
+    max_tensor_bytes = _Setting(64 << 30, _count, "How many bytes the model's tensors may have together.")
+    max_nodes = _Setting(
+        500_000,
+        _count,
+        "How many nodes a model may have, with those of bodies and functions, as often as it calls them.",
+    )
+    max_nesting = _Setting(32, _count, "How deep bodies may lie in bodies, and functions may call functions.")
+    max_run_bytes = _Setting(
+        0,
+        _count,
+        "How many bytes a run's values may have at one time, on the CPU; 0: no value is larger than free memory.",
+    )
+    max_seconds = _Setting(
+        0.0, _seconds, "How long making the session may take, and each run, looked at between nodes; 0: any time."
+    )
 
     def __init__(self) -> None:
         self._libraries: list[str] = []
@@ -290,6 +315,15 @@ def compile_options(settings: SessionOptions, fed: frozenset[str]) -> dict[str, 
         "own_pool": settings.use_per_session_threads,
         "spin": settings.inter_op_allow_spinning,
         "deterministic": settings.use_deterministic_compute,
+        "aten_operators": settings.allow_aten_operators,
+        "external_data_root": settings.external_data_root,
+        "limits": {
+            "tensor_bytes": settings.max_tensor_bytes,
+            "nodes": settings.max_nodes,
+            "nesting": settings.max_nesting,
+            "run_bytes": settings.max_run_bytes,
+            "seconds": settings.max_seconds,
+        },
         "free_dimensions": dict(settings._sizes),
         "free_dimensions_by_denotation": dict(settings._sizes_by_denotation),
         "initializers": {name: value.engine_value for name, value in settings._initializers.items() if name not in fed},

@@ -4,6 +4,7 @@
 // numbers, other strides) goes through converters in Python.
 #include "bindings/inference/python_inference.h"
 
+#include <ATen/dlpack.h>
 #include <ATen/ops/from_blob.h>
 #include <pybind11/numpy.h>
 #include <torch/csrc/Dtype.h>
@@ -202,6 +203,20 @@ at::Tensor tensor_at(uintptr_t address, const std::vector<int64_t>& shape, const
   return at::from_blob(reinterpret_cast<void*>(address), shape, at::TensorOptions(type).device(c10::Device(device)));
 }
 
+// Whether a capsule's memory may not be written; torch takes such a capsule as any other, and of a later version too.
+bool capsule_is_read_only(const py::object& capsule) {
+  constexpr const char *kOld = "dltensor", *kVersioned = "dltensor_versioned";
+  const bool versioned = PyCapsule_IsValid(capsule.ptr(), kVersioned) != 0;
+  ORTMODULE_CHECK_ARG(versioned || PyCapsule_IsValid(capsule.ptr(), kOld),
+                      "this is no DLPack capsule, or one that was ", "taken before");
+  if (!versioned) return false;
+  const auto* managed = static_cast<const DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule.ptr(), kVersioned));
+  ORTMODULE_CHECK_ARG(managed->version.major == DLPACK_MAJOR_VERSION, "the DLPack capsule is of version ",
+                      managed->version.major, ".", managed->version.minor, "; version ", DLPACK_MAJOR_VERSION,
+                      " is supported");
+  return (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+}
+
 py::list events_of(RunTrace& trace) {
   py::list out;
   for (const RunTrace::Event& event : trace.take())
@@ -242,6 +257,8 @@ void register_inference(py::module_& m) {
            "The same for one value per input, as the engine has them.");
   m.def("tensor_at", &tensor_at, py::arg("address"), py::arg("shape"), py::arg("dtype"), py::arg("device"),
         "A tensor of memory that somebody else keeps.");
+  m.def("capsule_is_read_only", &capsule_is_read_only, py::arg("capsule"),
+        "Whether the memory of a DLPack capsule that nobody has taken may not be written.");
   m.def("load_session", &load_session, py::arg("path"), py::arg("options"),
         "A session for inference of the model in a file; its external data lies beside it.");
   m.def("set_global_inter_op_threads", &set_global_inter_op_threads, py::arg("threads"), py::arg("allow_spinning"),

@@ -69,8 +69,32 @@ Mask prepare(const at::Tensor& given, const at::Tensor& q, const at::Tensor& k, 
 // Key heads fewer than query heads are shared by groups.
 bool grouped(const at::Tensor& q, const at::Tensor& k) { return q.size(1) != k.size(1); }
 
+// ATen's flash kernel reads as many rows of v as k has, without a look at how many there are.
+void check_lengths(const at::Tensor& k, const at::Tensor& v) {
+  ORTMODULE_CHECK(k.dim() == 4 && v.dim() == 4 && k.size(2) == v.size(2), kRuntime, "[Attention] K ", k.sizes(),
+                  " and V ", v.sizes(), " should have rank 4 and one length");
+}
+
+// A graph may hold the gradient as a node of its own: what it is given need not be what a forward has made.
+void check_saved(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& dy,
+                 const at::Tensor& y, const at::Tensor& lse) {
+  check_lengths(k, v);
+  const bool fits = q.dim() == 4 && q.size(0) == k.size(0) && k.size(0) == v.size(0) && k.size(1) == v.size(1) &&
+                    k.size(1) > 0 && q.size(1) % k.size(1) == 0 && q.size(3) == k.size(3);
+  ORTMODULE_CHECK(fits, kRuntime, "[AttentionGrad] Q ", q.sizes(), ", K ", k.sizes(), " and V ", v.sizes(),
+                  " do not fit");
+  const std::vector<int64_t> sizes{q.size(0), q.size(1), q.size(2), v.size(3)};
+  ORTMODULE_CHECK(dy.sizes() == c10::IntArrayRef(sizes) && y.sizes() == c10::IntArrayRef(sizes), kRuntime,
+                  "[AttentionGrad] the result should have sizes ", c10::IntArrayRef(sizes), ", got ", y.sizes(),
+                  " and a gradient of ", dy.sizes());
+  ORTMODULE_CHECK(lse.sizes() == c10::IntArrayRef(sizes).slice(0, 3), kRuntime,
+                  "[AttentionGrad] the sums of rows should have sizes ", c10::IntArrayRef(sizes).slice(0, 3), ", got ",
+                  lse.sizes());
+}
+
 // torch 2.11 divides by the number of heads, which ends the process where there is none.
-bool without_heads(const at::Tensor& q, const at::Tensor& k) {
+bool without_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  check_lengths(k, v);
   ORTMODULE_CHECK(k.size(1) > 0 || q.size(1) == 0, kRuntime, "[Attention] ", q.size(1),
                   " query heads have no key head");
   return q.size(1) == 0;
@@ -78,13 +102,13 @@ bool without_heads(const at::Tensor& q, const at::Tensor& k) {
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask, double dropout,
                   std::optional<double> scale) {
-  if (without_heads(q, k)) return at::matmul(at::matmul(q, k.mT()), v);
+  if (without_heads(q, k, v)) return at::matmul(at::matmul(q, k.mT()), v);
   return at::scaled_dot_product_attention(q, k, v, mask.additive, dropout, mask.causal, scale, grouped(q, k));
 }
 
 bool flash_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask,
                   std::optional<double> scale) {
-  return q.is_cpu() && !without_heads(q, k) &&
+  return q.is_cpu() && !without_heads(q, k, v) &&
          at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, grouped(q, k)) == kFlash;
 }
 
@@ -105,7 +129,7 @@ void attention(KernelContext& c, const Options& options) {
 // are the elements that the tiled kernel keeps; elsewhere a throw-away generator's, seeded with state and stream.
 at::Tensor keep_mask(const at::Tensor& q, const at::Tensor& k, double ratio, const at::Tensor& state, int64_t stream) {
   const std::vector<int64_t> sizes{q.size(0), q.size(1), q.size(2), k.size(2)};
-  const auto* words = state.const_data_ptr<int64_t>();
+  const int64_t* const words = philox_state_words(state);
   if (q.is_cpu()) return flash_keep_mask(sizes, dropout_state(ratio, philox_stream(words, stream)));
   at::Generator generator = at::globalContext().defaultGenerator(q.device()).clone();
   generator.set_current_seed(philox_seed(words, stream));
@@ -149,6 +173,7 @@ void attention_grad(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(kGradQuery), &k = c.in(kGradKey), &v = c.in(kGradValue), &lse = c.in(kGradLse);
   if (lse.numel() == 0 || c.wants(kMaskGrad) || c.has(kGradRandomState)) return attention_grad_again(c, options);
   const Mask mask = prepare(c.in_or_undefined(kGradMask), q, k, options.causal);
+  check_saved(q, k, v, c.in(kGradOfResult), c.in(kGradResult), lse);
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       c.in(kGradOfResult), q, k, v, c.in(kGradResult), lse, 0.0, mask.causal, mask.additive, options.scale);
   c.out(kQueryGrad, std::move(dq));
@@ -193,8 +218,8 @@ void tiled_philox_attention(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue), mask = flash_mask(c, kMask, k);
   if (!flash_supports(q, k, v, mask)) return philox_attention(c, options);
   FlashInputs in = flash_inputs(q, k, v, mask, options);
-  in.dropout = dropout_state(c.double_value(kRatio),
-                             philox_stream(c.in(kRandomState).const_data_ptr<int64_t>(), options.stream));
+  in.dropout =
+      dropout_state(c.double_value(kRatio), philox_stream(philox_state_words(c.in(kRandomState)), options.stream));
   FlashResult result = flash_forward(in);
   c.out(kResult, std::move(result.y));
   c.out(kPhiloxLse, std::move(result.lse));
@@ -208,7 +233,8 @@ void tiled_attention_grad(KernelContext& c, const Options& options) {
   FlashInputs in = flash_inputs(q, k, v, mask, options);
   if (c.has(kGradRandomState))
     in.dropout = dropout_state(c.double_value(kGradRatio),
-                               philox_stream(c.in(kGradRandomState).const_data_ptr<int64_t>(), options.stream));
+                               philox_stream(philox_state_words(c.in(kGradRandomState)), options.stream));
+  check_saved(q, k, v, c.in(kGradOfResult), c.in(kGradResult), lse);
   FlashGrads grads = flash_backward(in, c.in(kGradOfResult), c.in(kGradResult), lse,
                                     {c.wants(kQueryGrad), c.wants(kKeyGrad), c.wants(kValueGrad), c.wants(kMaskGrad)});
   c.out(kQueryGrad, std::move(grads.q));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "graph/subgraph.h"
 #include "kernels/host_values.h"
@@ -17,6 +18,8 @@ namespace ortmodule {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
+
+constexpr uint64_t kTensorBytes = 512;  // of a small tensor: itself, its storage, its elements
 
 bool is_true(const at::Tensor& value, const char* op) {
   ORTMODULE_CHECK(value.defined() && value.has_storage() && value.numel() == 1, kRuntime, "[", op,
@@ -46,6 +49,7 @@ ORTMODULE_KERNEL("", Loop, "aten", [](const Node& node) -> Kernel {
       out.insert(out.end(), values.begin(), values.end());
       return out;
     };
+    Allowance::Collected collected;
     for (int64_t i = 0; i < limit && go_on; ++i) {
       Tensors given = formals(i);
       std::fill(values.begin(), values.end(), at::Tensor());  // the body alone holds them, and may write over them
@@ -53,6 +57,7 @@ ORTMODULE_KERNEL("", Loop, "aten", [](const Node& node) -> Kernel {
       go_on = is_true(results[0], "Loop");
       for (size_t k = 0; k < carried; ++k) values[k] = std::move(results[1 + k]);
       for (size_t k = 0; k < stacks.size(); ++k) stacks[k].push_back(std::move(results[1 + carried + k]));
+      collected.add(stacks.size() * kTensorBytes);
     }
     for (size_t k = 0; k < stacks.size(); ++k)
       if (c.wants(carried + k))

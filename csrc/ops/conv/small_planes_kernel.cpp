@@ -1,3 +1,4 @@
+#include "base/status.h"
 #include "ops/conv/small_planes.h"
 
 #include <ATen/Context.h>
@@ -150,6 +151,8 @@ at::Tensor product_convolution(const at::Tensor& x, const at::Tensor& w, const a
 
 ConvGradients product_convolution_gradients(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& w,
                                             const ConvAttributes& a, const std::array<bool, 3>& wants) {
+  ORTMODULE_CHECK(dy.dim() == 4 && dy.size(0) == x.size(0) && dy.size(1) == w.size(0), kRuntime, "[ConvGrad] dY ",
+                  dy.sizes(), " does not fit X ", x.sizes(), " and W ", w.sizes());
   const Windows s(x, w, a, dy.sizes());
   const at::Tensor gradient = rows_from_planes(dy);
   ConvGradients out;

@@ -19,6 +19,7 @@
 #include <mutex>
 #include <random>
 
+#include "base/status.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
 
@@ -107,6 +108,8 @@ void dropout_grad(KernelContext& c) {
   const double ratio = ratio_of(c, 2);
   const bool training = c.has(3) && c.double_value(3) != 0;
   if (!training || ratio == 0 || dy.numel() == 0) return c.out(0, dy);
+  ORTMODULE_CHECK(mask.sizes() == dy.sizes(), kRuntime, "[DropoutGrad] a mask of ", mask.sizes(), " for dY of ",
+                  dy.sizes());
   if (ratio == 1) return c.out(0, at::zeros_like(dy));
   if (!dy.is_cpu()) return c.out(0, at::native_dropout_backward(dy, mask, 1.0 / (1.0 - ratio)));
   if (dy.is_non_overlapping_and_dense() && mask.strides() == dy.strides())

@@ -353,9 +353,9 @@ class FusedKernelState {
     std::vector<const at::Tensor*> inputs;
     for (int i = 0; i < plan_.program.inputs; ++i) {
       inputs.push_back(&c.in(i));
-      ORTMODULE_CHECK(plan_.state[i] ? inputs[i]->scalar_type() == at::kLong : converts(inputs[i]->scalar_type()),
-                      kRuntime, "[FusedKernel] input ", i, " has the type ", inputs[i]->scalar_type(), " (", name_,
-                      ")");
+      if (plan_.state[i]) philox_state_words(*inputs[i]);
+      ORTMODULE_CHECK(plan_.state[i] || converts(inputs[i]->scalar_type()), kRuntime, "[FusedKernel] input ", i,
+                      " has the type ", inputs[i]->scalar_type(), " (", name_, ")");
     }
     const std::shared_ptr<const FusedBinding> binding = bound(inputs);
     Run run{plan_, *binding, {}, {}, {}, {}};

@@ -118,6 +118,9 @@ Kernel attended_rows(const Node& node) {
   return [=](KernelContext& c) {
     const std::vector<int64_t> sizes = c.ints(0);
     const int64_t batch = sizes.at(0), length = sizes.at(1);
+    constexpr int64_t kMost = int64_t{1} << 40;
+    ORTMODULE_CHECK(batch >= 0 && length >= 0 && (length == 0 || batch <= kMost / length), kRuntime, "[AttendedRows] ",
+                    batch, " sequences of ", length, " rows");
     std::vector<char> needed(static_cast<size_t>(batch * length), 0);
     ORTMODULE_CHECK(seeds < c.input_count(), kRuntime, "[AttendedRows] there are fewer than ", seeds, " lists of rows");
     for (size_t i = 0; i < seeds; ++i) {
@@ -158,6 +161,7 @@ Kernel sliced_rows(const Node& node) {
   return [start = node.get_int("start", 0)](KernelContext& c) {
     const std::vector<int64_t> sizes = c.ints(1);
     const int64_t length = sizes.at(0), kept = sizes.at(1);
+    ORTMODULE_CHECK(kept > 0, kRuntime, "[SlicedRows] ", kept, " rows are kept of each sequence");
     const at::Tensor rows = c.host(0).contiguous();
     at::Tensor out = at::empty_like(rows);
     const auto* in = rows.const_data_ptr<int64_t>();
@@ -251,6 +255,7 @@ template <bool zeros>
 void spread(KernelContext& c, size_t lead) {
   const at::Tensor &x = c.in(0), rows = c.in(1).contiguous();
   std::vector<int64_t> front = c.ints(2);
+  ORTMODULE_CHECK(lead <= front.size(), kRuntime, "there are ", front.size(), " sizes for ", lead, " leading axes");
   front.resize(lead);
   const std::vector<int64_t> sizes = with_rest(front, x.sizes().slice(1));
   const int64_t n = product(front), m = rows.numel();

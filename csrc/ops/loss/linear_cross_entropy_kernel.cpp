@@ -113,6 +113,7 @@ void forward(KernelContext& c, const LossOptions& options, int64_t chunk) {
   const at::Tensor labels = int64_labels(c.in(3)).contiguous();
   at::Tensor weight = c.has(4) ? c.in(4).contiguous() : at::Tensor();
   ORTMODULE_CHECK(labels.numel() == rows, kRuntime, "[", kName, "] ", rows, " rows, ", labels.numel(), " labels");
+  Labels::check_weights(weight, classes, kName);
   const bool mean = options.reduction == LossOptions::kMean, gradient = c.wants(1);
   const bool fast = x.is_cpu() && converts(x.scalar_type()) && classes > 0;
   const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

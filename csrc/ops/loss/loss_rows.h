@@ -1,6 +1,8 @@
 // Softmax and cross entropy of one row of float scores on the CPU, and labels as kernels read them.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -52,6 +54,12 @@ struct Labels {
   const int64_t* data;
   const float* weight;  // null: 1 for every class
   int64_t classes, ignore_index;
+
+  // `weights` may be undefined.
+  static void check_weights(const at::Tensor& weights, int64_t classes, const char* name) {
+    ORTMODULE_CHECK(!weights.defined() || (weights.dim() == 1 && weights.numel() == classes), kRuntime, "[", name,
+                    "] expected one weight for each of ", classes, " classes, got shape ", weights.sizes());
+  }
 
   bool ignored(int64_t row) const { return data[row] == ignore_index; }
   float weight_of(int64_t row) const { return weight ? weight[data[row]] : 1.0f; }

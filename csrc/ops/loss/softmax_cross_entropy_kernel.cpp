@@ -67,6 +67,7 @@ void cpu_forward(KernelContext& c, const LossOptions& options) {
   const at::Tensor weight = c.has(2) ? c.in(2).contiguous() : at::Tensor();
   ORTMODULE_CHECK(labels_tensor.numel() == rows, kRuntime, "[SoftmaxCrossEntropyLoss] ", rows, " rows of scores, ",
                   labels_tensor.numel(), " labels");
+  Labels::check_weights(weight, classes, "SoftmaxCrossEntropyLoss");
   const Labels labels{labels_tensor.const_data_ptr<int64_t>(),
                       weight.defined() ? weight.const_data_ptr<float>() : nullptr, classes, options.ignore_index};
   labels.check(rows, "SoftmaxCrossEntropyLoss");
@@ -108,11 +109,18 @@ void cpu_backward(KernelContext& c, const LossOptions& options) {
   const at::Tensor weight = c.has(4) ? c.in(4).contiguous() : at::Tensor();
   const Labels labels{labels_tensor.const_data_ptr<int64_t>(),
                       weight.defined() ? weight.const_data_ptr<float>() : nullptr, classes, options.ignore_index};
+  const bool each = options.reduction == LossOptions::kNone;
+  constexpr const char* kName = "SoftmaxCrossEntropyLossGrad";
+  ORTMODULE_CHECK(labels_tensor.numel() == rows && dy.numel() == (each ? rows : 1) && stats.is_contiguous() &&
+                      stats.numel() == 2 * rows,
+                  kRuntime, "[", kName, "] ", rows, " rows of scores, ", labels_tensor.numel(),
+                  " labels, a gradient of ", dy.sizes(), ", statistics of ", stats.sizes());
+  Labels::check_weights(weight, classes, kName);
+  labels.check(rows, kName);
   const at::Tensor d = c.may_overwrite(1) ? scores : at::empty_like(scores);
   const float *x = scores.const_data_ptr<float>(), *g = dy.const_data_ptr<float>(),
               *max = stats.const_data_ptr<float>(), *log_sum = max + rows;
   float* out = d.mutable_data_ptr<float>();
-  const bool each = options.reduction == LossOptions::kNone;
   const float scale =
       each ? 1.0f : static_cast<float>(options.reduction == LossOptions::kMean ? *g / labels.total(rows) : *g);
   at::parallel_for(0, rows, row_grain(classes), [&](int64_t begin, int64_t end) {

@@ -165,6 +165,7 @@ Kernel make_training(const Node& node) {
 // In float for 16-bit data, as the forward's kernel does it.
 void apply_statistics(KernelContext& c) {
   const at::Tensor& x = c.in(0);
+  check_channels(c, x, 1);
   if (on_planes(c, 0)) {
     c.out(0, normalized_batch(x, c.in(1), c.in(2), c.in(3), c.in(4)));
     return;

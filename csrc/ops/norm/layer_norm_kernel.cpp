@@ -4,6 +4,7 @@
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 
+#include "base/status.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
 #include "kernels/small_tensor.h"
@@ -61,6 +62,15 @@ Kernel make_layer_norm(const Node& node) {
   };
 }
 
+// A graph may hold the gradient as a node of its own, with anything for what a forward has made.
+void check_saved(const KernelContext& c, c10::IntArrayRef shape) {
+  const at::Tensor &dy = c.in(0), &x = c.in(1), &mean = c.in(2), &inv_std = c.in(3);
+  const int64_t width = c10::multiply_integers(shape), rows = width > 0 ? x.numel() / width : 0;
+  ORTMODULE_CHECK(dy.sizes() == x.sizes() && (width == 0 || (mean.numel() == rows && inv_std.numel() == rows)),
+                  kRuntime, "[LayerNormalizationGrad] dY ", dy.sizes(), ", Mean ", mean.sizes(), " and InvStdDev ",
+                  inv_std.sizes(), " do not fit X ", x.sizes());
+}
+
 void plain_grad(KernelContext& c, const NormRows& rows, c10::IntArrayRef shape) {
   at::Tensor dx, dscale, dbias;
   if (c.wants(0)) dx = make_float(c.in(1).sizes());
@@ -81,6 +91,7 @@ Kernel make_layer_norm_grad(const Node& node) {
   return [axis](KernelContext& c) {
     const at::Tensor &x = c.in(1), &scale = c.in(4);
     const auto shape = x.sizes().slice(positive_axis(axis, x.dim(), "LayerNormalizationGrad"));
+    check_saved(c, shape);
     if (const auto rows = plain_rows(x, scale, shape);
         rows && is_plain(c.in(0)) && is_plain(c.in(2)) && is_plain(c.in(3)))
       return plain_grad(c, *rows, shape);

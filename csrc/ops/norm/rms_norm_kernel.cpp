@@ -15,6 +15,7 @@
 
 #include <cmath>
 
+#include "base/status.h"
 #include "kernels/cpu_simd.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
@@ -111,7 +112,11 @@ void cpu_forward(KernelContext& c, int64_t axis_attr, double epsilon) {
 void cpu_backward(KernelContext& c, int64_t axis_attr) {
   const at::Tensor &x = c.in(1), &rstd = c.in(2), &scale = c.in(3);
   const int64_t axis = positive_axis(axis_attr, x.dim(), "RMSNormalizationGrad");
-  if (!float_rows(x, scale, axis) || c.in(0).scalar_type() != at::kFloat) return aten_backward(c, axis_attr);
+  if (!float_rows(x, scale, axis) || c.in(0).scalar_type() != at::kFloat || rstd.scalar_type() != at::kFloat)
+    return aten_backward(c, axis_attr);
+  ORTMODULE_CHECK(c.in(0).sizes() == x.sizes() && rstd.numel() == x.numel() / scale.numel() && rstd.is_contiguous(),
+                  kRuntime, "[RMSNormalizationGrad] dY ", c.in(0).sizes(), " and InvStdDev ", rstd.sizes(),
+                  " do not fit X ", x.sizes());
   const bool overwrite = c.in(0).is_contiguous() && c.may_overwrite(0);
   const at::Tensor dy = c.in(0).contiguous();
   const int64_t n = scale.numel(), rows = x.numel() / n;

@@ -4,6 +4,7 @@
 // -inf for the maximum, 0 for the mean.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/amax.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/avg_pool2d_backward.h>
@@ -125,8 +126,19 @@ Kernel make_max_pool(const Node& node) {
   };
 }
 
+// ATen adds to where the indices say. Those of a MaxPool need no look.
+void check_indices(const at::Tensor& indices, c10::IntArrayRef sizes) {
+  if (indices.numel() == 0) return;
+  const int64_t plane = c10::multiply_integers(sizes.slice(2));
+  const auto [least, most] = at::aminmax(indices);
+  ORTMODULE_CHECK(least.item().toLong() >= 0 && most.item().toLong() < plane, kRuntime, "[MaxPoolGrad] indices from ",
+                  least.item().toLong(), " to ", most.item().toLong(), " for planes of ", plane, " elements");
+}
+
 Kernel make_max_pool_grad(const Node& node) {
-  return [declared = lifted(PoolAttributes(node)), sizes = HostInts(node, 2)](KernelContext& c) {
+  const Node* const maker = node.input(1) ? node.input(1)->producer() : nullptr;
+  return [trusted = maker && maker->qualified_op() == "MaxPool", declared = lifted(PoolAttributes(node)),
+          sizes = HostInts(node, 2)](KernelContext& c) {
     c10::DimVector storage;
     const bool lift = c.in(0).dim() == 3;
     const at::Tensor dy = lifted(c.in(0));
@@ -134,6 +146,7 @@ Kernel make_max_pool_grad(const Node& node) {
     const PoolAttributes& a = plan.a;
     const at::Tensor like = of_sizes(plan.sizes, dy.options());
     const at::Tensor indices = lifted(c.in(1));
+    if (!trusted) check_indices(indices, plan.sizes);
     const at::Tensor dx = a.rank() == 2
                               ? at::max_pool2d_with_indices_backward(dy, like, a.kernel, a.strides, plan.padding,
                                                                      a.dilations, a.ceil, indices)

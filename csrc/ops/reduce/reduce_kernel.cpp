@@ -195,8 +195,10 @@ ORTMODULE_KERNEL("ai.ortmodule", ReduceSumTo, "aten", [](const Node& node) -> Ke
   return [sizes = HostInts(node, 1)](KernelContext& c) {
     c10::DimVector storage;
     const c10::IntArrayRef target = sizes.read(c, storage);
-    ORTMODULE_CHECK(at::is_expandable_to(target, c.in(0).sizes()), kRuntime, "[ReduceSumTo] ", c10::str(target),
-                    " does not broadcast to ", c10::str(c.in(0).sizes()));
+    // ATen takes the least integers for pointers to symbols.
+    const bool known = std::all_of(target.begin(), target.end(), [](int64_t size) { return size >= 0; });
+    ORTMODULE_CHECK(known && at::is_expandable_to(target, c.in(0).sizes()), kRuntime, "[ReduceSumTo] ",
+                    c10::str(target), " does not broadcast to ", c10::str(c.in(0).sizes()));
     c.out(0, at::sum_to(c.in(0), target));
   };
 });

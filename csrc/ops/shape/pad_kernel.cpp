@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
@@ -59,6 +60,12 @@ c10::DimVector torch_pads(const c10::SmallVector<AxisPad, 4>& pads, int64_t rank
 // Which element of an axis of size n each element of the padded axis copies.
 at::Tensor source_positions(int64_t n, const AxisPad& pad, Mode mode, c10::Device device) {
   std::vector<int64_t> from;
+  int64_t length = 0;
+  const bool fits =
+      !__builtin_add_overflow(n, pad.before, &length) && !__builtin_add_overflow(length, pad.after, &length);
+  ORTMODULE_CHECK(fits && length < INT64_MAX / 16, kRuntime, "[Pad] an axis of ", n, " with ", pad.before,
+                  " before and ", pad.after, " after");
+  Allowance::Collected().add(2 * sizeof(int64_t) * static_cast<uint64_t>(std::max<int64_t>(length, 0)));
   const int64_t period = std::max<int64_t>(mode == Mode::kReflect ? 2 * (n - 1) : n, 1);
   for (int64_t i = -pad.before; i < n + pad.after; ++i) {
     int64_t k = mode == Mode::kEdge ? std::clamp<int64_t>(i, 0, n - 1) : ((i % period) + period) % period;

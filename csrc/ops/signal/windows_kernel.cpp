@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "kernels/aten_bridge.h"
 #include "kernels/host_doubles.h"
@@ -27,6 +28,7 @@ Kernel window(const Node& node, const std::array<double, n>& terms) {
   return [terms, type, size = HostInts(node, 0), periodic = node.get_int("periodic", 1) != 0](KernelContext& c) {
     const int64_t count = size.value(c, 0);
     ORTMODULE_CHECK(count >= 0 && count < (int64_t{1} << 31), kRuntime, "[Window] a size of ", count);
+    Allowance::Collected().add(sizeof(double) * static_cast<uint64_t>(count));
     const auto period = static_cast<double>(periodic ? count : count - 1);
     std::vector<double> values(static_cast<size_t>(count), 1.0);  // a symmetric window of one element is 1
     for (int64_t i = 0; i < count && period > 0; ++i) {
@@ -50,6 +52,7 @@ Kernel make_mel_weight_matrix(const Node& node) {
     ORTMODULE_CHECK(bins > 0 && length > 0 && rate > 0 && bins < (1 << 20) && length < (1 << 28), kRuntime,
                     "[MelWeightMatrix] ", bins, " bins of a transform of ", length, " at ", rate, " Hz");
     const int64_t rows = length / 2 + 1;
+    Allowance::Collected().add(sizeof(double) * static_cast<uint64_t>(rows * bins));
     const double low = mel(low_in.value(c, 0)), high = mel(high_in.value(c, 0));
     std::vector<int64_t> edges;  // spectrogram rows at which the triangles begin, peak and end
     for (int64_t i = 0; i < bins + 2; ++i) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/limits.h"
 #include "base/status.h"
 
 namespace ortmodule {
@@ -190,6 +191,9 @@ ResizeTable resize_table(const ResizeAttributes& a, const ResizeAxis& axis) {
   const Filter filter(a, axis.scale);
   const auto out = static_cast<size_t>(axis.out);
   ResizeTable t{copies ? 1 : filter.taps, {}, {}, {}};
+  constexpr size_t kMost = size_t{1} << 40;
+  ORTMODULE_CHECK(t.taps > 0 && out <= kMost / t.taps, kRuntime, "[Resize] a size of ", axis.out, " (", a.where, ")");
+  Allowance::Collected().add((sizeof(int64_t) + sizeof(double)) * t.taps * out);
   t.indices.resize(t.taps * out);
   if (!copies) t.weights.resize(t.taps * out);
   std::vector<double> w(t.taps);

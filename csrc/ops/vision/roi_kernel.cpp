@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "kernels/rerun_kernel.h"
 
@@ -75,6 +76,8 @@ struct AxisSamples {
     const double wanted = a.ratio > 0 ? static_cast<double>(a.ratio) : std::ceil(bin);
     ORTMODULE_CHECK(std::isfinite(bin) && wanted < 65536, kRuntime, "[RoiAlign] a region of length ", length);
     count = std::max<int64_t>(0, static_cast<int64_t>(wanted));
+    ORTMODULE_CHECK(places >= 0 && places < (int64_t{1} << 31), kRuntime, "[RoiAlign] an output of ", places);
+    Allowance::Collected().add(static_cast<uint64_t>(places * count) * sizeof(Around));
     samples.reserve(static_cast<size_t>(places * count));
     for (int64_t p = 0; p < places; ++p)
       for (int64_t i = 0; i < count; ++i)
@@ -105,11 +108,15 @@ Taps taps_of(const at::Tensor& x, const at::Tensor& given_rois, const at::Tensor
   const int64_t* image = batch.const_data_ptr<int64_t>();
   const double shift = a.half_pixel ? 0.5 : 0;
   Taps taps;
+  Allowance::Collected collected;
   for (int64_t r = 0; r < rois.size(0); ++r, box += 4) {
     ORTMODULE_CHECK(image[r] >= 0 && image[r] < x.size(0), kRuntime, "[RoiAlign] region ", r, " is of image ", image[r],
                     ", X has ", x.size(0));
     const auto place = [&](int i) { return box[i] * a.scale - shift; };
     const AxisSamples ys(place(1), place(3), a.height, h, a), xs(place(0), place(2), a.width, w, a);
+    constexpr double kTapBytes = 4.0 * (sizeof(int64_t) + sizeof(double));
+    collected.add(static_cast<uint64_t>(
+        std::min(1e18, kTapBytes * static_cast<double>(ys.samples.size()) * static_cast<double>(xs.samples.size()))));
     const double share = a.average ? 1 / static_cast<double>(std::max<int64_t>(1, ys.count * xs.count)) : 1;
     const auto tap = [&](int64_t row, int64_t column, double weight) {
       taps.elements.push_back((image[r] * h + row) * w + column);
@@ -176,7 +183,10 @@ struct MaxRoiPoolAttributes {
   std::vector<int64_t> shape;
   double scale;
   explicit MaxRoiPoolAttributes(const Node& node)
-      : shape(node.get_ints("pooled_shape")), scale(node.get_float("spatial_scale", 1)) {}
+      : shape(node.get_ints("pooled_shape")), scale(node.get_float("spatial_scale", 1)) {
+    ORTMODULE_CHECK_GRAPH(shape.size() == 2, "[", node.op(), "] pooled_shape should be of 2 numbers, got ",
+                          shape.size(), " (", node.describe(), ")");
+  }
 };
 
 at::Tensor max_roi_pool(const at::Tensor& x, const at::Tensor& given_rois, const MaxRoiPoolAttributes& a) {

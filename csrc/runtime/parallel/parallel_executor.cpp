@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/limits.h"
 #include "device/small_block_scope.h"
 #include "kernels/small_tensor.h"
 #include "products/matmul_provider.h"
@@ -53,12 +54,14 @@ class ParallelRun {
     const DeterministicScope deterministic(deterministic_);
     const RunStop::Scope stopped(stop_);
     const RunTrace::Scope traced(trace_, RunTrace::Part::kOfRun);
+    const Allowance::Scope limited(allowance_);
     const auto memory = memory_ ? std::make_shared<ParallelMemory::Worker>(memory_) : nullptr;
     CpuAllocationScope allocations(memory.get());
     allocations.pause();
     KernelContext context(frame_.slots.data(), &frame_.symbols);
     while (const std::optional<size_t> step = source.next()) {
       threads.hold();
+      if (allowance_) allowance_->check_time();
       const Clock::time_point begin = timed_ ? Clock::now() : Clock::time_point();
       {
         const ProfilerRange range(ranged_, *executor_.plan().steps[*step].node);
@@ -113,6 +116,7 @@ class ParallelRun {
   const std::shared_ptr<ParallelMemory::Run> memory_;
   const RunStop* const stop_ = RunStop::current();
   RunTrace* const trace_ = RunTrace::current();
+  const std::shared_ptr<Allowance> allowance_ = Allowance::current();
   const at::ThreadLocalState state_;
   const bool ranged_ = at::hasCallbacks();
   const bool timed_;

@@ -65,6 +65,15 @@ struct SessionOptions {
   std::map<std::string, int64_t> free_dimensions{}, free_dimensions_by_denotation{};
   // Tensors that stand for the model's initializers; held, not copied, where they are contiguous on the CPU.
   std::map<std::string, at::Tensor> initializers{};
+  // Links in the model's folder are followed to external data in this one (of a hub's cache); empty: they are refused.
+  std::string external_data_root{};
+  bool allow_aten_operators = false;  // nodes that call an operator of PyTorch by its name; some read files
+  // What a model may cost that somebody else has made (docs/safety.md). One that wants more is an Error; kInvalidGraph.
+  uint64_t max_tensor_bytes = uint64_t{64} << 30;  // of its tensors together
+  size_t max_nodes = 500'000;                      // with those of bodies and functions, as often as they are called
+  size_t max_nesting = 32;                         // of bodies in bodies, and of functions that call functions
+  uint64_t max_run_bytes = 0;  // of a run's values at one time, on the CPU; 0: no value is larger than free memory
+  double max_seconds = 0;      // of making the session, and of each run, looked at between nodes; 0: any
   std::string optimized_model_path{};  // where the graph that runs is written; empty: nowhere
 };
 

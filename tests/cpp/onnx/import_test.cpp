@@ -193,9 +193,9 @@ TEST(OnnxImport, MakesAnUnreadableDimALoneSymbol) {
 
 TEST(OnnxImport, RefusesTensorsOverTheLimitBeforeReadingThem) {
   const std::string bytes = written(kModel);
-  EXPECT_NO_THROW(read(bytes, {.max_tensor_bytes = 32}));
+  EXPECT_NO_THROW(read(bytes, {.limits = {.tensor_bytes = 32}}));
   expect_error(ErrorCode::kInvalidGraph, "the initializer 'w' brings the model's tensors over the limit of 31 bytes",
-               [&] { read(bytes, {.max_tensor_bytes = 31}); });
+               [&] { read(bytes, {.limits = {.tensor_bytes = 31}}); });
 }
 
 // -- external data: Note [External data] ------------------------------------------------------------------------------
