@@ -46,6 +46,7 @@ system:
 	if [ -z "$$ORTMODULE_PROTOBUF_ROOT" ]; then \
 	  have protoc || need="$$need protobuf-compiler"; \
 	  header google/protobuf/message_lite.h || need="$$need libprotobuf-dev"; \
+	  header nlohmann/json.hpp || need="$$need nlohmann-json3-dev"; \
 	fi; \
 	header eigen3/Eigen/Core || header Eigen/Core || need="$$need libeigen3-dev"; \
 	header gtest/gtest.h || need="$$need libgtest-dev"; \

@@ -143,6 +143,15 @@ def check_protobuf() -> None:
         )
 
 
+def check_json() -> None:
+    prefixes = [*protobuf_prefixes(), Path("/usr"), Path("/usr/local")]
+    if not any((prefix / "include/nlohmann/json.hpp").is_file() for prefix in prefixes):
+        stop(
+            "nlohmann/json.hpp was not found; run `apt-get install nlohmann-json3-dev`, "
+            "or unpack that package in the folder that ORTMODULE_PROTOBUF_ROOT names."
+        )
+
+
 def check_cuda() -> None:
     wanted = os.environ.get("ORTMODULE_CUDA", "auto")
     if wanted not in ("auto", "0", "1"):
@@ -157,6 +166,7 @@ def check_all() -> None:
     check_compiler()
     check_cmake()
     check_protobuf()
+    check_json()
     check_cuda()
     jobs()
 

@@ -41,7 +41,7 @@ from .sessions import (  # noqa: E402
     SessionOptions,
     set_global_inter_op_threads,
 )
-from .training_graph import export_training_graph  # noqa: E402
+from .training import TrainingSession, export_training_artifacts, export_training_graph  # noqa: E402
 from .vouching import vouch  # noqa: E402
 
 __all__ = [
@@ -73,8 +73,10 @@ __all__ = [
     "SessionMemory",
     "SessionOptions",
     "TerminatedError",
+    "TrainingSession",
     "UnsupportedError",
     "cmake_dir",
+    "export_training_artifacts",
     "export_training_graph",
     "graph_pass",
     "include_dir",

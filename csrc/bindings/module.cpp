@@ -13,6 +13,7 @@
 #include "bindings/thread_state.h"
 #include "bindings/tracing/call_monitor.h"
 #include "bindings/tracing/patched_call.h"
+#include "bindings/training/python_training.h"
 #include "runtime/kernel_clock.h"
 
 namespace {
@@ -46,6 +47,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_errors(m);
   ortmodule::register_session(m);
   ortmodule::register_inference(m);
+  ortmodule::register_training(m);
   ortmodule::register_before_backward(m);
   ortmodule::register_fast_call(m);
   ortmodule::register_module_call(m);

@@ -121,46 +121,24 @@ SharedBytes ExternalFiles::read(const std::string& location, uint64_t offset, ui
                               [&](char* to) { fill(file, to, offset, length, "'" + location + "' for " + owner); });
 }
 
-ExternalFileWriter::ExternalFileWriter(const std::string& dir, const std::string& file) {
+namespace {
+
+std::string path_in(const std::string& dir, const std::string& file) {
   const bool plain = !file.empty() && file.find('/') == std::string::npos && file != "." && file != "..";
   ORTMODULE_CHECK_ARG(plain, "the external data file must be a plain file name, got '", file, "'");
-  path_ = (dir.empty() ? "." : dir) + "/" + file;
-  temporary_ = path_ + ".tmp." + std::to_string(::getpid());
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  ORTMODULE_CHECK(descriptor_ >= 0, kRuntime, "cannot write '", temporary_, "': ", std::strerror(errno));
+  return (dir.empty() ? "." : dir) + "/" + file;
 }
 
-ExternalFileWriter::~ExternalFileWriter() {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
-}
+}  // namespace
 
-void ExternalFileWriter::write_all(const char* data, size_t size) {
-  while (size > 0) {
-    const ssize_t n = ::write(descriptor_, data, size);
-    if (n < 0 && errno == EINTR) continue;
-    ORTMODULE_CHECK(n > 0, kRuntime, "writing '", temporary_, "' failed: ", std::strerror(errno));
-    data += n;
-    size -= static_cast<size_t>(n);
-    offset_ += static_cast<uint64_t>(n);
-  }
-}
+ExternalFileWriter::ExternalFileWriter(const std::string& dir, const std::string& file) : file_(path_in(dir, file)) {}
 
 uint64_t ExternalFileWriter::append(std::string_view bytes) {
   constexpr uint64_t kPage = 4096;
-  const std::string padding((kPage - offset_ % kPage) % kPage, '\0');
-  write_all(padding.data(), padding.size());
-  const uint64_t start = offset_;
-  write_all(bytes.data(), bytes.size());
+  file_.append(std::string((kPage - file_.size() % kPage) % kPage, '\0'));
+  const uint64_t start = file_.size();
+  file_.append(bytes);
   return start;
-}
-
-void ExternalFileWriter::commit() {
-  const bool written = ::fsync(descriptor_) == 0 && ::rename(temporary_.c_str(), path_.c_str()) == 0;
-  ORTMODULE_CHECK(written, kRuntime, "cannot put '", path_, "' in place: ", std::strerror(errno));
-  ::close(descriptor_);
-  descriptor_ = -1;
 }
 
 }  // namespace ortmodule

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/atomic_file.h"
 #include "graph/shared_bytes.h"
 
 namespace ortmodule {
@@ -46,24 +47,18 @@ class ExternalFiles {
   std::map<std::string, File> files_;
 };
 
-// Writes `bytes` of several tensors into one new file and puts it in place at once (temporary file, fsync, rename).
+// Writes `bytes` of several tensors into one new file and puts it in place at once.
 class ExternalFileWriter {
  public:
   // Throws kInvalidArgument when `file` is no plain file name; kRuntime when the folder cannot be written.
   ExternalFileWriter(const std::string& dir, const std::string& file);
-  ~ExternalFileWriter();
-  ExternalFileWriter(const ExternalFileWriter&) = delete;
-  ExternalFileWriter& operator=(const ExternalFileWriter&) = delete;
 
   // Appends at the next multiple of 4096, so that readers may map it; returns the offset.
   uint64_t append(std::string_view bytes);
-  void commit();
+  void commit() { file_.commit(); }
 
  private:
-  void write_all(const char* data, size_t size);
-  std::string path_, temporary_;
-  int descriptor_ = -1;
-  uint64_t offset_ = 0;
+  AtomicFile file_;
 };
 
 }  // namespace ortmodule

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <set>
 
 #include "base/status.h"
@@ -16,9 +17,9 @@ namespace ortmodule {
 namespace {
 
 // What the sizes in a run depend on, in an order of its own.
-std::vector<int64_t> memory_key(const SymbolTable& symbols, bool keeps_state) {
+std::vector<int64_t> memory_key(const SymbolTable& symbols, int64_t kind) {
   const std::map<std::string, int64_t> sorted(symbols.begin(), symbols.end());
-  std::vector<int64_t> key{keeps_state};
+  std::vector<int64_t> key{kind};
   for (const auto& [name, size] : sorted) key.push_back(size);
   return key;
 }
@@ -113,16 +114,19 @@ void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
 }
 
 std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
-                                               const std::vector<char>* checked, const InterOp* inter_op) {
+                                               const std::vector<char>* checked, const InterOp* inter_op,
+                                               const CachedRun* cached) {
   const Allowance::Scope limited(allowance());
   const MatmulScope matmul(program_.matmul);
-  const std::shared_ptr<const StepObserver> observer = this->observer();
   auto run = std::make_shared<RunState>();
   Frame& frame = run->frame;
   program_.binding->bind(inputs, frame.symbols, checked);
-  const bool parallel = inter_op && program_.parallel && !observer && program_.parallel->may_run(*inter_op);
-  if (memory_ && !parallel) frame.memory = memory_->begin(memory_key(frame.symbols, state != nullptr));
   take_room(*run);
+  const bool filled = cached && cached->steps.fill(frame, cached->cache);
+  const bool parallel =
+      inter_op && !filled && program_.parallel && program_.parallel->may_run(*inter_op) && !this->observer();
+  if (memory_ && !parallel)  // a run that leaves steps out is another pattern
+    frame.memory = memory_->begin(memory_key(frame.symbols, (state ? 1 : 0) + (filled ? 2 : 0)));
   program_.forward->load_constants(frame);
   std::vector<const c10::StorageImpl*> overwritten;
   for (size_t i : overwritten_)
@@ -130,21 +134,10 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   for (size_t i = 0; i < inputs.size(); ++i)
     if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = materialized(std::move(inputs[i]));
 
-  if (parallel) {
+  if (parallel)
     program_.parallel->run(frame, *inter_op, program_.matmul);
-  } else if (first_forward_->claim()) {
-    Measurement measurement(first_forward_, frame, std::vector<char>(frame.slots.size(), true));
-    const StepObserver measured = [&](const Step& step, const Frame& f) {
-      measurement.meter.after_step(step, f);
-      if (observer) (*observer)(step, f);
-    };
-    program_.forward->run(frame, nullptr, &measured);
-    measurement.meter.finish(frame);
-    measurement.finish(program_.saved_slots);
-  } else {
-    program_.forward->run(frame, nullptr, observer.get());
-  }
-
+  else
+    run_forward(frame, filled, cached);
   std::vector<at::Tensor> outputs;
   const auto& slots = program_.forward->plan().output_slots;
   outputs.reserve(slots.size());
@@ -180,6 +173,32 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
     for (size_t i : program_.y_outputs) run->y_types.emplace_back(outputs[i].sizes().vec(), outputs[i].options());
   *state = std::move(run);
   return outputs;
+}
+
+CachedSteps TrainingAgent::cached_steps(const std::vector<size_t>& inputs) const {
+  std::vector<int> slots;
+  for (size_t i : inputs)
+    if (program_.input_slots[i] >= 0) slots.push_back(program_.input_slots[i]);
+  std::vector<int> needed = program_.forward->plan().output_slots;
+  needed.insert(needed.end(), program_.saved_slots.begin(), program_.saved_slots.end());
+  return CachedSteps(program_.forward->plan(), slots, needed);
+}
+
+void TrainingAgent::run_forward(Frame& frame, bool filled, const CachedRun* cached) {
+  const std::shared_ptr<const StepObserver> observer = this->observer();
+  if (filled) return cached->steps.run_rest(*program_.forward, frame, observer.get());
+  std::optional<Measurement> measurement;
+  if (first_forward_->claim()) measurement.emplace(first_forward_, frame, std::vector<char>(frame.slots.size(), true));
+  if (!measurement && !cached) return program_.forward->run(frame, nullptr, observer.get());
+  const StepObserver noted = [&](const Step& step, const Frame& f) {
+    if (measurement) measurement->meter.after_step(step, f);
+    if (cached) cached->steps.keep(step, f, cached->cache);
+    if (observer) (*observer)(step, f);
+  };
+  program_.forward->run(frame, nullptr, &noted);
+  if (!measurement) return;
+  measurement->meter.finish(frame);
+  measurement->finish(program_.saved_slots);
 }
 
 void TrainingAgent::observe(std::shared_ptr<const StepObserver> observer) {

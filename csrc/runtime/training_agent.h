@@ -30,6 +30,7 @@
 #include "runtime/first_run.h"
 #include "runtime/input_binding.h"
 #include "runtime/parallel/parallel_executor.h"
+#include "runtime/value_cache.h"
 
 namespace ortmodule {
 
@@ -107,9 +108,11 @@ class TrainingAgent {
   // Outputs in graph order; `state` receives what backward needs (null: nothing is kept); `checked` as in
   // InputBinding::bind. Takes the tensors out of `inputs`; who calls it holds each of them as well, for kernels
   // overwrite what nobody else holds. `inter_op`: what runs steps side by side, where the plan is for it and nobody
-  // observes each; what such a run holds is not measured.
+  // observes each; what such a run holds is not measured. `cached`: what need not be computed again
+  // (runtime/value_cache.h), in a run of one step after the other.
   std::vector<at::Tensor> forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
-                                  const std::vector<char>* checked = nullptr, const InterOp* inter_op = nullptr);
+                                  const std::vector<char>* checked = nullptr, const InterOp* inter_op = nullptr,
+                                  const CachedRun* cached = nullptr);
   // `dys[i]` belongs to y_outputs[i] and may be undefined. sink(k, dx) gets the gradient of x_inputs[k].
   void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink);
   // The same in parts: begin, then advance up to a step of the plan, at last to SIZE_MAX.
@@ -124,6 +127,9 @@ class TrainingAgent {
   // Graph inputs that the caller overwrites after each forward: outputs and what backward reads share no memory with
   // them.
   void set_overwritten(std::vector<size_t> inputs) { overwritten_ = std::move(inputs); }
+
+  // What of forward depends on these graph inputs alone.
+  CachedSteps cached_steps(const std::vector<size_t>& inputs) const;
 
   // Called after each step of every run, on the thread that runs it; null: nobody.
   ORTMODULE_API void observe(std::shared_ptr<const StepObserver> observer);
@@ -154,6 +160,7 @@ class TrainingAgent {
   std::string input_hint(int slot) const;
   // What a run that begins now may take; null: anything.
   std::shared_ptr<Allowance> allowance() const;
+  void run_forward(Frame& frame, bool filled, const CachedRun* cached);
   // An empty frame of the forward's size and room for versions; and a frame that is done with, which is emptied and
   // kept for the next run: allocating some kilobytes per step makes malloc tidy up all small blocks that the step
   // before freed.

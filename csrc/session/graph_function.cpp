@@ -6,9 +6,8 @@
 
 #include "base/status.h"
 #include "onnx/model_file.h"
+#include "session/graph_function_state.h"
 #include "session/report.h"
-#include "session/session.h"
-#include "session/value_infos.h"
 
 namespace ortmodule {
 namespace {
@@ -26,22 +25,6 @@ SessionSettings session_options(const GraphOptions& options) {
 }
 
 }  // namespace
-
-struct GraphFunction::State {
-  State(std::string_view model, const SessionSettings& options) : session(model, options) {
-    inputs = input_infos(session);
-    outputs = output_infos(session);
-    for (const std::string& name : options.trainable)
-      ORTMODULE_CHECK_ARG(has(name), "the trainable '", name, "' is no input of the graph");
-  }
-
-  bool has(const std::string& input) const {
-    return std::any_of(inputs.begin(), inputs.end(), [&](const ValueInfo& info) { return info.name == input; });
-  }
-
-  Session session;
-  std::vector<ValueInfo> inputs, outputs;
-};
 
 GraphFunction GraphFunction::load(const std::string& path, const GraphOptions& options) {
   SessionSettings wanted = session_options(options);

@@ -61,24 +61,42 @@ Session::Session(std::string_view model, SessionSettings options)
   compiled_.agent->set_results(first_mutation_);
 }
 
-std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) const {
+std::vector<at::Tensor> Session::overwritten_of(const std::vector<at::Tensor>& inputs) const {
   std::vector<at::Tensor> overwritten;
   for (const auto& [output, input] : mutations_) overwritten.push_back(inputs[input]);
+  return overwritten;
+}
+
+void Session::write_back(std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& overwritten) const {
+  if (mutations_.empty()) return;
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < mutations_.size(); ++i) {
+    const size_t output = mutations_[i].first;
+    const at::Tensor &value = outputs[output], &target = overwritten[i];
+    std::optional<at::AutoDispatchBelowADInplaceOrView> unseen;
+    if (uncounted_.count(output)) unseen.emplace();
+    // An observer gives its buffers as many elements as it finds channels.
+    if (value.numel() > target.numel()) target.resize_(value.sizes());
+    target.copy_(value);
+  }
+  outputs.resize(first_mutation_);
+}
+
+std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) const {
+  const std::vector<at::Tensor> overwritten = overwritten_of(inputs);
   std::vector<at::Tensor> outputs =
       run_with_history(compiled_.agent, edges_, higher_, hook_order_, results_, std::move(inputs), checked);
-  if (!mutations_.empty()) {
-    const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < mutations_.size(); ++i) {
-      const size_t output = mutations_[i].first;
-      const at::Tensor &value = outputs[output], &target = overwritten[i];
-      std::optional<at::AutoDispatchBelowADInplaceOrView> unseen;
-      if (uncounted_.count(output)) unseen.emplace();
-      // An observer gives its buffers as many elements as it finds channels.
-      if (value.numel() > target.numel()) target.resize_(value.sizes());
-      target.copy_(value);
-    }
-    outputs.resize(first_mutation_);
-  }
+  write_back(outputs, overwritten);
+  return outputs;
+}
+
+std::vector<at::Tensor> Session::forward(std::vector<at::Tensor>&& inputs,
+                                         std::shared_ptr<TrainingAgent::RunState>* state,
+                                         const CachedRun* cached) const {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> overwritten = overwritten_of(inputs);
+  std::vector<at::Tensor> outputs = compiled_.agent->forward(std::move(inputs), state, nullptr, nullptr, cached);
+  write_back(outputs, overwritten);
   return outputs;
 }
 

@@ -49,6 +49,12 @@ class Session {
   ORTMODULE_API std::vector<at::Tensor> run(std::vector<at::Tensor>&& inputs,
                                             const std::vector<char>* checked = nullptr) const;
 
+  // The same as halves that autograd knows nothing of: no output has a history, and the agent's backward gives the
+  // gradients of the trainable inputs to a sink, by their places among these (TrainingAgent). `state` null: nothing is
+  // kept; `cached` may be null.
+  std::vector<at::Tensor> forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<TrainingAgent::RunState>* state,
+                                  const CachedRun* cached = nullptr) const;
+
   // The outputs that `fetched` picks (empty: all), in the graph's order and without history; only what they need is
   // computed. Takes the tensors out of `inputs`. Ends with kTerminated where `stop` is asked for. For a session of
   // which nothing has a gradient. May be called from several threads.
@@ -98,6 +104,8 @@ class Session {
 
  private:
   std::shared_ptr<TrainingAgent> agent_for(const OutputSet& fetched) const;
+  std::vector<at::Tensor> overwritten_of(const std::vector<at::Tensor>& inputs) const;
+  void write_back(std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& overwritten) const;
 
   CompiledModel compiled_;
   c10::Device device_;

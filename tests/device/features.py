@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import tempfile
 import time
 import traceback
 import warnings
@@ -198,13 +199,39 @@ def moves() -> None:
     assert len(ours.report().exports) == 2
 
 
+def trains_from_artifacts() -> None:
+    """A training session on the device and one on the host: steps, clipping, a checkpoint of one in the other."""
+    module = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4))
+    batch = torch.randn(12, 8), torch.randint(4, (12,))
+    for make in (torch.optim.SGD, torch.optim.AdamW):
+        with tempfile.TemporaryDirectory() as folder:
+            optimizer = make(module[2:].parameters(), lr=0.1)
+            ortmodule.export_training_artifacts(module, nn.CrossEntropyLoss(), optimizer, batch, folder)
+            here = ortmodule.TrainingSession(folder)
+            there = ortmodule.TrainingSession(folder, device=DEVICE)
+            for _ in range(4):
+                for session in (here, there):
+                    loss = session.train_step(*batch)
+                    assert loss.device.type == session.get_tensor("0.weight").device.type
+                    session.clip_grad_norm(1.0)
+                    session.optimizer_step()
+                    session.zero_grad()
+            there.save_checkpoint(f"{folder}/there")
+            own = here.state_dict()
+            here.load_checkpoint(f"{folder}/there")
+            for name, tensor in here.state_dict().items():
+                torch.testing.assert_close(tensor, own[name], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(there.eval_step(*batch)[1].cpu(), here.eval_step(*batch)[1])
+
+
 def main() -> int:
     """Appends a line of JSON per feature to --out, as gpu_units.py does per unit."""
     parser = argparse.ArgumentParser(description="What a step needs beside kernels, on the guarded device.")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    checks = [(make.__name__, lambda m=make, i=inputs: compare(m, i)) for make, inputs in CASES] + [("moves", moves)]
+    checks = [(make.__name__, lambda m=make, i=inputs: compare(m, i)) for make, inputs in CASES]
+    checks += [("moves", moves), ("trains_from_artifacts", trains_from_artifacts)]
     with open(args.out, "a") as out:
         for index, (name, check) in enumerate(checks):
             print(json.dumps({"begins": index, "unit": name}), file=out, flush=True)

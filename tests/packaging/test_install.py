@@ -113,6 +113,9 @@ def test_a_cpp_program_is_built_on_the_wheel_and_trains(wheel, tmp_path):
     assert "cannot be read" in run(build / "train", "nothing.onnx", fails=True)
     assert re.search(r"output .*: 1 elements\na run takes [\d.]+ us", run(build / "infer", model, "20"))
     assert "cannot be read" in run(build / "infer", "nothing.onnx", fails=True)
+    run(sys.executable, example / "save_artifacts.py", tmp_path / "artifacts", tmp_path / "digits.bin")
+    printed = run(build / "train_digits", tmp_path / "artifacts", tmp_path / "digits.bin", "60", tmp_path)
+    assert min(float(share) for share in re.findall(r"accuracy ([\d.]+)", printed)) > 0.7, printed
 
     (site / "ortmodule" / "_build_info.py").write_text('TORCH_VERSION: str = "1.0"\nVERSION: str = "0.1"\n')
     other = run("cmake", "-S", example, "-B", tmp_path / "other", f"-Dortmodule_DIR={folder}", torch_root, fails=True)

@@ -101,6 +101,11 @@ def test_protobuf_root_below_usr_is_enough(build, monkeypatch, tmp_path):
     build.check_protobuf()
 
 
+def test_missing_json(build, monkeypatch):
+    monkeypatch.setattr(build.Path, "is_file", lambda path: False)
+    assert "apt-get install nlohmann-json3-dev" in sentence(build.check_json)
+
+
 @pytest.mark.parametrize("variable", ["ORTMODULE_CUDA", "MAX_JOBS"])
 def test_a_nonsense_variable_is_named(build, monkeypatch, variable):
     monkeypatch.setenv(variable, "perhaps")

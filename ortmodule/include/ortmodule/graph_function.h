@@ -24,6 +24,9 @@
 namespace ortmodule {
 
 class Session;
+namespace training {
+class TrainingAgent;
+}
 
 struct GraphOptions {
   std::vector<std::string> trainable{};  // graph inputs whose gradient is wanted; none: the graph only infers
@@ -59,6 +62,7 @@ class ORTMODULE_API GraphFunction {
   std::string plan() const;
 
  private:
+  friend class training::TrainingAgent;
   struct State;
   explicit GraphFunction(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   std::shared_ptr<const State> state_;

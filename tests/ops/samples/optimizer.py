@@ -1,4 +1,4 @@
-"""Rows of com.microsoft's optimizers, against their equations."""
+"""Rows of the optimizers: com.microsoft's against their equations, those that compute as torch does against torch's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from ..table import Case, Row, rand, scalar
 
-MICROSOFT = "com.microsoft"
+MICROSOFT, OWN = "com.microsoft", "ai.ortmodule"
 Tensor = torch.Tensor
 Names = list[str]
 
@@ -137,6 +137,67 @@ def lamb_cases(dtype: torch.dtype) -> list[Case]:
     return [Case((*first, *group), outputs=5), Case((*scaled, *group), bounds, outputs=5)]
 
 
+def by_torch(
+    make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], w: Tensor, g: Tensor, **state: Tensor | None
+) -> tuple[Tensor, ...]:
+    """The parameter and the states after a step of one of torch's optimizers."""
+    parameter = torch.nn.Parameter(w.detach().clone())
+    parameter.grad = g.detach().clone()
+    optimizer = make([parameter])
+    known = {name: value.detach().clone() for name, value in state.items() if value is not None}
+    optimizer.state[parameter] = dict(known)
+    optimizer.step()
+    return (parameter.detach(), *(optimizer.state[parameter].get(name, value) for name, value in known.items()))
+
+
+def torch_sgd(
+    rate: Tensor, w: Tensor, g: Tensor, step: Tensor | None = None, buffer: Tensor | None = None, **settings: Any
+) -> tuple[Tensor, ...]:
+    given = {name: bool(settings.pop(name, 0)) for name in ("nesterov", "maximize", "fused")}
+    if step is None:
+        return by_torch(lambda p: torch.optim.SGD(p, lr=float(rate), **settings, **given), w, g)
+    first = None if step == 0 else buffer
+    out = by_torch(lambda p: torch.optim.SGD(p, lr=float(rate), **settings, **given), w, g, momentum_buffer=first)
+    begun = (-g if given["maximize"] else g) + settings.get("weight_decay", 0) * w
+    return out[0], step + 1, begun if first is None else out[1]
+
+
+def torch_sgd_cases(dtype: torch.dtype) -> list[Case]:
+    def of(count: float | None = None, **settings: Any) -> Case:
+        w, g, buffer = (rand(2, 3, dtype=dtype) for _ in range(3))
+        states = () if count is None else (torch.tensor(count), buffer)
+        return Case((RATE, w, g, *states), settings, outputs=1 if count is None else 3)
+
+    return [
+        of(), of(weight_decay=0.1, maximize=1), of(0.0, momentum=0.9, dampening=0.5, weight_decay=0.1),
+        of(2.0, momentum=0.9, dampening=0.5), of(2.0, momentum=0.8, nesterov=1, maximize=1),
+    ]  # fmt: skip
+
+
+def torch_adam(
+    rate: Tensor, w: Tensor, g: Tensor, step: Tensor, first: Tensor, second: Tensor, largest: Tensor | None = None,
+    *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, decoupled: int = 0, weight_decay: float = 0.0,
+    **flags: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    settings = {"betas": (beta1, beta2), "eps": epsilon, "weight_decay": weight_decay}
+    given = {name: bool(value) for name, value in flags.items()}
+    states = {"step": step, "exp_avg": first, "exp_avg_sq": second, "max_exp_avg_sq": largest}
+    return by_torch(lambda p: kind(p, lr=float(rate), **settings, **given), w, g, **states)
+
+
+def torch_adam_cases(dtype: torch.dtype) -> list[Case]:
+    def of(count: float = 2.0, **settings: Any) -> Case:
+        w, g, first, second, largest = (rand(2, 3, dtype=dtype) for _ in range(5))
+        states = [first, second.abs(), *([largest.abs()] if "amsgrad" in settings else [])]
+        return Case((RATE, w, g, torch.tensor(count), *states), settings, outputs=2 + len(states))
+
+    return [
+        of(), of(0.0, weight_decay=0.1), of(weight_decay=0.1, decoupled=1, maximize=1), of(amsgrad=1, beta1=0.8),
+        of(beta2=0.9, epsilon=1e-3),
+    ]  # fmt: skip
+
+
 def row(name: str, reference: Callable[..., Any], cases: Callable[[torch.dtype], list[Case]], **more: Any) -> Row:
     # The sizes of weights, gradients and states belong together.
     return Row(name, reference, cases, MICROSOFT, differentiable=False, tolerance=5e-2, refuses=True, **more)
@@ -160,6 +221,8 @@ ROWS = [
     ),
     row("AdamOptimizer", adam, adam_cases),
     row("LambOptimizer", lamb, lamb_cases),
+    Row("SGD", torch_sgd, torch_sgd_cases, OWN, differentiable=False, tolerance=5e-2, refuses=True),
+    Row("Adam", torch_adam, torch_adam_cases, OWN, differentiable=False, tolerance=5e-2, refuses=True),
     Row(
         "PassThrough",
         lambda *xs: tuple(x * 1 for x in xs),
