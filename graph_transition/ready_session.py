@@ -12,10 +12,10 @@ import torch
 
 from .. import _C
 from ..errors import ORTModuleError
-from ..node_dump import NodeDump
 from ..options import DebugOptions, Options
 from ..passes import session_passes
 from ..report import SessionReport
+from .built_sessions import BuiltSession, tell
 from .info import Bound, PostExportProcessedModelInfo
 
 _LOGGER = logging.getLogger("ortmodule")
@@ -95,7 +95,6 @@ class SessionBuilder:
         self._module = module
         self._options = options
         self._debug = debug
-        self._dumped = 0
 
     def build(
         self, info: PostExportProcessedModelInfo, mode: str, wanted: Sequence[str], device: str, leaves: Sequence[Any]
@@ -126,10 +125,10 @@ class SessionBuilder:
         if self._debug.save_onnx:
             self._save_stages(session, mode if self._module.training else "inference")
         if self._debug.dump_nodes:
-            prefix = self._debug.onnx_prefix or type(self._module).__name__
-            path = Path(self._debug.save_path) / f"{prefix}_nodes_{self._dumped:02d}_{mode}.txt"
-            self._dumped += 1
-            NodeDump(session, path, self._debug.dump_nodes)
+            from ..debug.node_dump import dump_as_asked  # which most programs do without
+
+            dump_as_asked(session, self._debug, self._debug.onnx_prefix or type(self._module).__name__, mode)
+        tell(BuiltSession(self._module, session, info, mode))
         return session
 
     def _log_stages(self, info: PostExportProcessedModelInfo, session: _C.Session, mode: str) -> None:

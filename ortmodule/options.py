@@ -10,10 +10,11 @@ import copy
 import dataclasses
 import enum
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .errors import InvalidArgumentError, nearest
+from .globs import globs
 from .passes import GraphPass, checked_names, checked_passes
 from .reference_variables import WITHOUT_EFFECT, fallback_policy, note_variables_without_effect
 
@@ -25,6 +26,9 @@ _OTHER_VARIABLES = {
     "ORTMODULE_LOG_LEVEL",
     "ORTMODULE_SAVE_ONNX_PATH",
     "ORTMODULE_DUMP_NODES",
+    "ORTMODULE_DUMP_NAMES",
+    "ORTMODULE_DUMP_OPERATORS",
+    "ORTMODULE_DUMP_TENSORS",
     "ORTMODULE_CUDA",
     "ORTMODULE_PROTOBUF_ROOT",
     "ORTMODULE_TESTS",
@@ -170,7 +174,7 @@ def _checked(name: str, value: Any) -> Any:
             raise InvalidArgumentError(f"Options.{name} should be a tuple of functions and objects, got {value!r}")
         return tuple(value)
     if name == "fusion":
-        return _checked_bool(name, value)
+        return _checked_bool(f"Options.{name}", value)
     if name == "passes":
         return checked_passes("Options.passes", value)
     if name == "providers":
@@ -201,7 +205,7 @@ def _checked_bool(name: str, value: Any) -> bool:
         return value
     if isinstance(value, str) and value.lower() in known:
         return known[value.lower()]
-    raise InvalidArgumentError(f"Options.{name} should be True or False, got {value!r}")
+    raise InvalidArgumentError(f"{name} should be True or False, got {value!r}")
 
 
 def _checked_budget(value: Any) -> float | str | None:
@@ -240,9 +244,15 @@ class DebugOptions:
             optimized. The mode is training, or inference where the module is in eval mode or nothing is recorded.
         onnx_prefix: first part of those files' names; required with save_onnx.
         save_path: an existing, writable folder for them (default: `ORTMODULE_SAVE_ONNX_PATH`, else the current one).
-        dump_nodes: for how many runs of each session every node's inputs and outputs are written (type, shape,
-            smallest, largest, mean, NaN and infinities) to `<save_path>/<onnx_prefix>_nodes_<number>_<mode>.txt`;
-            0 (default): none. `ORTMODULE_DUMP_NODES` overrides it.
+        dump_nodes: for how many runs of each session the nodes' inputs and outputs are written (type, shape, smallest,
+            largest, mean, standard deviation, NaN and infinities) to
+            `<save_path>/<onnx_prefix>_nodes_<number>_<mode>.txt`; 0 (default): none. Without a prefix that of the
+            module's class stands there. `ORTMODULE_DUMP_NODES` overrides it, for InferenceSessions as well.
+        dump_names, dump_operators: globs of which one has to fit the name of a node or of a value that it makes, and
+            its operator; a list, or one text with commas between. `ORTMODULE_DUMP_NAMES` and
+            `ORTMODULE_DUMP_OPERATORS` override them.
+        dump_tensors: write whole outputs too, with torch.save, into a folder beside the text that is named like it.
+            `ORTMODULE_DUMP_TENSORS` overrides it.
 
     Raises:
         InvalidArgumentError: a value that does not fit.
@@ -253,6 +263,9 @@ class DebugOptions:
     onnx_prefix: str = ""
     save_path: str = ""
     dump_nodes: int = 0
+    dump_names: str | Sequence[str] = ()
+    dump_operators: str | Sequence[str] = ()
+    dump_tensors: bool = False
 
     def __post_init__(self) -> None:
         # Each message begins with ONNX Runtime training's own, which scripts may look for.
@@ -272,12 +285,7 @@ class DebugOptions:
             raise InvalidArgumentError(
                 f"Expected name prefix of type str, got {type(self.onnx_prefix)}. onnx_prefix={self.onnx_prefix!r}"
             )
-        dump = os.environ.get("ORTMODULE_DUMP_NODES", self.dump_nodes)
-        if isinstance(dump, str) and dump.isdecimal():
-            dump = int(dump)
-        if not isinstance(dump, int) or dump < 0:
-            raise InvalidArgumentError(f"dump_nodes should be a number of runs, got {dump!r}")
-        object.__setattr__(self, "dump_nodes", int(dump))
+        self._set_dump()
         if self.save_onnx and not self.onnx_prefix:
             raise InvalidArgumentError(
                 "onnx_prefix must be provided when save_onnx is set. It is the first part of the files' names"
@@ -285,6 +293,22 @@ class DebugOptions:
         if self.save_onnx or self.dump_nodes:
             if not os.path.isdir(path) or not os.access(path, os.W_OK):
                 raise InvalidArgumentError(f"Directory {path} is not writable. save_path should be a folder that is")
+
+    def _set_dump(self) -> None:
+        dump = os.environ.get("ORTMODULE_DUMP_NODES", self.dump_nodes)
+        if isinstance(dump, str) and dump.isdecimal():
+            dump = int(dump)
+        if not isinstance(dump, int) or dump < 0:
+            raise InvalidArgumentError(f"dump_nodes should be a number of runs, got {dump!r}")
+        object.__setattr__(self, "dump_nodes", int(dump))
+        names = os.environ.get("ORTMODULE_DUMP_NAMES", self.dump_names)
+        operators = os.environ.get("ORTMODULE_DUMP_OPERATORS", self.dump_operators)
+        object.__setattr__(self, "dump_names", globs("dump_names", names))
+        object.__setattr__(self, "dump_operators", globs("dump_operators", operators))
+        tensors = _checked_bool(
+            "DebugOptions.dump_tensors", os.environ.get("ORTMODULE_DUMP_TENSORS", self.dump_tensors)
+        )
+        object.__setattr__(self, "dump_tensors", tensors)
 
 
 def checked_providers(where: str, value: Any) -> tuple[tuple[str, dict[str, str]], ...]:

@@ -5,6 +5,7 @@
 #include "base/registration.h"
 #include "base/status.h"
 #include "bindings/held_object.h"
+#include "bindings/observing.h"
 #include "bindings/session_settings.h"
 #include "bindings/values.h"
 #include "compile/training_graph.h"
@@ -39,29 +40,6 @@ py::list run_values(const Session& session, const py::sequence& inputs) {
     values = session.run(std::move(values));
   }
   return write_values(values);
-}
-
-// Note [Observed runs]
-// callback(phase, node, operator, inputs, outputs), the latter two lists of (name, value), as Session::observe has it:
-// what is given up is None.
-void observe(const Session& session, const py::object& callback) {
-  if (callback.is_none()) return session.observe(nullptr);
-  const std::shared_ptr<py::object> held = held_object(callback);
-  const auto observer = [held](const Step& step, const Frame& frame) {
-    const py::gil_scoped_acquire gil;
-    py::list inputs, outputs;
-    for (size_t i = 0; i < step.inputs.size(); ++i)
-      if (step.inputs[i] >= 0)
-        inputs.append(py::make_tuple(step.node->input(i)->name(), write_value(frame.slots[step.inputs[i]])));
-    for (size_t i = 0; i < step.outputs.size(); ++i) {
-      if (step.outputs[i] < 0) continue;
-      const at::Tensor& value = frame.slots[step.outputs[i]];
-      outputs.append(py::make_tuple(step.node->output(i)->name(), write_value(value)));
-    }
-    const char* phase = step.node->phase() == Phase::kForward ? "forward" : "backward";
-    (*held)(phase, step.node->name(), step.node->qualified_op(), inputs, outputs);
-  };
-  session.observe(std::make_shared<const StepObserver>(observer));
 }
 
 // repeat(given, random_state, looked) as in HigherOrder: it returns gradients(dys, whole, of, dxs), with None for an
@@ -177,8 +155,10 @@ void register_session(py::module_& m) {
       "Autograd's nodes for these leaves, made before a capture leaves the heap in pieces, and "
       "kept until it goes.")
       .def(py::init<const std::vector<at::Tensor>&>(), py::arg("leaves"));
-  py::class_<Session, std::shared_ptr<Session>>(m, "Session",
-                                                "A model compiled for one set of trainable inputs and one mode.")
+  py::class_<Session, std::shared_ptr<Session>> session(
+      m, "Session", "A model compiled for one set of trainable inputs and one mode.");
+  register_observing(m, session);
+  session
       .def(py::init(&make_session), py::arg("model"), py::arg("mode") = "inference",
            py::arg("trainable") = std::vector<std::string>{}, py::arg("options") = py::dict())
       .def("run", &run_values, py::arg("inputs"),
@@ -188,8 +168,6 @@ void register_session(py::module_& m) {
       .def_property_readonly("output_names", [](const Session& s) { return s.compiled().output_names; })
       .def_property_readonly("written_with_history", &Session::written_with_history,
                              "Names of the graph inputs that are overwritten with something that a gradient reaches.")
-      .def("observe", &observe, py::arg("callback"),
-           "callback(phase, node, operator, inputs, outputs) after every step of every later run; None: no more.")
       .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),
            "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
       .def("differentiate_again", &differentiate_again, py::arg("given"), py::arg("repeat"),

@@ -80,10 +80,16 @@ KeptValues keep_saved(const Graph& graph, const Halves& halves, const std::vecto
   return kept;
 }
 
+void add_input(const NodeArg& input, const SlotTable& slots, TrainingProgram& program) {
+  program.input_slots.push_back(slots.find(input.name()));
+  program.input_names.push_back(input.name());
+}
+
 void note_gradients(const Graph& graph, const Halves& halves, const std::vector<NodeArg*>& dxs,
                     TrainingProgram& program) {
   program.y_outputs = halves.roots.y_outputs;
   program.x_inputs = halves.roots.x_inputs;
+  for (size_t y : halves.roots.y_outputs) program.y_names.push_back(graph.outputs()[y]->name());
   program.meets = halves.separate.meets;
   for (size_t k = 0; k < halves.roots.x_inputs.size(); ++k) {
     const NodeArg* dx = k < dxs.size() ? dxs[k] : nullptr;
@@ -113,7 +119,7 @@ KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const
   forward.output_slots.resize(count);
   forward.output_names.resize(count);
   for (const NodeArg* in : graph->inputs())
-    if (!contains(halves.gradient.dys, in)) program.input_slots.push_back(kept.slots.find(in->name()));
+    if (!contains(halves.gradient.dys, in)) add_input(*in, kept.slots, program);
   set_forward(std::move(forward), target, program);
   program.slot_count = kept.slots.size();
   if (!dxs.empty()) program.full_backward = plan_backward(graph, halves.gradient.dys, dxs, kept, target);
@@ -129,7 +135,7 @@ TrainingProgram plan_forward(std::shared_ptr<const Graph> graph, const OutputSet
   SlotTable slots;
   TrainingProgram program;
   ExecutionPlan plan = make_plan(*graph, request, slots);
-  for (const NodeArg* in : graph->inputs()) program.input_slots.push_back(slots.find(in->name()));
+  for (const NodeArg* in : graph->inputs()) add_input(*in, slots, program);
   set_forward(std::move(plan), target, program);
   program.slot_count = slots.size();
   program.graph = std::move(graph);

@@ -60,6 +60,18 @@ void set_apart(std::vector<at::Tensor>& tensors, const std::vector<const c10::St
       if (std::binary_search(owners.begin(), owners.end(), memory, std::less<>())) t = t.detach().clone();
 }
 
+void run_observed(const Executor& executor, Frame& frame, const OutputSink* sink, const HalfObservers& watching,
+                  Measurement* measurement, const CachedRun* cached = nullptr, size_t begin = 0,
+                  size_t end = SIZE_MAX) {
+  if (!measurement && !cached && watching.empty()) return executor.run(frame, sink, nullptr, begin, end);
+  const StepObserver observer = [&](const Step& step, const Frame& f) {
+    if (measurement) measurement->meter.after_step(step, f);
+    if (cached) cached->steps.keep(step, f, cached->cache);
+    watching.step(step, f);
+  };
+  executor.run(frame, sink, &observer, begin, end);
+}
+
 }  // namespace
 
 TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
@@ -124,7 +136,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   take_room(*run);
   const bool filled = cached && cached->steps.fill(frame, cached->cache);
   const bool parallel =
-      inter_op && !filled && program_.parallel && program_.parallel->may_run(*inter_op) && !this->observer();
+      inter_op && !filled && program_.parallel && program_.parallel->may_run(*inter_op) && !observers_->any();
   if (memory_ && !parallel)  // a run that leaves steps out is another pattern
     frame.memory = memory_->begin(memory_key(frame.symbols, (state ? 1 : 0) + (filled ? 2 : 0)));
   program_.forward->load_constants(frame);
@@ -185,30 +197,22 @@ CachedSteps TrainingAgent::cached_steps(const std::vector<size_t>& inputs) const
 }
 
 void TrainingAgent::run_forward(Frame& frame, bool filled, const CachedRun* cached) {
-  const std::shared_ptr<const StepObserver> observer = this->observer();
-  if (filled) return cached->steps.run_rest(*program_.forward, frame, observer.get());
+  static const std::vector<std::string> none;
+  const Executor& executor = *program_.forward;
+  HalfObservers watching = observers_->begin({executor.plan(), program_.input_slots, program_.input_names, none}, frame);
+  if (filled) {
+    const StepObserver observer = [&](const Step& step, const Frame& f) { watching.step(step, f); };
+    cached->steps.run_rest(executor, frame, watching.empty() ? nullptr : &observer);
+    return watching.finish();
+  }
   std::optional<Measurement> measurement;
   if (first_forward_->claim()) measurement.emplace(first_forward_, frame, std::vector<char>(frame.slots.size(), true));
-  if (!measurement && !cached) return program_.forward->run(frame, nullptr, observer.get());
-  const StepObserver noted = [&](const Step& step, const Frame& f) {
-    if (measurement) measurement->meter.after_step(step, f);
-    if (cached) cached->steps.keep(step, f, cached->cache);
-    if (observer) (*observer)(step, f);
-  };
-  program_.forward->run(frame, nullptr, &noted);
-  if (!measurement) return;
-  measurement->meter.finish(frame);
-  measurement->finish(program_.saved_slots);
-}
-
-void TrainingAgent::observe(std::shared_ptr<const StepObserver> observer) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  observer_ = std::move(observer);
-}
-
-std::shared_ptr<const StepObserver> TrainingAgent::observer() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return observer_;
+  run_observed(executor, frame, nullptr, watching, measurement ? &*measurement : nullptr, cached);
+  if (measurement) {
+    measurement->meter.finish(frame);
+    measurement->finish(program_.saved_slots);
+  }
+  watching.finish();
 }
 
 const TrainingAgent::Variant& TrainingAgent::variant_for(const OutputSet& mask) {
@@ -347,23 +351,19 @@ void TrainingAgent::advance(BackwardRun& run, size_t end, const OutputSink& sink
   if (!run.program || end <= run.next) return;
   const Allowance::Scope limited(run.allowance);
   const MatmulScope matmul(program_.matmul);
-  const std::shared_ptr<const StepObserver> observer = this->observer();
   const Executor& executor = *run.program->executor;
-  if (run.measurement) {
-    const StepObserver measured = [&](const Step& step, const Frame& f) {
-      run.measurement->meter.after_step(step, f);
-      if (observer) (*observer)(step, f);
-    };
-    executor.run(run.frame, &sink, &measured, run.next, end);
-    if (end >= executor.step_count()) {
-      run.measurement->finish({});
-      run.measurement.reset();  // a last part may have no steps
-    }
-  } else {
-    executor.run(run.frame, &sink, observer.get(), run.next, end);
+  if (!run.begun) {
+    run.watching =
+        observers_->begin({executor.plan(), run.program->dy_slots, program_.y_names, program_.x_names}, run.frame);
+    run.begun = true;
   }
+  run_observed(executor, run.frame, &sink, run.watching, run.measurement.get(), nullptr, run.next, end);
   run.next = end;
-  if (end >= executor.step_count()) keep_slots(std::move(run.frame.slots));
+  if (end < executor.step_count()) return;
+  if (run.measurement) run.measurement->finish({});
+  run.measurement.reset();  // a last part may have no steps
+  run.watching.finish();
+  keep_slots(std::move(run.frame.slots));
 }
 
 }  // namespace ortmodule

@@ -30,6 +30,7 @@
 #include "runtime/first_run.h"
 #include "runtime/input_binding.h"
 #include "runtime/parallel/parallel_executor.h"
+#include "runtime/run_observer.h"
 #include "runtime/value_cache.h"
 
 namespace ortmodule {
@@ -52,9 +53,11 @@ struct TrainingProgram {
   std::unique_ptr<Executor> forward;
   std::unique_ptr<ParallelExecutor> parallel;  // of the forward's plan; null: one thread issues its steps
   std::unique_ptr<InputBinding> binding;
-  std::vector<int> input_slots;   // -1 where nothing reads the input
+  std::vector<int> input_slots;  // -1 where nothing reads the input
+  std::vector<std::string> input_names;
   std::vector<size_t> y_outputs;  // graph outputs that can receive a gradient
-  std::vector<size_t> x_inputs;   // graph inputs whose gradient is wanted
+  std::vector<std::string> y_names;
+  std::vector<size_t> x_inputs;  // graph inputs whose gradient is wanted
   std::vector<std::string> x_names;
   std::vector<bool> x_reachable;  // false: the gradient is identically zero
   std::vector<int64_t> x_bytes;   // size of each gradient, 0 where it is not known before the run
@@ -100,6 +103,8 @@ class TrainingAgent {
     Frame frame;
     std::unique_ptr<Measurement> measurement;  // of the first one
     std::shared_ptr<Allowance> allowance{};
+    HalfObservers watching{};
+    bool begun = false;
     size_t next = 0;
   };
 
@@ -131,8 +136,8 @@ class TrainingAgent {
   // What of forward depends on these graph inputs alone.
   CachedSteps cached_steps(const std::vector<size_t>& inputs) const;
 
-  // Called after each step of every run, on the thread that runs it; null: nobody.
-  ORTMODULE_API void observe(std::shared_ptr<const StepObserver> observer);
+  // Who looks at the runs; a session's agents share one list.
+  void set_observers(std::shared_ptr<const RunObservers> observers) { observers_ = std::move(observers); }
 
   const TrainingProgram& program() const { return program_; }
   // The most that a forward and a backward held beyond inputs and parameters, as measured on the first run of each.
@@ -155,7 +160,6 @@ class TrainingAgent {
   bool is_kept(const BackwardProgram& program, const RunState& state) const;
   // Takes from `state` what a backward runs on, and leaves what `remaining` needs.
   Frame take_frame(RunState& state, const OutputSet& remaining);
-  std::shared_ptr<const StepObserver> observer();
   // Of an input: its name, and when it may be changed; else empty.
   std::string input_hint(int slot) const;
   // What a run that begins now may take; null: anything.
@@ -179,7 +183,7 @@ class TrainingAgent {
   std::vector<int> passing_slots_;       // not saved for backward
   std::vector<at::Tensor> spare_slots_;  // all undefined
   Versions spare_versions_;              // empty
-  std::shared_ptr<const StepObserver> observer_;
+  std::shared_ptr<const RunObservers> observers_ = std::make_shared<const RunObservers>();
   const std::shared_ptr<FirstRun> first_forward_ = std::make_shared<FirstRun>();
   const std::shared_ptr<FirstRun> first_backward_ = std::make_shared<FirstRun>();
 };

@@ -46,6 +46,7 @@ Session::Session(std::string_view model, SessionSettings options)
       mutations_(std::move(options.mutations)) {
   compiled_ = compile(model, options);
   inter_op_ = inter_op_for(compiled_.agent->program().parallel.get(), options);
+  compiled_.agent->set_observers(observers_);
   for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
   std::vector<size_t> overwritten;
   for (const auto& [output, input] : mutations_) {
@@ -110,7 +111,9 @@ std::shared_ptr<TrainingAgent> Session::agent_for(const OutputSet& fetched) cons
   const auto known = fetches_.find(fetched);
   if (known != fetches_.end()) return known->second;
   if (fetches_.size() >= kFetchVariants) return compiled_.agent;
-  return fetches_.emplace(fetched, compiled_.compile_fetches(fetched)).first->second;
+  const std::shared_ptr<TrainingAgent> agent = compiled_.compile_fetches(fetched);
+  agent->set_observers(observers_);
+  return fetches_.emplace(fetched, agent).first->second;
 }
 
 void Session::trace(std::shared_ptr<RunTrace> trace) {

@@ -75,10 +75,9 @@ class Session {
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
   void release_edges() const { edges_->release(); }
 
-  // Calls the observer after every step of every later run; null: no more. An input may have been overwritten or given
-  // up (undefined) by then, and outputs may be overwritten later: the observer copies what it wants to keep. Graph
-  // inputs and constants are as they were.
-  void observe(std::shared_ptr<const StepObserver> observer) const { compiled_.agent->observe(std::move(observer)); }
+  // Shows it every later run, of every kind of call; until it is removed.
+  void observe(std::shared_ptr<RunObserver> observer) const { observers_->add(std::move(observer)); }
+  void stop_observing(const RunObserver* observer) const { observers_->remove(observer); }
 
   // How a call is run again, and of which graph inputs that needs the caller's tensors (HigherOrder).
   ORTMODULE_API void differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat);
@@ -115,6 +114,7 @@ class Session {
   mutable std::mutex mutex_;                                             // of the next two
   mutable std::map<OutputSet, std::shared_ptr<TrainingAgent>> fetches_;  // those that were asked for
   std::shared_ptr<RunTrace> trace_;
+  const std::shared_ptr<RunObservers> observers_ = std::make_shared<RunObservers>();
   std::shared_ptr<KeptEdges> edges_ = std::make_shared<KeptEdges>();
   std::shared_ptr<const HigherOrder> higher_;
   HookOrder hook_order_;

@@ -19,6 +19,7 @@ from .. import _C
 from ..capture.trace.tracing import LOCK, captured_elsewhere
 from ..errors import IndexOutOfRangeError, ORTModuleError, UnfitCallError
 from ..graph_transition import GraphTransitionManager, NoLossError
+from ..graph_transition.built_sessions import BuiltSession
 from ..options import DebugOptions, Options
 from ..report import Export, SessionReport
 from .eager_calls import around_reason, stays_eager
@@ -152,10 +153,13 @@ class EngineCall:
         for part in self.fallback.parts():
             yield from part.session_reports()
 
-    def sessions(self) -> Iterator[_C.Session]:
-        yield from (t.session for t in self.manager.transitions())
+    def built_sessions(self) -> Iterator[BuiltSession]:
+        yield from (BuiltSession(self._module, t.session, t.info, t.mode) for t in self.manager.transitions())
         for part in self.fallback.parts():
-            yield from part.sessions()
+            yield from part.built_sessions()
+
+    def sessions(self) -> Iterator[_C.Session]:
+        return (built.session for built in self.built_sessions())
 
     def exports(self) -> Iterator[Export]:
         yield from self.manager.exports

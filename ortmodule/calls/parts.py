@@ -19,7 +19,7 @@ from typing import Any
 import torch.nn.modules.module as torch_module
 from torch import nn
 
-from .. import _C
+from ..graph_transition.built_sessions import BuiltSession
 from ..options import DebugOptions, Options, for_parts
 from ..report import Export, SessionReport
 from .engine_call import EngineCall
@@ -91,8 +91,8 @@ class _Part:
     def session_reports(self) -> Iterator[SessionReport]:
         return self._call.session_reports()
 
-    def sessions(self) -> Iterator[_C.Session]:
-        return self._call.sessions()
+    def built_sessions(self) -> Iterator[BuiltSession]:
+        return self._call.built_sessions()
 
     def exports(self) -> Iterator[Export]:
         return self._call.exports()

@@ -19,7 +19,7 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError, nearest
-from ..options import Provider, checked_providers
+from ..options import DebugOptions, Provider, checked_providers
 from .element_types import NodeArg, array_from, value_from
 from .io_binding import IOBinding
 from .log import log_build, log_run
@@ -115,6 +115,10 @@ class InferenceSession:
         )
         _C.trace_runs(self._session, self._trace)
         log_build(self._session, self._options, fed)
+        if os.environ.get("ORTMODULE_DUMP_NODES"):
+            from ..debug.node_dump import dump_as_asked  # which most programs do without
+
+            dump_as_asked(self._session, DebugOptions(), "session", "inference")
 
     def _for(self, given: Iterable[str]) -> InferenceSession:
         """The session for runs that are given these inputs: this one, or one that was compiled for the initializers

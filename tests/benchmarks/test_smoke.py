@@ -148,3 +148,12 @@ def test_a_benchmark_beside_another_checkout_is_measured_in_both(tmp_path: Path)
     assert all(len(row["turns"]) == 2 and row["here"] > 0 for row in result["rows"])
     wrong = run("beside.py", "--fields", "wall_s", str(tmp_path), "core_scaling.py")
     assert wrong.returncode != 0 and "has no .venv" in wrong.stderr
+
+
+def test_recording_cost_has_a_ratio_for_each_kind(tmp_path: Path) -> None:
+    out = tmp_path / "recording.json"
+    done = run("recording_cost.py", "--models", "mlp", "--small", "--rounds", "1", "--repeats", "2", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(out.read_text())["rows"]
+    assert set(row["fastest"]["ratios"]) == set(row["median"]["ratios"]) == {"figures", "fingerprints", "every tenth"}
+    assert row["values"] > 10 and row["bytes"] > 0

@@ -224,6 +224,20 @@ def trains_from_artifacts() -> None:
             torch.testing.assert_close(there.eval_step(*batch)[1].cpu(), here.eval_step(*batch)[1])
 
 
+def recorded() -> None:
+    """What a step on the device is recorded as is what one on the CPU is, but for rounding; equal steps are equal."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, device in (("host", "cpu"), ("a", DEVICE), ("b", DEVICE)):
+            torch.manual_seed(0)
+            ours = ortmodule.ORTModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(device))
+            with ortmodule.debug.record(ours, f"{folder}/{name}"):
+                for _ in range(2):
+                    ours(torch.randn(5, 4).to(device)).square().sum().backward()
+        assert (same := ortmodule.debug.diff(f"{folder}/a", f"{folder}/b")).equal, str(same)
+        close = ortmodule.debug.diff(f"{folder}/host", f"{folder}/a", rtol=1e-4, atol=1e-5)
+        assert close.equal and close.compared > 8, str(close)
+
+
 def main() -> int:
     """Appends a line of JSON per feature to --out, as gpu_units.py does per unit."""
     parser = argparse.ArgumentParser(description="What a step needs beside kernels, on the guarded device.")
@@ -232,6 +246,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     checks = [(make.__name__, lambda m=make, i=inputs: compare(m, i)) for make, inputs in CASES]
     checks += [("moves", moves), ("trains_from_artifacts", trains_from_artifacts)]
+    checks += [("moves", moves), ("recorded", recorded)]
     with open(args.out, "a") as out:
         for index, (name, check) in enumerate(checks):
             print(json.dumps({"begins": index, "unit": name}), file=out, flush=True)

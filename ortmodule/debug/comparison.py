@@ -5,7 +5,7 @@ program node by node in PyTorch, and the engine, whose every value is looked at.
 name; those that a graph transform took away are not there to be compared. Nothing of the module is changed: buffers,
 gradients and generators are as before.
 
-Not here: the dump of ordinary runs (node_dump.py), and what a step will run and hold (step_plan.py).
+Not here: two runs of the engine beside each other (divergence.py), and the dump of one (dumping.py).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _C
-from .capture import Captured, Trace, capture_for_call
-from .capture.source_lines import user_line_of
-from .capture.trace.flattening import flatten_call
-from .errors import InvalidArgumentError
-from .graph_transition.info import PostExportProcessedModelInfo
-from .options import Options
-from .ortmodule import ORTModule
-from .step_plan import StepPlan, call_of, plan
+from .. import _C
+from ..capture import Captured, Trace, capture_for_call
+from ..capture.source_lines import user_line_of
+from ..capture.trace.flattening import flatten_call
+from ..errors import InvalidArgumentError
+from ..graph_transition.info import PostExportProcessedModelInfo
+from ..options import Options
+from ..ortmodule import ORTModule
+from .step_plan import call_of
 
-__all__ = ["Comparison", "Difference", "StepPlan", "compare", "plan"]
+__all__ = ["Comparison", "Difference", "compare"]
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 5e-3}
 

@@ -1,7 +1,7 @@
 """What a step of a model will run and hold, before it runs: `ortmodule.debug.plan(model, batch)`.
 
 Not here: the plan itself (csrc/plan, csrc/runtime/memory_forecast.h), and what a step that ran has held
-(memory_report.py).
+(ortmodule/memory_report.py).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from .capture.trace.tracing import LOCK
-from .errors import InvalidArgumentError
-from .graph_transition.ready_session import BoundSession
-from .ortmodule import ORTModule
+from ..capture.trace.tracing import LOCK
+from ..errors import InvalidArgumentError
+from ..graph_transition.ready_session import BoundSession
+from ..ortmodule import ORTModule
 
 __all__ = ["StepPlan", "call_of", "plan"]
 
