@@ -320,7 +320,11 @@ def main() -> None:
     setuptools.setup(
         packages=names,
         package_dir=folders,
-        package_data={"": ["py.typed", "*.pyi"], "ortmodule": ["include/ortmodule/*.h", "cmake/ortmodule/*.cmake"]},
+        package_data={
+            "": ["py.typed", "*.pyi"],
+            "ortmodule": ["include/ortmodule/*.h", "cmake/ortmodule/*.cmake"],
+            "ortmodule.inspect": ["assets/*"],
+        },
         ext_modules=[setuptools.Extension("ortmodule._C", sources=[])],
         cmdclass={"build_ext": CMakeBuild, "build_py": FreshBuildPy, "dist_info": CheckedDistInfo},
         zip_safe=False,

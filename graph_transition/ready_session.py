@@ -117,6 +117,7 @@ class SessionBuilder:
             "order": self._options.execution_order,
             "providers": list(self._options.providers),
             "keep_stages": self._debug.save_onnx,
+            "keep_history": bool(self._debug.inspect_path),
             "mutations": mutations,
             **session_passes(self._options.passes, self._options.disabled_passes),
         }
@@ -124,6 +125,8 @@ class SessionBuilder:
         self._log_stages(info, session, mode)
         if self._debug.save_onnx:
             self._save_stages(session, mode if self._module.training else "inference")
+        if self._debug.inspect_path:
+            self._follow(session, mode, options["sizes"])
         if self._debug.dump_nodes:
             from ..debug.node_dump import dump_as_asked  # which most programs do without
 
@@ -138,6 +141,11 @@ class SessionBuilder:
         stages = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in seconds.items())
         total = sum(seconds.values())
         _LOGGER.info("%s session of %s in %.2f s: %s", mode, type(self._module).__name__, total, stages)
+
+    def _follow(self, session: _C.Session, mode: str, sizes: dict[str, int]) -> None:
+        from ..inspect.folder import follow  # for those alone who ask for it
+
+        follow(session, self._debug.inspect_path, type(self._module).__name__, mode, sizes)
 
     def _save_stages(self, session: _C.Session, mode: str) -> None:
         stages = session.stage_names()

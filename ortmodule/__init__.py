@@ -90,7 +90,7 @@ __all__ = [
     "vouch",
 ]
 
-_ON_DEMAND = ("debug", "distributed", "graph_transition", "optim", "testing")
+_ON_DEMAND = ("debug", "distributed", "graph_transition", "inspect", "optim", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""Which tensors a step holds when it holds most: the product of `ORTModule.memory_report()`.
+"""Which tensors a step holds when it holds most: the product of `ORTModule.memory_report()`; and what it holds step by
+step: `StepPlan.memory_over_time()`.
 
 Not here: what the whole process uses (parameters, gradients and the optimizer's state are the caller's).
 """
@@ -6,11 +7,13 @@ Not here: what the whole process uses (parameters, gradients and the optimizer's
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from . import _C
 
-__all__ = ["HeldTensor", "MemoryReport", "SessionMemory"]
+__all__ = ["HeldTensor", "MemoryAtStep", "MemoryOverTime", "MemoryReport", "SessionMemory"]
 
 MIB = 2**20
 
@@ -107,6 +110,87 @@ class MemoryReport:
                 if rest:
                     lines.append(f"    {_mib(sum(t.bytes for t in rest)):>12}  in {len(rest)} smaller ones")
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryAtStep:
+    """What is held while one step of a plan runs.
+
+    Attributes:
+        step: its number, counted through both halves.
+        half: "forward" or "backward".
+        op, node: the operator and the node.
+        made_bytes: of the storages that it makes.
+        live_bytes: of all that is held while it runs, what it makes included.
+        freed_bytes: of the storages that nobody needs when it is over.
+    """
+
+    step: int
+    half: str
+    op: str
+    node: str
+    made_bytes: int
+    live_bytes: int
+    freed_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryOverTime:
+    """The bytes that a run holds, step by step, as its plan says. Printable.
+
+    Attributes:
+        steps: of forward, then of backward.
+        complete: False where sizes are not known before the run; such values count as nothing.
+    """
+
+    steps: tuple[MemoryAtStep, ...]
+    complete: bool
+
+    @classmethod
+    def of(cls, halves: Sequence[Mapping[str, Any]], memory: Mapping[str, Any]) -> MemoryOverTime:
+        """From what `StepPlan` has."""
+        steps = [(half["name"], step) for half in halves for step in half["steps"]]
+        made, freed = [0] * (len(steps) + 1), [0] * (len(steps) + 1)
+        for block in memory["blocks"]:
+            made[block["first"]] += block["bytes"]
+            freed[min(block["end"], len(steps)) - 1] += block["bytes"]
+        rows, live = [], 0
+        for i, (half, step) in enumerate(steps):
+            live += made[i]
+            rows.append(MemoryAtStep(i, half, step["op"], step["node"], made[i], live, freed[i]))
+            live -= freed[i]
+        return cls(tuple(rows), memory["complete"])
+
+    @property
+    def peak(self) -> MemoryAtStep | None:
+        """The first step while which most is held; None of a plan without steps."""
+        return max(self.steps, key=lambda s: s.live_bytes, default=None)
+
+    def to_json(self) -> str:
+        """All of it as one JSON object: `complete`, and `steps` with the fields of MemoryAtStep."""
+        return json.dumps(dataclasses.asdict(self))
+
+    def text(self, lines: int = 40) -> str:
+        """At most about `lines` lines for all steps, each with the step of its range that holds most."""
+        peak = self.peak
+        if peak is None:
+            return "no steps"
+        note = "" if self.complete else "; sizes that are not known before the run count as nothing"
+        out = [f"peak {_mib(peak.live_bytes)} at step {peak.step} of {len(self.steps)}{note}"]
+        size = max(1, -(-len(self.steps) // max(lines, 1)))
+        for half in dict.fromkeys(s.half for s in self.steps):
+            own = [s for s in self.steps if s.half == half]
+            for part in (own[i : i + size] for i in range(0, len(own), size)):
+                top = max(part, key=lambda s: s.live_bytes)
+                bar = "#" * round(30 * top.live_bytes / (peak.live_bytes or 1))
+                out.append(
+                    f"{part[0].step:>6}-{part[-1].step:<6} {half:<8} {_mib(top.live_bytes):>13} {bar:<30} "
+                    f"{top.op} {top.node!r}"
+                )
+        return "\n".join(out)
 
     def __str__(self) -> str:
         return self.text()

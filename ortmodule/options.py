@@ -29,6 +29,7 @@ _OTHER_VARIABLES = {
     "ORTMODULE_DUMP_NAMES",
     "ORTMODULE_DUMP_OPERATORS",
     "ORTMODULE_DUMP_TENSORS",
+    "ORTMODULE_INSPECT_PATH",
     "ORTMODULE_CUDA",
     "ORTMODULE_PROTOBUF_ROOT",
     "ORTMODULE_TESTS",
@@ -253,6 +254,10 @@ class DebugOptions:
             `ORTMODULE_DUMP_OPERATORS` override them.
         dump_tensors: write whole outputs too, with torch.save, into a folder beside the text that is named like it.
             `ORTMODULE_DUMP_TENSORS` overrides it.
+        inspect_path: a folder (made if need be) for a record of each session, of which `python -m ortmodule.inspect`
+            makes a page: what each pass did to the graph, the plan, memory, and, as the process ends, the times of its
+            nodes, which are measured in every run then. Empty (default): none. `ORTMODULE_INSPECT_PATH` overrides it,
+            and is for InferenceSessions, too.
 
     Raises:
         InvalidArgumentError: a value that does not fit.
@@ -266,6 +271,7 @@ class DebugOptions:
     dump_names: str | Sequence[str] = ()
     dump_operators: str | Sequence[str] = ()
     dump_tensors: bool = False
+    inspect_path: str = ""
 
     def __post_init__(self) -> None:
         # Each message begins with ONNX Runtime training's own, which scripts may look for.
@@ -286,6 +292,10 @@ class DebugOptions:
                 f"Expected name prefix of type str, got {type(self.onnx_prefix)}. onnx_prefix={self.onnx_prefix!r}"
             )
         self._set_dump()
+        inspected = os.environ.get("ORTMODULE_INSPECT_PATH", self.inspect_path)
+        if not isinstance(inspected, str | os.PathLike):
+            raise InvalidArgumentError(f"inspect_path should be the path of a folder, got {inspected!r}")
+        object.__setattr__(self, "inspect_path", os.fspath(inspected))
         if self.save_onnx and not self.onnx_prefix:
             raise InvalidArgumentError(
                 "onnx_prefix must be provided when save_onnx is set. It is the first part of the files' names"

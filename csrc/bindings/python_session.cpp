@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "bindings/held_object.h"
 #include "bindings/observing.h"
+#include "bindings/session_history.h"
 #include "bindings/session_settings.h"
 #include "bindings/values.h"
 #include "compile/training_graph.h"
@@ -96,6 +97,7 @@ py::dict statistics(const Session& session) {
   out["saved_bytes"] = found.saved_bytes;
   out["arena_bytes"] = found.arena_bytes;
   out["unplanned_allocations"] = found.unplanned_allocations;
+  out["sizes"] = found.sizes;
   return out;
 }
 
@@ -127,7 +129,7 @@ py::list plans(const Session& session, const SymbolTable& sizes) {
                             "notifies"_a = number_or_none(step.notifies), "provider"_a = step.provider,
                             "op"_a = step.op, "node"_a = step.node, "inputs"_a = values_of(step.inputs),
                             "outputs"_a = values_of(step.outputs), "release"_a = step.release,
-                            "flops"_a = number_or_none(step.flops),
+                            "bytes"_a = number_or_none(step.cost.bytes), "flops"_a = number_or_none(step.cost.flops),
                             "seconds"_a = step.seconds < 0 ? py::object(py::none()) : py::float_(step.seconds)));
     out.append(py::dict("name"_a = half.name, "streams"_a = half.streams, "steps"_a = steps,
                         "waits_at_end"_a = waits_of(half.waits_at_end)));
@@ -207,6 +209,19 @@ void register_session(py::module_& m) {
           "graph's symbols tell them.")
       .def("memory_forecast", &forecast, py::arg("sizes") = SymbolTable(),
            "What a step with these sizes will hold, before it runs.")
+      .def(
+          "sizes_of",
+          [](const Session& s, const py::sequence& inputs) {
+            std::vector<at::Tensor> values;
+            for (const py::handle item : inputs) values.push_back(read_value(item, DType::kUndefined));
+            return sizes_of(s, values);
+          },
+          py::arg("inputs"), "The graph's symbols in a run with such inputs; types and sizes alone are read.")
+      .def("placed_memory", &placed_memory_as_dict,
+           "Where the runs of the sizes that ran last have their large values; known from the second such run on.")
+      .def("history", &history_as_dict,
+           "What each pass and stage did to the graph, node by node; a session has it that was made with "
+           "keep_history.")
       .def("memory_at_peak",
            [](const Session& s) {
              py::list out;
@@ -217,7 +232,8 @@ void register_session(py::module_& m) {
       .def("take_times", [](const Session& s) {
         py::list out;
         for (const ProfiledStep& step : take_times(s))
-          out.append(py::make_tuple(step.phase, step.op, step.node, step.calls, step.seconds));
+          out.append(py::make_tuple(step.phase, step.op, step.node, step.calls, step.seconds,
+                                    number_or_none(step.cost.bytes), number_or_none(step.cost.flops), step.value));
         return out;
       });
 

@@ -98,6 +98,8 @@ SessionSettings read_options(const std::string& mode, const std::vector<std::str
       out.mutations = value.cast<Session::Mutations>();
     else if (name == "keep_stages")
       out.keep_stages = value.cast<bool>();
+    else if (name == "keep_history")
+      out.keep_history = value.cast<bool>();
     else if (name == "verify")
       out.verify = value.cast<bool>();
     else if (name == "order")

@@ -154,14 +154,12 @@ std::vector<std::string> names_of(const Values& values) {
   return names;
 }
 
-}  // namespace
-
-CompiledModel compile(std::string_view model, const CompileOptions& options) {
+CompiledModel compile_with(std::string_view model, const CompileOptions& options, GraphHistory* history) {
   for (const std::string& error : take_registration_errors()) fail(ErrorCode::kInternal, error);
   check_choice(options.passes);
   CompiledModel compiled;
   const Allowance::Scope limited(std::make_shared<Allowance>(options.import.limits));
-  StageLog log(options.keep_stages);
+  StageLog log(options.keep_stages, history);
   const std::shared_ptr<Graph> graph = imported(model, options.import, log, &compiled.info);
   compiled.input_names = names_of(graph->inputs());
   compiled.output_names = names_of(graph->outputs());
@@ -193,6 +191,19 @@ CompiledModel compile(std::string_view model, const CompileOptions& options) {
   compiled.agent = std::make_shared<TrainingAgent>(std::move(program), options.device);
   if (halves.roots.y_outputs.empty()) compiled.compile_fetches = fetches_of(graph, options);
   compiled.stages = log.take();
+  return compiled;
+}
+
+}  // namespace
+
+CompiledModel compile(std::string_view model, const CompileOptions& options) {
+  if (!options.keep_history) return compile_with(model, options, nullptr);
+  const auto history = std::make_shared<GraphHistory>(options.pass_listener);
+  CompileOptions followed = options;
+  followed.pass_listener = history;
+  CompiledModel compiled = compile_with(model, followed, history.get());
+  history->close();
+  compiled.history = history;
   return compiled;
 }
 

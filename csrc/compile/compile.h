@@ -43,6 +43,7 @@ struct CompileOptions {
   bool parallel = false;                   // PlanRequest::parallel, on the CPU, where nothing has a gradient
   std::vector<ProviderSpec> providers;     // in order of priority; none: the device's own
   bool keep_stages = false;                // keep a copy of every stage's graph
+  bool keep_history = false;               // note what each pass and stage did to the graph
   bool verify = false;                     // re-resolve after every pass
   PassChoice passes;                       // a user's passes, and those that are left out
   std::shared_ptr<PassListener> pass_listener;
@@ -61,8 +62,9 @@ struct CompiledModel {
   size_t forward_nodes = 0, backward_nodes = 0;
   RecomputeResult recomputed;
   FusionResult fused;
-  PlacementResult placed;         // of a session with more than the host
-  FetchCompiler compile_fetches;  // null where something has a gradient
+  PlacementResult placed;                       // of a session with more than the host
+  std::shared_ptr<const GraphHistory> history;  // null unless it is kept
+  FetchCompiler compile_fetches;                // null where something has a gradient
 };
 
 // Throws the core's typed errors; a model that needs no gradient compiles to a forward alone.

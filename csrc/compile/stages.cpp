@@ -19,6 +19,7 @@ void StageLog::done(const std::string& name, const Graph& graph) {
   const auto now = Clock::now();
   Stage stage{name, std::chrono::duration<double>(now - start_).count(), graph.node_count(), nullptr};
   if (keep_) stage.graph = graph.clone();
+  if (history_) history_->stage(name, stage.seconds, graph);
   stages_.push_back(std::move(stage));
   start_ = Clock::now();
 }

@@ -10,6 +10,7 @@
 #include "gradient/gradient_graph_builder.h"
 #include "graph/graph.h"
 #include "onnx/import.h"
+#include "transforms/graph_history.h"
 #include "transforms/pass_registry.h"
 
 namespace ortmodule {
@@ -21,16 +22,18 @@ struct Stage {
   std::shared_ptr<Graph> graph;  // null unless stages are kept
 };
 
-// Notes each stage when it is done: its name, its seconds, its node count and, if asked for, its graph.
+// Notes each stage when it is done: its name, its seconds, its node count and, if asked for, its graph; and tells
+// `history`, which may be null.
 class StageLog {
  public:
-  explicit StageLog(bool keep) : keep_(keep) {}
+  explicit StageLog(bool keep, GraphHistory* history = nullptr) : keep_(keep), history_(history) {}
   void done(const std::string& name, const Graph& graph);
   std::vector<Stage> take() { return std::move(stages_); }
 
  private:
   using Clock = std::chrono::steady_clock;
   bool keep_;
+  GraphHistory* history_;
   std::vector<Stage> stages_;
   Clock::time_point start_ = Clock::now();
 };

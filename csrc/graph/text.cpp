@@ -132,12 +132,12 @@ class Printer {
     const auto add = [&](const std::string& text) { out += (printed++ ? ", " : "") + text; };
     if (is_floating(data.dtype)) {
       for (const double v : data.to_doubles()) {
-        if (printed == options_.max_elements) return out + ", ...]";
+        if (printed == options_.max_elements) return out + (printed ? ", ...]" : "...]");
         add(data.dtype == DType::kDouble ? number_text(v) : number_text(static_cast<float>(v)));
       }
     } else {
       for (const int64_t v : data.to_ints()) {
-        if (printed == options_.max_elements) return out + ", ...]";
+        if (printed == options_.max_elements) return out + (printed ? ", ...]" : "...]");
         add(data.dtype == DType::kUInt64 ? std::to_string(static_cast<uint64_t>(v)) : std::to_string(v));
       }
     }

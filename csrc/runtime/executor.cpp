@@ -68,15 +68,20 @@ std::vector<StepTime> Executor::take_times() const {
   const std::lock_guard<std::mutex> lock(times_mutex_);
   std::vector<StepTime> out;
   for (size_t i = 0; i < times_.size(); ++i)
-    if (times_[i].first > 0) out.push_back({steps_[i].step, times_[i].first, times_[i].second});
+    if (times_[i].calls > 0) out.push_back({steps_[i].step, times_[i].calls, times_[i].seconds, times_[i].cost});
   times_.clear();
   return out;
 }
 
+SymbolTable Executor::profiled_sizes() const {
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  return costed_;
+}
+
 double Executor::mean_seconds(size_t step) const {
   const std::lock_guard<std::mutex> lock(times_mutex_);
-  if (step >= times_.size() || times_[step].first == 0) return -1;
-  return times_[step].second / static_cast<double>(times_[step].first);
+  if (step >= times_.size() || times_[step].calls == 0) return -1;
+  return times_[step].seconds / static_cast<double>(times_[step].calls);
 }
 
 Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(plan)), device_(device) {
@@ -209,16 +214,6 @@ void Executor::run_step(const Prepared& prepared, KernelContext& context) const 
 
 void Executor::run_step(size_t step, KernelContext& context) const { run_step(steps_[step], context); }
 
-void Executor::add_times(const std::vector<double>& seconds, size_t begin) const {
-  const std::lock_guard<std::mutex> lock(times_mutex_);
-  times_.resize(steps_.size());
-  for (size_t i = 0; i < seconds.size(); ++i) {
-    if (seconds[i] < 0) continue;
-    ++times_[begin + i].first;
-    times_[begin + i].second += seconds[i];
-  }
-}
-
 void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* observer, size_t begin, size_t end) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   // The graph has autocast's casts as nodes; the caller's autocast must not add its own.
@@ -260,7 +255,26 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   }
   if (sink && end >= steps_.size())
     for (const Emit& output : emit_at_end_) emit(output);
-  if (clock.on()) add_times(clock.seconds(), begin);
+  if (clock.on()) add_times(clock.seconds(), frame.symbols, begin);
+}
+
+void Executor::add_times(const std::vector<double>& seconds, const SymbolTable& sizes, size_t begin) const {
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  times_.resize(steps_.size());
+  if (costs_.empty() || costed_ != sizes) {
+    costs_.clear();
+    for (const Prepared& prepared : steps_) costs_.push_back(cost_of(*prepared.step->node, sizes));
+    costed_ = sizes;
+  }
+  const auto add = [](double& sum, double one) { sum = sum < 0 || one < 0 ? -1 : sum + one; };
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    if (seconds[i] < 0) continue;  // it did not run
+    Times& times = times_[begin + i];
+    ++times.calls;
+    times.seconds += seconds[i];
+    add(times.cost.bytes, costs_[begin + i].bytes);
+    add(times.cost.flops, costs_[begin + i].flops);
+  }
 }
 
 }  // namespace ortmodule

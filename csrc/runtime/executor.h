@@ -16,6 +16,7 @@
 #include "plan/execution_plan.h"
 #include "records/kernel_registry.h"
 #include "runtime/run_streams.h"
+#include "runtime/step_cost.h"
 #include "runtime/step_memory.h"
 
 namespace ortmodule {
@@ -40,6 +41,7 @@ struct StepTime {
   const Step* step;
   int64_t calls;
   double seconds;
+  StepCost cost;  // of all calls; not known where that of one is not
 };
 
 class Executor {
@@ -60,7 +62,7 @@ class Executor {
   // Runs one step's kernel, for an executor that orders and releases itself; errors name the node.
   void run_step(size_t step, KernelContext& context) const;
   // What steps from `begin` on took in one run; negative: it did not run.
-  void add_times(const std::vector<double>& seconds, size_t begin = 0) const;
+  void add_times(const std::vector<double>& seconds, const SymbolTable& sizes, size_t begin = 0) const;
 
   size_t step_count() const { return steps_.size(); }
   // Whether a step's kernel writes a result over an operand that nobody else needs.
@@ -73,6 +75,8 @@ class Executor {
   std::vector<StepTime> take_times() const;
   // A step's mean over those runs, while they are not taken; negative: none.
   double mean_seconds(size_t step) const;
+  // What the symbols were in the last of them; kept when times are taken.
+  SymbolTable profiled_sizes() const;
 
  private:
   // An output of the plan; `again`: a later one is the same value.
@@ -88,6 +92,11 @@ class Executor {
     const Step* step;
     std::span<const int> release;
     std::span<const Emit> emits;  // what is final after this step
+  };
+  struct Times {
+    int64_t calls = 0;
+    double seconds = 0;
+    StepCost cost{0, 0};
   };
   void gather_lists(const std::vector<std::vector<Emit>>& emits);
   void run_step(const Prepared& prepared, KernelContext& context) const;
@@ -105,7 +114,9 @@ class Executor {
   std::vector<size_t> ready_after_;
   std::vector<std::pair<int, at::Tensor>> constants_;
   mutable std::mutex times_mutex_;
-  mutable std::vector<std::pair<int64_t, double>> times_;  // per step: calls, seconds
+  mutable std::vector<Times> times_;     // by step
+  mutable SymbolTable costed_;           // the sizes of the next
+  mutable std::vector<StepCost> costs_;  // by step
 };
 
 }  // namespace ortmodule

@@ -126,6 +126,12 @@ size_t StepMemory::arena_bytes() const {
   return bytes;
 }
 
+MemoryPattern StepMemory::pattern() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = patterns_.find(last_key_);
+  return known == patterns_.end() ? MemoryPattern() : *known->second;
+}
+
 int64_t StepMemory::unplanned() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return unplanned_;

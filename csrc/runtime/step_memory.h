@@ -72,6 +72,8 @@ class StepMemory : public std::enable_shared_from_this<StepMemory> {
 
   // Size of the two arenas that the largest pattern so far needs.
   size_t arena_bytes() const;
+  // That of the sizes that ran last, as far as it is learned: from the second run of a size on. Empty before.
+  MemoryPattern pattern() const;
   // Large allocations of planned runs that got no place in the arena, over all runs that are over.
   int64_t unplanned() const;
 

@@ -258,6 +258,13 @@ Frame TrainingAgent::take_frame(RunState& state, const OutputSet& remaining) {
   return frame;
 }
 
+std::shared_ptr<const BackwardProgram> TrainingAgent::backward_at(const void* program) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [dys, variant] : variants_)
+    if (variant.program.get() == program) return variant.program;
+  return program_.full_backward.get() == program ? program_.full_backward : nullptr;
+}
+
 std::vector<StepTime> TrainingAgent::take_times() {
   std::vector<StepTime> out = program_.forward->take_times();
   const std::lock_guard<std::mutex> lock(mutex_);

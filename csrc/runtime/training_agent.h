@@ -145,6 +145,8 @@ class TrainingAgent {
   MemoryPeak backward_peak() const { return first_backward_->peak(); }
   // The kept memory of the session's runs; null where the device's allocator keeps its own (every GPU's does).
   const StepMemory* memory() const { return memory_.get(); }
+  // A backward that has run, by its address; null: none.
+  std::shared_ptr<const BackwardProgram> backward_at(const void* program);
   // Of forward, then of every variant of backward (see Executor::take_times).
   std::vector<StepTime> take_times();
 

@@ -24,6 +24,12 @@ std::string shown_op(const Node& node) {
   return node.domain() == kAtenDomain ? node.get_string("operator", node.op()) : node.op();
 }
 
+std::string first_value(const Node& node) {
+  for (const NodeArg* value : node.outputs())
+    if (value) return value->name();
+  return "";
+}
+
 }  // namespace
 
 SessionStatistics statistics_of(const Session& session) {
@@ -43,6 +49,8 @@ SessionStatistics statistics_of(const Session& session) {
   out.recomputed_nodes = compiled.recomputed.nodes;
   out.fused_kernels = compiled.fused.kernels;
   out.fused_nodes = compiled.fused.nodes;
+  for (const auto& one : session.agents())
+    if (out.sizes.empty()) out.sizes = one->program().forward->profiled_sizes();
   const MemoryPeak forward = agent.forward_peak();
   out.peak_forward_bytes = forward.bytes;
   out.saved_bytes = forward.saved;
@@ -131,7 +139,7 @@ std::string noted(const PlannedStep& step) {
     if (value > 0) note << (note.tellp() ? ", " : "  # ") << value / unit << " " << name;
   };
   add(bytes, 1024, "KiB");
-  add(step.flops, 1e6, "Mflop");
+  add(step.cost.flops, 1e6, "Mflop");
   add(step.seconds, 1e-6, "us");
   return note.str();
 }
@@ -156,7 +164,7 @@ class PlanReader {
                       {},
                       {},
                       step.release,
-                      flops(*step.node),
+                      cost_of(*step.node, sizes_),
                       executor.mean_seconds(half.steps.size())};
       out.waits_for = waits_of(plan, step.waits);
       for (size_t i = 0; i < step.inputs.size(); ++i) add(out.inputs, step.node->input(i), step.inputs[i]);
@@ -171,15 +179,6 @@ class PlanReader {
     if (!value) return;
     const auto bytes = static_cast<double>(known_bytes(value->type(), sizes_).value_or(-1));
     values.push_back({value->name(), value->type().text(), slot, bytes});
-  }
-
-  double flops(const Node& node) const {
-    const FlopsFn count = node.record()->flops_fn();
-    if (!count) return -1;
-    for (const auto* values : {&node.inputs(), &node.outputs()})
-      for (const NodeArg* value : *values)
-        if (value && !known_bytes(value->type(), sizes_)) return -1;
-    return count(node, [this](const Dim& dim) { return static_cast<double>(dim.evaluate(sizes_)); });
   }
 
   const SymbolTable& sizes_;
@@ -210,6 +209,42 @@ MemoryForecast forecast_of(const Session& session, const SymbolTable& sizes) {
   return forecast_memory(session.compiled().agent->program(), sizes);
 }
 
+SymbolTable sizes_of(const Session& session, const std::vector<at::Tensor>& inputs) {
+  SymbolTable sizes;
+  session.compiled().agent->program().binding->bind(inputs, sizes);
+  return sizes;
+}
+
+PlacedMemory placed_memory(const Session& session) {
+  PlacedMemory out;
+  const StepMemory* memory = session.compiled().agent->memory();
+  const MemoryPattern pattern = memory ? memory->pattern() : MemoryPattern();
+  if (pattern.step_begin.empty()) return out;
+  out.steps = pattern.step_begin.size() - 1;
+  // A forward without a backward has no more than its own.
+  out.forward_steps = pattern.backward ? pattern.forward_steps : out.steps;
+  const ExecutionPlan& forward = session.compiled().agent->program().forward->plan();
+  for (const Step& step : forward.steps) out.values.push_back(first_value(*step.node));
+  if (const auto backward = session.compiled().agent->backward_at(pattern.backward))
+    for (const Step& step : backward->executor->plan().steps) out.values.push_back(first_value(*step.node));
+  out.values.resize(out.steps);
+  out.passing_bytes = pattern.arena_bytes[ArenaPool::kPassing];
+  out.lasting_bytes = pattern.arena_bytes[ArenaPool::kLasting];
+  // The clock of blocks counts allocations: one that ends at n has its place until allocation n is made.
+  const auto step_of = [&](uint32_t allocation) {
+    const auto after = std::upper_bound(pattern.step_begin.begin(), pattern.step_begin.end() - 1, allocation);
+    return static_cast<size_t>(after - pattern.step_begin.begin()) - 1;
+  };
+  for (const PlannedBlock& block : pattern.blocks) {
+    const bool to_the_end = block.lasts || block.outlives || block.end >= pattern.blocks.size();
+    const size_t first = step_of(block.first);
+    const char* arena = block.outlives ? "torch" : block.arena == ArenaPool::kLasting ? "lasting" : "passing";
+    out.blocks.push_back({static_cast<int64_t>(block.bytes), first,
+                          to_the_end ? out.steps : std::max(step_of(block.end), first + 1), arena, block.offset});
+  }
+  return out;
+}
+
 std::vector<ProfiledStep> take_times(const Session& session) {
   std::vector<ProfiledStep> out;
   std::unordered_map<const Node*, size_t> places;  // kinds of calls share nodes
@@ -217,9 +252,12 @@ std::vector<ProfiledStep> take_times(const Session& session) {
     for (const StepTime& time : agent->take_times()) {
       const Node& node = *time.step->node;
       const auto [place, fresh] = places.emplace(&node, out.size());
-      if (fresh) out.push_back({phase_of(node), shown_op(node), node.name(), 0, 0});
-      out[place->second].calls += time.calls;
-      out[place->second].seconds += time.seconds;
+      if (fresh) out.push_back({phase_of(node), shown_op(node), node.name(), first_value(node), 0, 0, {0, 0}});
+      ProfiledStep& step = out[place->second];
+      step.calls += time.calls;
+      step.seconds += time.seconds;
+      for (double StepCost::* what : {&StepCost::bytes, &StepCost::flops})
+        step.cost.*what = step.cost.*what < 0 || time.cost.*what < 0 ? -1 : step.cost.*what + time.cost.*what;
     }
   }
   return out;

@@ -25,6 +25,7 @@ struct SessionStatistics {
   int64_t peak_forward_bytes = 0, peak_backward_bytes = 0, saved_bytes = 0;  // of the first run
   size_t arena_bytes = 0;
   int64_t unplanned_allocations = 0;
+  SymbolTable sizes;  // of the graph's symbols in the last run that was profiled
 };
 
 // A value that was in memory when a half of the first run held most.
@@ -51,8 +52,8 @@ struct PlannedStep {
   std::string op, node;
   std::vector<PlannedValue> inputs, outputs;
   std::vector<int> release;  // slots
-  double flops;              // multiplications and additions; -1: not known
-  double seconds;            // mean of the runs that were profiled; -1: none
+  StepCost cost;
+  double seconds;  // mean of the runs that were profiled; -1: none
 };
 
 struct PlannedHalf {
@@ -62,12 +63,29 @@ struct PlannedHalf {
   std::vector<std::pair<int, bool>> waits_at_end;  // as PlannedStep::waits_for
 };
 
+// An allocation of a run's that has its place, or that torch's allocator serves.
+struct PlacedBlock {
+  int64_t bytes;
+  size_t first, end;  // steps, counted through both halves: made in `first`, its place free again in `end`
+  const char* arena;  // "passing", "lasting" (what lives on when a step is over: results, gradients); "torch": none
+  size_t offset;      // in the arena
+};
+
+struct PlacedMemory {
+  std::vector<PlacedBlock> blocks;      // large ones, temporaries within kernels among them
+  size_t forward_steps = 0, steps = 0;  // 0: nothing is placed
+  std::vector<std::string> values;      // by step: the first value that it makes; empty where it is not known
+  size_t passing_bytes = 0, lasting_bytes = 0;
+};
+
 // A step that ran while profiled.
 struct ProfiledStep {
   const char* phase;  // "forward", "backward"
   std::string op, node;
+  std::string value;  // the first that it makes
   int64_t calls;
   double seconds;
+  StepCost cost;  // of all calls
 };
 
 ORTMODULE_API SessionStatistics statistics_of(const Session& session);
@@ -80,6 +98,11 @@ ORTMODULE_API std::string plan_text(const Session& session, const SymbolTable& s
 // `sizes`: of the symbols of the graph's inputs, of a call that need not have run.
 ORTMODULE_API std::vector<PlannedHalf> plans_of(const Session& session, const SymbolTable& sizes);
 ORTMODULE_API MemoryForecast forecast_of(const Session& session, const SymbolTable& sizes);
+// What the graph's symbols are in a run with such inputs, of which the types and sizes alone are read. Throws
+// kInvalidArgument where they do not fit the graph.
+ORTMODULE_API SymbolTable sizes_of(const Session& session, const std::vector<at::Tensor>& inputs);
+// Where the runs of the sizes that ran last have their large values: known from the second such run on.
+ORTMODULE_API PlacedMemory placed_memory(const Session& session);
 // Since the last time.
 ORTMODULE_API std::vector<ProfiledStep> take_times(const Session& session);
 

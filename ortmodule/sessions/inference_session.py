@@ -14,17 +14,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError, nearest
 from ..options import DebugOptions, Provider, checked_providers
-from .element_types import NodeArg, array_from, value_from
+from .element_types import NodeArg, array_from, torch_type, value_from
 from .io_binding import IOBinding
 from .log import log_build, log_run
 from .ort_value import OrtValue
-from .session_options import RunOptions, SessionOptions, compile_options
+from .session_options import RunOptions, SessionOptions, compile_options, inspect_path_of
 from .timeline import write_timeline
 
 __all__ = ["InferenceSession", "ModelMetadata"]
@@ -119,6 +120,8 @@ class InferenceSession:
             from ..debug.node_dump import dump_as_asked  # which most programs do without
 
             dump_as_asked(self._session, DebugOptions(), "session", "inference")
+        if inspected := inspect_path_of(self._options):
+            self._follow(inspected, self._source)
 
     def _for(self, given: Iterable[str]) -> InferenceSession:
         """The session for runs that are given these inputs: this one, or one that was compiled for the initializers
@@ -250,6 +253,38 @@ class InferenceSession:
         yield self._session
         for variant in list(self._variants.values()):
             yield variant._session
+
+    def _follow(self, folder: str, model: Any) -> None:
+        from ..inspect.folder import follow  # for those alone who ask for it
+
+        title = os.path.basename(model) if isinstance(model, str | os.PathLike) else self._meta.graph_name
+        follow(self._session, folder, title or "model", "inference", {})
+
+    def _sizes_of(self, feeds: Mapping[str, Any]) -> dict[str, int]:
+        """What the graph's symbols are in a run that is fed so; nothing of the feeds is read but their sizes.
+
+        Raises:
+            InvalidArgumentError: an input is missing or unknown, or sizes do not fit.
+        """
+        if not isinstance(feeds, Mapping):
+            raise InvalidArgumentError(f"the inputs should be a mapping by name, got {type(feeds).__name__}")
+        known = [value.name for value in self._inputs]
+        for name in feeds:
+            if name not in known:
+                raise InvalidArgumentError(
+                    f"the model has no input {name!r}; it has {known}{nearest(str(name), known)}"
+                )
+        values: list[Any] = []
+        for declared in self._inputs:
+            if declared.name not in feeds:
+                raise InvalidArgumentError(f"the input {declared.name!r} is missing")
+            value = feeds[declared.name]
+            if declared.is_sequence or declared.is_optional:
+                values.append(value_from(value, declared, self.device))
+            else:
+                shape = value.shape() if isinstance(value, OrtValue) else np.shape(value)
+                values.append(torch.empty(shape, dtype=torch_type(declared.element_type), device="meta"))
+        return self._session.sizes_of(values)
 
     def _values(self, values: list[Any], names: Sequence[str], run_options: RunOptions | None) -> list[Any]:
         wanted = self._places_of(names)

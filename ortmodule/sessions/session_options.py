@@ -190,6 +190,12 @@ class SessionOptions(_Checked):
         "value of a run stays, as it was made, until the run has ended.",
     )
     enable_profiling = _Setting(False, _flag, "Note when each node runs; `InferenceSession.end_profiling` writes it.")
+    inspect_path = _Setting(
+        "",
+        _path,
+        "A folder for a record of the session, of which `python -m ortmodule.inspect` makes a page; empty: none. "
+        "`ORTMODULE_INSPECT_PATH` overrides it.",
+    )
     profile_file_prefix = _Setting("ortmodule_profile", _path, "How the path of the file begins that it is written to.")
     intra_op_num_threads = _Setting(
         0,
@@ -226,6 +232,7 @@ class SessionOptions(_Checked):
         self._sizes: dict[str, int] = {}
         self._sizes_by_denotation: dict[str, int] = {}
         self._initializers: dict[str, OrtValue] = {}
+        self._keep_history = False  # what passes do to the graph, for tools
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
         """Loads a shared library of custom operators, built with `ortmodule/custom_op.h` (see `include_dir`).
@@ -300,6 +307,11 @@ class SessionOptions(_Checked):
 _LEVELS = {0: "required", 1: "basic", 2: "extended", 99: "extended"}
 
 
+def inspect_path_of(settings: SessionOptions) -> str:
+    """The folder for the record of a session with these settings; "": none."""
+    return os.environ.get("ORTMODULE_INSPECT_PATH", settings.inspect_path)
+
+
 def compile_options(settings: SessionOptions, fed: frozenset[str]) -> dict[str, Any]:
     """How the core takes them; `fed`: initializers that each run is given."""
     level = settings.graph_optimization_level
@@ -326,6 +338,7 @@ def compile_options(settings: SessionOptions, fed: frozenset[str]) -> dict[str, 
         },
         "free_dimensions": dict(settings._sizes),
         "free_dimensions_by_denotation": dict(settings._sizes_by_denotation),
+        "keep_history": settings._keep_history or bool(inspect_path_of(settings)),
         "initializers": {name: value.engine_value for name, value in settings._initializers.items() if name not in fed},
         "fed": fed,
         **session_passes(settings.passes, settings.disabled_passes),

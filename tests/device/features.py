@@ -245,8 +245,7 @@ def main() -> int:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     checks = [(make.__name__, lambda m=make, i=inputs: compare(m, i)) for make, inputs in CASES]
-    checks += [("moves", moves), ("trains_from_artifacts", trains_from_artifacts)]
-    checks += [("moves", moves), ("recorded", recorded)]
+    checks += [(check.__name__, check) for check in (moves, trains_from_artifacts, recorded)]
     with open(args.out, "a") as out:
         for index, (name, check) in enumerate(checks):
             print(json.dumps({"begins": index, "unit": name}), file=out, flush=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from onnx import helper
 from torch import nn
 
-from ortmodule import InvalidArgumentError, Options, ORTModule, debug
+from ortmodule import InferenceSession, InvalidArgumentError, Options, ORTModule, OrtValue, debug
+from tests.sessions.models import F, model_of
 
 
 class Block(nn.Module):
@@ -130,3 +134,43 @@ def test_the_plan_is_data() -> None:
 def test_a_plan_is_of_an_ortmodule_that_is_captured() -> None:
     with pytest.raises(InvalidArgumentError, match="takes an ORTModule"):
         debug.plan(Transformer(), torch.zeros(1, 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_memory_over_time_peaks_where_the_plan_does(name: str) -> None:
+    make, (inputs,) = CASES[name]
+    plan = debug.plan(ORTModule(make()), inputs(8))
+    over_time = plan.memory_over_time()
+    assert [s.step for s in over_time.steps] == list(range(sum(len(half["steps"]) for half in plan.halves)))
+    for half in ("forward", "backward"):
+        most = max(s.live_bytes for s in over_time.steps if s.half == half)
+        assert most == plan.memory[f"peak_{half}_bytes"]
+    assert over_time.peak is not None and over_time.peak.live_bytes == max(s.live_bytes for s in over_time.steps)
+    made, freed = sum(s.made_bytes for s in over_time.steps), sum(s.freed_bytes for s in over_time.steps)
+    assert made == freed == sum(block["bytes"] for block in plan.memory["blocks"])
+    read = json.loads(over_time.to_json())
+    assert read["complete"] == plan.memory["complete"] and len(read["steps"]) == len(over_time.steps)
+    assert read["steps"][0] == dataclasses.asdict(over_time.steps[0])
+    lines = str(over_time).splitlines()
+    assert lines[0].startswith("peak ") and 2 <= len(lines) <= 43
+    assert len(over_time.text(4).splitlines()) <= 7
+
+
+def test_a_session_has_a_plan_for_what_it_is_fed_with() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    session = InferenceSession(
+        model_of(nodes, {"x": (F, ["n", 3])}, {"y": (F, ["n", 4])}, {"w": np.ones((3, 4), np.float32)})
+    )
+    for rows, feed in ((2, np.ones((2, 3))), (5, torch.ones(5, 3)), (7, OrtValue.ortvalue_from_numpy(np.ones((7, 3))))):
+        plan = debug.plan(session, {"x": feed})
+        product = plan.halves[0]["steps"][0]
+        assert product["flops"] == 2 * rows * 3 * 4 and product["bytes"] == 4 * (3 * rows + 12 + 4 * rows)
+        assert plan.memory_over_time().steps[0].live_bytes == 16 * rows
+    for feeds, answer in (
+        ({}, "'x' is missing"),
+        ({"y": 1}, "no input 'y'"),
+        ({"x": np.ones((2, 4))}, r"should have shape \[n, 3\]"),
+        (np.ones((2, 3)), "should be a mapping"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=answer):
+            debug.plan(session, feeds)

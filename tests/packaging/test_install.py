@@ -56,7 +56,8 @@ def test_the_wheel_has_one_import_name_and_what_it_needs(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"ortmodule"}
-    for part in ["_C.", "libprotobuf", "_build_info.py", "graph_transition/__init__.py", "py.typed"]:
+    needed = ["_C.", "libprotobuf", "_build_info.py", "graph_transition/__init__.py", "py.typed"]
+    for part in [*needed, "inspect/assets/page.html", "inspect/assets/page.css", "inspect/assets/main.js"]:
         assert any(name.startswith(f"ortmodule/{part}") for name in names), part
 
 

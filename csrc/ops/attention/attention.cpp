@@ -218,6 +218,12 @@ double attention_flops(const Node& node, const SizeOf& size) {
   return 4 * count_elements(q, size) * size(k[k.size() - 2]);
 }
 
+// The scores once more, and a product for each of dP, dQ, dK and dV.
+double attention_grad_flops(const Node& node, const SizeOf& size) {
+  const Shape &q = *node.input(kGradQuery)->type().shape, &k = *node.input(kGradKey)->type().shape;
+  return 10 * count_elements(q, size) * size(k[k.size() - 2]);
+}
+
 }  // namespace
 
 // q[B, H, L, E], k[B, Hk, S, E], v[B, Hk, S, Ev], mask broadcast to [B, H, L, S] -> Y[B, H, L, Ev], lse[B, H, L]
@@ -271,7 +277,8 @@ ORTMODULE_OP("ai.ortmodule", AttentionGrad, 1)
     .attr("stream", AttrKind::kInt)
     .infer(infer_attention_grad)
     .not_differentiable()
-    .body(attention_grad_body);
+    .body(attention_grad_body)
+    .flops(attention_grad_flops);
 
 // As Attention, with dropout of `ratio` on the probabilities.
 ORTMODULE_OP("ai.ortmodule", AttentionDropout, 1)
@@ -307,6 +314,7 @@ ORTMODULE_OP("ai.ortmodule", PhiloxAttention, 1)
     .attr("stream", AttrKind::kInt)
     .infer(infer_attention)
     .grad({"q", "k", "v", "mask"}, philox_attention_gradient)
-    .body([](BodyContext& c) { attention_body(c, c.in(kRatio)); });
+    .body([](BodyContext& c) { attention_body(c, c.in(kRatio)); })
+    .flops(attention_flops);
 
 }  // namespace ortmodule

@@ -94,6 +94,14 @@ void conv_attributes(OpRecord& op) {
 
 namespace {
 
+// For each of dX and dW, what the convolution itself takes.
+double conv_grad_flops(const Node& node, const SizeOf& size) {
+  const Shape& weight = *node.input(2)->type().shape;
+  const double one =
+      2 * count_elements(*node.input(0)->type().shape, size) * count_elements(weight, size) / size(weight[0]);
+  return one * ((node.output(0) ? 1 : 0) + (node.output(1) ? 1 : 0));
+}
+
 // -- bodies of the gradients
 // -------------------------------------------------------------------------------------------
 
@@ -206,7 +214,7 @@ void conv_grad_like(OpRecord& op) {
       .not_differentiable();
 }
 
-void conv_grad(OpRecord& op) { op.apply(conv_grad_like).body(conv_grad_body); }
+void conv_grad(OpRecord& op) { op.apply(conv_grad_like).body(conv_grad_body).flops(conv_grad_flops); }
 
 void conv_transpose_grad(OpRecord& op) {
   op.apply(conv_grad_like)

@@ -60,6 +60,16 @@ double gemm_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(inner);
 }
 
+// A product for each of dA and dB.
+double gemm_grad_flops(const Node& node, const SizeOf& size) {
+  const NodeArg *a = node.input(1), *b = node.input(2);
+  if (!a && !b) return 0;
+  const Dim& inner =
+      a ? (*a->type().shape)[node.get_int("transA", 0) ? 0 : 1] : (*b->type().shape)[node.get_int("transB", 0) ? 1 : 0];
+  const double product = 2 * count_elements(*node.input(0)->type().shape, size) * size(inner);
+  return product * ((node.output(0) ? 1 : 0) + (node.output(1) ? 1 : 0));
+}
+
 constexpr RowRule kGemmRows{
     .inputs =
         [](const Node& node, const Shape& out, size_t lead) {
@@ -107,6 +117,7 @@ ORTMODULE_OP("ai.ortmodule", GemmGrad, 1)
     .attr("transB", AttrKind::kInt)
     .infer(infer_gemm_grad)
     .not_differentiable()
-    .body(gemm_grad_body);
+    .body(gemm_grad_body)
+    .flops(gemm_grad_flops);
 
 }  // namespace ortmodule

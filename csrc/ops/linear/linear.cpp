@@ -64,6 +64,14 @@ double linear_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(node.input(0)->type().shape->back());
 }
 
+// A product for each of dx and dw.
+double linear_grad_flops(const Node& node, const SizeOf& size) {
+  const NodeArg* operand = node.input(1) ? node.input(1) : node.input(2);
+  if (!operand) return 0;
+  const double product = 2 * count_elements(*node.input(0)->type().shape, size) * size(operand->type().shape->back());
+  return product * ((node.output(0) ? 1 : 0) + (node.output(1) ? 1 : 0));
+}
+
 constexpr RowRule kLinearRows{
     .inputs = [](const Node& node, const Shape& out,
                  size_t lead) { return out.size() > lead ? rows_of(node, 0, out, lead) : std::nullopt; },
@@ -108,6 +116,7 @@ ORTMODULE_OP("ai.ortmodule", LinearGrad, 1)
     .output("db", Presence::kOptional)
     .infer(infer_linear_grad)
     .not_differentiable()
-    .body(linear_grad_body);
+    .body(linear_grad_body)
+    .flops(linear_grad_flops);
 
 }  // namespace ortmodule

@@ -43,6 +43,16 @@ double matmul_flops(const Node& node, const SizeOf& size) {
   return 2 * count_elements(*node.output(0)->type().shape, size) * size(node.input(0)->type().shape->back());
 }
 
+// A product for each of dA and dB; the axis that A and B share is A's last and B's last but one.
+double matmul_grad_flops(const Node& node, const SizeOf& size) {
+  const Shape* a = shape_of(node.input(1));
+  const Shape* b = shape_of(node.input(2));
+  if (!a && !b) return 0;
+  const double shared = size(a ? a->back() : b->size() > 1 ? (*b)[b->size() - 2] : b->back());
+  const double product = 2 * count_elements(*node.input(0)->type().shape, size) * shared;
+  return product * ((node.output(0) ? 1 : 0) + (node.output(1) ? 1 : 0));
+}
+
 constexpr RowRule kMatMulRows{.inputs =
                                   [](const Node& node, const Shape& out, size_t lead) {
                                     const Shape *a = shape_of(node.input(0)), *b = shape_of(node.input(1));
@@ -96,6 +106,7 @@ ORTMODULE_OP("ai.ortmodule", MatMulGrad, 1)
     .output("dB", Presence::kOptional)
     .infer(infer_matmul_grad)
     .not_differentiable()
-    .body(matmul_grad_body);
+    .body(matmul_grad_body)
+    .flops(matmul_grad_flops);
 
 }  // namespace ortmodule

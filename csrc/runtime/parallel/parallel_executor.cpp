@@ -78,7 +78,7 @@ class ParallelRun {
   // All steps have run.
   void end() {
     ended_ = true;
-    if (timed_) executor_.add_times(seconds_);
+    if (timed_) executor_.add_times(seconds_, frame_.symbols);
   }
 
  private:
