@@ -199,7 +199,8 @@ CachedSteps TrainingAgent::cached_steps(const std::vector<size_t>& inputs) const
 void TrainingAgent::run_forward(Frame& frame, bool filled, const CachedRun* cached) {
   static const std::vector<std::string> none;
   const Executor& executor = *program_.forward;
-  HalfObservers watching = observers_->begin({executor.plan(), program_.input_slots, program_.input_names, none}, frame);
+  HalfObservers watching =
+      observers_->begin({executor.plan(), program_.input_slots, program_.input_names, none}, frame);
   if (filled) {
     const StepObserver observer = [&](const Step& step, const Frame& f) { watching.step(step, f); };
     cached->steps.run_rest(executor, frame, watching.empty() ? nullptr : &observer);

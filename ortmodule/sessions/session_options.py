@@ -94,6 +94,8 @@ def _severity(where: str, value: Any) -> int:
     if _count(where, value) > 4:
         raise InvalidArgumentError(f"{where} should be a number from 0 (all) to 4 (what is fatal), got {value}")
     return value
+
+
 def _seconds(where: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise InvalidArgumentError(f"{where} should be a number of seconds from 0 on, got {value!r}")
