@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <mutex>
@@ -28,11 +29,12 @@ inline at::Tensor draw_philox_state() {
 }
 
 // The two words of a state that an operator was given, which a graph may make of anything.
-inline const int64_t* philox_state_words(const at::Tensor& state) {
-  ORTMODULE_CHECK(state.defined() && state.is_cpu() && state.scalar_type() == at::kLong && state.numel() == 2 &&
-                      state.is_contiguous(),
-                  kRuntime, "the random state should be int64[2]");
-  return state.const_data_ptr<int64_t>();
+inline std::array<int64_t, 2> philox_state_words(const at::Tensor& state) {
+  ORTMODULE_CHECK(
+      state.defined() && state.is_cpu() && state.scalar_type() == at::kLong && state.dim() == 1 && state.size(0) == 2,
+      kRuntime, "the random state should be int64[2]");
+  const auto* const words = state.const_data_ptr<int64_t>();
+  return {words[0], words[state.stride(0)]};
 }
 
 struct PhiloxStream {

@@ -29,7 +29,11 @@ void find_record(Node& node) {
   node.set_record(record);
 }
 
-// Known dims of a new rule win over declared ones; a declared integer dim wins over a fresh symbol of a rule.
+// Whether a rule knew nothing of a dim (InferContext::fresh_dim).
+bool is_fresh(const Dim& dim) { return dim.text().starts_with("u_"); }
+
+// What a rule says in terms of its inputs' dims wins over declared symbols, which exporters make up; a declared integer
+// wins over any symbol, and anything that is declared over a fresh symbol of a rule.
 void check_declared(const Node& node, const TypeInfo& declared, NodeArg* out) {
   const TypeInfo& inferred = out->type();
   if (declared.dtype != DType::kUndefined && inferred.dtype != DType::kUndefined && declared.dtype != inferred.dtype)
@@ -50,7 +54,7 @@ void check_declared(const Node& node, const TypeInfo& declared, NodeArg* out) {
     ORTMODULE_CHECK_GRAPH(!d.is_known() || !merged[i].is_known() || d == merged[i], "[", node.op(), "] the output '",
                           out->name(), "' is declared with shape ", shape_text(*declared.shape),
                           ", but the operator gives ", shape_text(*inferred.shape), " (", node.describe(), ")");
-    if (!merged[i].is_known()) merged[i] = d;
+    if (!merged[i].is_known() && (d.is_known() || is_fresh(merged[i]))) merged[i] = d;
   }
   out->set_type({inferred.dtype, std::move(merged)});
 }

@@ -152,8 +152,8 @@ def test_too_many_arguments_are_refused() -> None:
 
 def test_functions_that_double_each_other_do_not_exhaust_memory() -> None:
     functions = [function("F0", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])])]
-    for i in range(1, 40):
+    for i in range(1, 30):
         body = [call(f"F{i - 1}", ["a"], ["h"]), call(f"F{i - 1}", ["h"], ["b"])]
         functions.append(function(f"F{i}", ["a"], ["b"], body))
     with pytest.raises(errors.InvalidGraphError, match="more than"):
-        run([call("F39", ["x"], ["y"])], functions)
+        run([call("F29", ["x"], ["y"])], functions)

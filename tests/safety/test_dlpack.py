@@ -124,7 +124,9 @@ def test_what_requires_a_gradient_is_refused() -> None:
     assert OrtValue.ortvalue_from_torch(torch.ones(2, requires_grad=True)).to_dlpack() is not None
 
 
-@pytest.mark.parametrize("given", [None, 3, "capsule", object(), [1.0], Producer], ids=["None", "number", "text", "object", "list", "class"])
+@pytest.mark.parametrize(
+    "given", [None, 3, "capsule", object(), [1.0], Producer], ids=["None", "number", "text", "object", "list", "class"]
+)
 def test_what_is_no_capsule_is_refused(given) -> None:
     with pytest.raises(InvalidArgumentError, match="DLPack"):
         OrtValue.from_dlpack(given)

@@ -20,6 +20,7 @@ from ortmodule import (
     InferenceSession,
     InvalidArgumentError,
     ORTModule,
+    SessionOptions,
     TrainingSession,
     UnsupportedError,
     export_training_artifacts,
@@ -315,7 +316,9 @@ def test_an_operator_that_no_standard_has_is_said_and_trained(tmp_path: Path) ->
     losses = train(session, [(x, y)] * 3)
     assert losses[0] == pytest.approx(nn.functional.mse_loss(module(x), y).item()) and losses[2] < losses[0]
     session.export_model_for_inference(tmp_path / "model.onnx")
-    (found,) = InferenceSession(str(tmp_path / "model.onnx")).run(None, {"x": x.numpy()})
+    options = SessionOptions()
+    options.allow_aten_operators = True
+    (found,) = InferenceSession(str(tmp_path / "model.onnx"), options).run(None, {"x": x.numpy()})
     assert torch.allclose(torch.from_numpy(found), session.eval_step(x, y)[1], atol=1e-6)
 
 

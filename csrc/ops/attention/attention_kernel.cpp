@@ -129,7 +129,8 @@ void attention(KernelContext& c, const Options& options) {
 // are the elements that the tiled kernel keeps; elsewhere a throw-away generator's, seeded with state and stream.
 at::Tensor keep_mask(const at::Tensor& q, const at::Tensor& k, double ratio, const at::Tensor& state, int64_t stream) {
   const std::vector<int64_t> sizes{q.size(0), q.size(1), q.size(2), k.size(2)};
-  const int64_t* const words = philox_state_words(state);
+  const auto state_words = philox_state_words(state);
+  const int64_t* const words = state_words.data();
   if (q.is_cpu()) return flash_keep_mask(sizes, dropout_state(ratio, philox_stream(words, stream)));
   at::Generator generator = at::globalContext().defaultGenerator(q.device()).clone();
   generator.set_current_seed(philox_seed(words, stream));
@@ -218,8 +219,8 @@ void tiled_philox_attention(KernelContext& c, const Options& options) {
   const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue), mask = flash_mask(c, kMask, k);
   if (!flash_supports(q, k, v, mask)) return philox_attention(c, options);
   FlashInputs in = flash_inputs(q, k, v, mask, options);
-  in.dropout =
-      dropout_state(c.double_value(kRatio), philox_stream(philox_state_words(c.in(kRandomState)), options.stream));
+  in.dropout = dropout_state(c.double_value(kRatio),
+                             philox_stream(philox_state_words(c.in(kRandomState)).data(), options.stream));
   FlashResult result = flash_forward(in);
   c.out(kResult, std::move(result.y));
   c.out(kPhiloxLse, std::move(result.lse));
@@ -233,7 +234,7 @@ void tiled_attention_grad(KernelContext& c, const Options& options) {
   FlashInputs in = flash_inputs(q, k, v, mask, options);
   if (c.has(kGradRandomState))
     in.dropout = dropout_state(c.double_value(kGradRatio),
-                               philox_stream(philox_state_words(c.in(kGradRandomState)), options.stream));
+                               philox_stream(philox_state_words(c.in(kGradRandomState)).data(), options.stream));
   check_saved(q, k, v, c.in(kGradOfResult), c.in(kGradResult), lse);
   FlashGrads grads = flash_backward(in, c.in(kGradOfResult), c.in(kGradResult), lse,
                                     {c.wants(kQueryGrad), c.wants(kKeyGrad), c.wants(kValueGrad), c.wants(kMaskGrad)});

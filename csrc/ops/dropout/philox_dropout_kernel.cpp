@@ -94,7 +94,8 @@ at::Tensor apply(KernelContext& c, int64_t stream) {
   const double ratio = c.double_value(1);
   if (ratio == 0 || x.numel() == 0) return x;
   if (ratio == 1) return at::mul(x, 0);
-  const int64_t* const state = philox_state_words(c.in(2));
+  const auto words = philox_state_words(c.in(2));
+  const int64_t* const state = words.data();
   if (on_cpu) return cpu_apply(x, ratio, state, stream, c.may_overwrite(0));
   return generator_apply(x, ratio, state, stream);
 }

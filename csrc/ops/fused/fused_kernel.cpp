@@ -353,7 +353,10 @@ class FusedKernelState {
     std::vector<const at::Tensor*> inputs;
     for (int i = 0; i < plan_.program.inputs; ++i) {
       inputs.push_back(&c.in(i));
-      if (plan_.state[i]) philox_state_words(*inputs[i]);
+      if (plan_.state[i]) {
+        philox_state_words(*inputs[i]);
+        ORTMODULE_CHECK(inputs[i]->is_contiguous(), kRuntime, "the random state should be contiguous (", name_, ")");
+      }
       ORTMODULE_CHECK(plan_.state[i] || converts(inputs[i]->scalar_type()), kRuntime, "[FusedKernel] input ", i,
                       " has the type ", inputs[i]->scalar_type(), " (", name_, ")");
     }

@@ -79,18 +79,21 @@ def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatCall:
     Raises:
         CaptureError: a container holds itself.
     """
-    while True:
-        containers: list[Any] = []
-        try:
-            leaves, spec = pytree.tree_flatten((args, kwargs), functools.partial(_is_kept_whole, containers))
-        except RecursionError:
-            raise CaptureError("an argument is a list, a dict or an object that holds itself") from None
-        if not _registered(leaves):
-            break
-    numbers: dict[int, int] = {}
-    same = tuple(numbers.setdefault(id(value), number) for number, value in enumerate(containers))
-    of_kwargs = 1 + _containers_in(spec.child(0))
-    given = [value for number, value in enumerate(containers) if number not in (0, 1, of_kwargs)]
+    containers: list[Any] = []
+    is_leaf = functools.partial(_is_kept_whole, containers)
+    try:
+        leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf)
+        while _registered(leaves):
+            containers.clear()
+            leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf)
+        numbers: dict[int, int] = {}
+        same = tuple(numbers.setdefault(id(value), number) for number, value in enumerate(containers))
+        of_kwargs = 1 + _containers_in(spec.child(0))
+        given = [value for number, value in enumerate(containers) if number not in (0, 1, of_kwargs)]
+    except RecursionError:
+        raise CaptureError("an argument is a list, a dict or an object that holds itself") from None
+    finally:
+        containers.clear()  # pytree keeps what it is given until the next collection
     return FlatCall(leaves, CallShape(spec, same), given)
 
 
