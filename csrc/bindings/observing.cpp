@@ -176,7 +176,15 @@ void register_observing(py::module_& m, py::class_<Session, std::shared_ptr<Sess
            "is recorded, every so many-th forward.");
   m.def(
       "value_statistics",
-      [](const py::object& value) { return packed({statistics_of(read_value(value, DType::kUndefined))}, true); },
+      [](const py::object& value) {
+        const at::Tensor read = read_value(value, DType::kUndefined);
+        ValueStatistics found;
+        {
+          const py::gil_scoped_release release;
+          found = statistics_of(read);
+        }
+        return packed({found}, true);
+      },
       py::arg("value"), "Numbers and form of a tensor, a list of tensors or None, as in a recording.");
 }
 

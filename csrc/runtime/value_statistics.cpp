@@ -85,28 +85,28 @@ struct Figures {
   }
 };
 
-// Right where nothing is NaN or infinite; returns how many are.
+// Right where nothing is NaN or infinite; returns how many are. Deviations are summed from the first element, which
+// costs no precision: it is one of n, so that its square is at most n times the variance.
 template <typename T, typename Bits, Bits kExponent>
 ORTMODULE_INLINE int64_t quick_figures(const T* x, int64_t n, Figures& out) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
-  int64_t special = 0;
+  const auto pivot = static_cast<double>(x[0]);
+  Bits special = 0;
   T lo = kInfinity, hi = -kInfinity;
   double sum = 0, squares = 0;
-#pragma omp simd reduction(+ : special, sum) reduction(min : lo) reduction(max : hi)
+#pragma omp simd reduction(+ : special, sum, squares) reduction(min : lo) reduction(max : hi)
   for (int64_t i = 0; i < n; ++i) {
-    special += (std::bit_cast<Bits>(x[i]) & kExponent) == kExponent;
+    special += static_cast<Bits>((std::bit_cast<Bits>(x[i]) & kExponent) == kExponent);
     lo = x[i] < lo ? x[i] : lo;
     hi = x[i] > hi ? x[i] : hi;
-    sum += static_cast<double>(x[i]);
-  }
-  const double mean = sum / static_cast<double>(n);
-#pragma omp simd reduction(+ : squares)
-  for (int64_t i = 0; i < n; ++i) {
-    const double apart = static_cast<double>(x[i]) - mean;
+    const double apart = static_cast<double>(x[i]) - pivot;
+    sum += apart;
     squares += apart * apart;
   }
-  out = {n, 0, 0, static_cast<double>(lo), static_cast<double>(hi), mean, squares};
-  return special;
+  const double offset = sum / static_cast<double>(n);
+  squares = std::max(squares - sum * offset, 0.0);
+  out = {n, 0, 0, static_cast<double>(lo), static_cast<double>(hi), pivot + offset, squares};
+  return static_cast<int64_t>(special);
 }
 
 ORTMODULE_SIMD int64_t quick_floats(const float* x, int64_t n, Figures& out) {
