@@ -117,7 +117,7 @@ tsan: setup
 # A second build, whose every file is checked. Torch is not built so: what its own code does is not seen. The package
 # that Python imports is a folder of links around those libraries.
 ASAN := $(CURDIR)/build/asan
-ASAN_TESTS ?= tests/ops tests/safety
+ASAN_TESTS ?= tests/ops tests/safety/test_fuzz.py tests/safety/test_attribute_lists.py
 asan: setup $(STAMPS)/deps-test
 	cmake -G Ninja -S . -B $(ASAN) -DORTMODULE_SANITIZE=address,undefined -DORTMODULE_TESTS=ON -DORTMODULE_CUDA=0 \
 	  -DPython_EXECUTABLE=$(abspath $(PY))
@@ -127,7 +127,7 @@ asan: setup $(STAMPS)/deps-test
 	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/csrc $(CURDIR)/docs $(CURDIR)/pyproject.toml $(ASAN)/site/
 	ln -s $(filter-out %.so,$(wildcard $(CURDIR)/ortmodule/*)) $(CURDIR)/graph_transition $(CURDIR)/optim \
 	  $(CURDIR)/distributed $(wildcard $(ASAN)/ortmodule/*) $(ASAN)/site/ortmodule/
-	cd $(ASAN)/site && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	cd $(ASAN)/site && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=32 \
 	  LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so)" \
 	  $(abspath $(PY)) -m pytest -p no:cacheprovider $(ASAN_TESTS) $(PYTEST_ARGS)
 

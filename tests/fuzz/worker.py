@@ -123,7 +123,8 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESSES, used + ADDRESSES))
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # whose shadow of all addresses is reserved at once
+        resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESSES, used + ADDRESSES))
     report = os.fdopen(descriptor, "w", buffering=1)
     for number in range(first, last):
         rng = random.Random(state * 1_000_000_007 + number)

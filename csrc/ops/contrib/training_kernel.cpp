@@ -89,7 +89,8 @@ TensorFunction pad_and_unflatten(const Node& node) {
     ORTMODULE_CHECK(dims.size() == 2 && dims[0] >= 0 && dims[1] >= 0 && in[0].dim() > 0, kRuntime,
                     "[PadAndUnflatten] expected two sizes in unflatten_dims (", name, ")");
     std::vector<int64_t> rows(in[0].sizes().begin(), in[0].sizes().end());
-    rows[0] = dims[0] * dims[1];
+    ORTMODULE_CHECK(!__builtin_mul_overflow(dims[0], dims[1], rows.data()), kRuntime, "[PadAndUnflatten] ", dims[0],
+                    " times ", dims[1], " rows (", name, ")");
     const at::Tensor padded = at::zeros(rows, in[0].options()).index_copy(0, in[1].to(at::kLong), in[0]);
     return {padded.unflatten(0, dims)};
   };
