@@ -144,6 +144,9 @@ class Inference {
 
   py::object write(size_t place, const at::Tensor& result) const {
     if (!outputs_[place].plain || !result.defined() || !result.is_cpu()) return write_(place, write_value(result));
+    constexpr int64_t kMostAxes = 64;  // of an array; older versions of NumPy have 32
+    ORTMODULE_CHECK(result.dim() <= kMostAxes, kUnsupported, "the output '", std::string(outputs_[place].name),
+                    "' has ", result.dim(), " axes, more than an array can have: take it as an OrtValue");
     PyObject* const array = torch::utils::tensor_to_numpy(result);
     if (!array) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(array);

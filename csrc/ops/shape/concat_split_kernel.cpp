@@ -76,13 +76,14 @@ ORTMODULE_KERNEL("", Split, "aten", [](const Node& node) -> Kernel {
     int64_t at = 0;
     for (size_t i = 0; i < c.output_count(); ++i) {
       const int64_t size = sizes.present() ? given[i] : std::max<int64_t>(std::min(chunk, total - at), 0);
-      ORTMODULE_CHECK(size >= 0 && at + size <= total, kRuntime, "[Split] the sizes exceed the axis' size of ", total);
+      ORTMODULE_CHECK(size >= 0 && size <= total - at, kRuntime, "[Split] the sizes exceed the axis' size of ", total);
       part[along] = size;
       if (c.wants(i)) c.out(i, strided_view(x, part, x.strides(), x.storage_offset() + at * x.stride(along)));
       at += size;
     }
     if (sizes.present())
-      for (size_t i = c.output_count(); i < given.size(); ++i) at += given[i];
+      for (size_t i = c.output_count(); i < given.size() && given[i] >= 0 && given[i] <= total - at; ++i)
+        at += given[i];
     ORTMODULE_CHECK(at == total, kRuntime, "[Split] the sizes sum to ", at, ", the axis has size ", total);
   };
 });

@@ -13,13 +13,12 @@ namespace {
 
 // at::reshape, which also words the errors; a view of a contiguous tensor without it.
 at::Tensor reshaped(const at::Tensor& x, c10::IntArrayRef wanted) {
-  if (!x.is_contiguous()) return at::reshape(x, wanted);
+  if (!x.is_contiguous() || x.numel() == 0) return at::reshape(x, wanted);
   c10::DimVector sizes(wanted), strides(wanted.size());
   int64_t known = 1, open = -1;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] >= 0)
-      known *= sizes[i];
-    else if (sizes[i] == -1 && open < 0)
+    if (sizes[i] >= 0 && !__builtin_mul_overflow(known, sizes[i], &known)) continue;
+    if (sizes[i] == -1 && open < 0)
       open = static_cast<int64_t>(i);
     else
       return at::reshape(x, wanted);
