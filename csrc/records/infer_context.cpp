@@ -58,6 +58,8 @@ Dim InferContext::fresh_dim() {
 }
 
 Shape InferContext::fresh_shape(size_t rank) {
+  constexpr size_t kMost = 4096;  // a model may declare a list of sizes of any length
+  if (rank > kMost) error(str("a tensor of ", rank, " dimensions"));
   Shape s;
   for (size_t i = 0; i < rank; ++i)
     s.push_back(Dim::symbol("u_" + std::to_string(node_.id()) + "_" + std::to_string(i)));

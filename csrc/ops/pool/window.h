@@ -35,7 +35,8 @@ struct PoolAttributes {
   size_t rank() const { return kernel.size(); }
   bool fits(size_t n) const {
     const auto positive = [](const std::vector<int64_t>& list) {
-      return std::all_of(list.begin(), list.end(), [](int64_t v) { return v > 0; });
+      constexpr int64_t kMost = int64_t{1} << 31;  // of which a product stays in 64 bits
+      return std::all_of(list.begin(), list.end(), [](int64_t v) { return v > 0 && v < kMost; });
     };
     return positive(kernel) && positive(strides) && positive(dilations) && rank() == n && strides.size() == n &&
            dilations.size() == n && pads.size() == 2 * n;
