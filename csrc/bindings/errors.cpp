@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/Exceptions.h>
 
-#include <new>
+#include <exception>
 #include <stdexcept>
 
 #include "base/index_error.h"
@@ -61,7 +61,9 @@ void register_errors(pybind11::module_&) {
       set_error(e.what());
     } catch (const std::logic_error& e) {
       set_error(e.what());
-    } catch (const std::bad_alloc& e) {
+    } catch (const pybind11::error_already_set&) {
+      throw;
+    } catch (const std::exception& e) {  // a library's own kind, as oneDNN's
       set_error(e.what());
     }
   });

@@ -53,8 +53,8 @@ void GradContext::GI(size_t i, NodeArg* value) {
   const TypeInfo &have = value->type(), &want = I(i)->type();
   if (have.dtype != want.dtype && have.dtype != DType::kUndefined && want.dtype != DType::kUndefined) {
     // A formula holds for inputs of one type; what a model mixes, the standard does not allow.
-    ORTMODULE_CHECK(!mixes_types(node_), kUnsupported, "[", node_.op(), "] has inputs of several floating types, and ",
-                    "with these no gradient (", node_.describe(), ")");
+    ORTMODULE_CHECK(!mixes_types(node_) && is_floating(have.dtype), kUnsupported, "[", node_.op(),
+                    "] has inputs of several floating types, and ", "with these no gradient (", node_.describe(), ")");
     ORTMODULE_INTERNAL(false, "the gradient of input ", i, " of ", node_.describe(), " has type ", have.text(),
                        ", the input has ", want.text());
   }

@@ -28,6 +28,7 @@ _AS_BYTES: dict[int, torch.dtype] = {
     _ELEMENT.FLOAT6E2M3: torch.uint8,
     _ELEMENT.FLOAT6E3M2: torch.uint8,
 }
+_MOST_AXES = 64  # of an array
 _CODES = (_ELEMENT.FLOAT4E2M1, _ELEMENT.FLOAT6E2M3, _ELEMENT.FLOAT6E3M2)
 # Types that torch has and NumPy has not: passed by their bits.
 _BY_BITS: dict[int, torch.dtype] = {
@@ -163,6 +164,8 @@ def array_from(value: torch.Tensor | list[Any] | None, element: int) -> Any:
         return None
     if isinstance(value, list):
         return [array_from(one, element) for one in value]
+    if value.dim() > _MOST_AXES:
+        raise UnsupportedError(f"a result has {value.dim()} axes, more than an array can have: take it as an OrtValue")
     value = value.detach().cpu().contiguous()
     if element == _ELEMENT.UNDEFINED:  # the model leaves the output's type to inference
         element = next((e for e, dtype in _BY_BITS.items() if dtype == value.dtype), element)

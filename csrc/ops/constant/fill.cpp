@@ -32,6 +32,7 @@ ORTMODULE_OP("", ConstantOfShape, 9)
 std::optional<Dim> range_size(InferContext& c) {
   const auto start = c.dims_value(0), limit = c.dims_value(1), delta = c.dims_value(2);
   if (!start || !limit || !delta || !is_integer(c.dtype(0))) return std::nullopt;
+  if (start->size() != 1 || limit->size() != 1 || delta->size() != 1) return std::nullopt;
   const Dim& step = (*delta)[0];
   const Dim span = (*limit)[0] - (*start)[0];
   if (!step.is_known()) return std::nullopt;
