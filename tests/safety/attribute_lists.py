@@ -1,4 +1,5 @@
-"""Lists that do not fit their tensors: `python -m tests.safety.attribute_lists [FIRST]` runs them in this process.
+"""Lists that do not fit their tensors: `python -m tests.safety.attribute_lists [FIRST [STEP]]` runs them in this process,
+each STEP-th from FIRST on.
 
 For each operator with list attributes (pads, strides, axes, perm, split ...), and for each input that is such a list,
 lists that are too short, too long, empty, negative, out of range, in the samples of tests/ops. Prints a line for each
@@ -108,14 +109,14 @@ def run(row: Row, case: Case) -> tuple[str, str]:
     return "ran", ""
 
 
-def main(first: int) -> None:
+def main(first: int = 0, step: int = 1) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for name, row, case in itertools.islice(cases(), first, None):
+    for name, row, case in itertools.islice(cases(), first, None, step):
         print(f"case {name}", flush=True)
         how, problem = run(row, case)
         print(f"{how} {' '.join(problem.split())[:300]}".rstrip(), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    main(*map(int, sys.argv[1:]))
