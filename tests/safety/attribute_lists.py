@@ -1,5 +1,5 @@
-"""Lists that do not fit their tensors: `python -m tests.safety.attribute_lists [FIRST [STEP]]` runs them in this process,
-each STEP-th from FIRST on.
+"""Lists that do not fit their tensors: `python -m tests.safety.attribute_lists [FIRST [STEP]]` runs them in this
+process, each STEP-th from FIRST on.
 
 For each operator with list attributes (pads, strides, axes, perm, split ...), and for each input that is such a list,
 lists that are too short, too long, empty, negative, out of range, in the samples of tests/ops. Prints a line for each

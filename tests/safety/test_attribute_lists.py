@@ -18,8 +18,8 @@ SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")  # a shadow of all add
 @pytest.mark.slow
 def test_lists_that_do_not_fit() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.safety.attribute_lists", "0", "8"], cwd=Path(__file__).parents[2], capture_output=True,
-        text=True, timeout=600, check=False,
+        [sys.executable, "-m", "tests.safety.attribute_lists", "0", "8"], cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=600, check=False,
         preexec_fn=None if SANITIZED else lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY)),
     )  # fmt: skip
     lines = done.stdout.splitlines()
