@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ortmodule import RunOptions, TerminatedError
+
 F = TensorProto.FLOAT
+
+
+def seconds_to_end(run: Callable[[], object], options: RunOptions, after: float = 0.2) -> float:
+    """How long `run`, which takes these options, goes on when it is asked to end `after` so many seconds."""
+    ended: list[float] = []
+
+    def work() -> None:
+        with pytest.raises(TerminatedError, match="terminate"):
+            run()
+        ended.append(time.perf_counter())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(after)
+    asked = time.perf_counter()
+    options.terminate = True
+    thread.join()
+    return ended[0] - asked
 
 
 def model_of(

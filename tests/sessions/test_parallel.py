@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import onnx
@@ -14,7 +13,7 @@ from onnx import TensorProto, helper
 import ortmodule
 from ortmodule import RunOptions
 
-from .models import F, model_of
+from .models import F, model_of, seconds_to_end
 from .towers import FEEDS, MODEL, RNG, SIZE, WANTED, branches, given, session_of
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -207,23 +206,15 @@ def test_an_error_is_the_same_and_the_session_goes_on() -> None:
 @pytest.mark.parametrize("mode", ["sequential", "parallel"])
 def test_terminate_ends_a_run_within_50_milliseconds(mode: str) -> None:
     model = branches(2, 400, 256)  # some seconds
-    session, options, ended = session_of(model, mode), RunOptions(), []
+    session, options = session_of(model, mode), RunOptions()
     feeds = given(256, 256)
+
+    def run() -> None:
+        while True:
+            session.run(None, feeds, options)
+
     for _ in range(3):
-
-        def work() -> None:
-            with pytest.raises(ortmodule.TerminatedError, match="terminate"):
-                while True:
-                    session.run(None, feeds, options)
-            ended.append(time.perf_counter())
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        time.sleep(0.1)
-        asked = time.perf_counter()
-        options.terminate = True
-        thread.join()
-        taken = ended.pop() - asked
+        taken = seconds_to_end(run, options, 0.1)
         with pytest.raises(ortmodule.TerminatedError):
             session.run(None, feeds, options)
         options.terminate = False
@@ -245,19 +236,10 @@ def test_terminate_reaches_the_body_of_a_loop() -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1).reshape(()), "one"))
     model.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, []))
     model.graph.output.append(helper.make_tensor_value_info("z", F, []))
-    session, options, ended = session_of(model), RunOptions(), []
-
-    def work() -> None:
-        with pytest.raises(ortmodule.TerminatedError):
-            session.run(None, {**FEEDS, "n": np.array(100_000_000)}, options)
-        ended.append(time.perf_counter())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    time.sleep(0.2)
-    asked = time.perf_counter()
-    options.terminate = True
-    thread.join()
-    assert ended[0] - asked < 0.5  # usually some milliseconds; this machine may be at work
+    session, options = session_of(model), RunOptions()
+    feeds = {**FEEDS, "n": np.array(100_000_000)}
+    assert (
+        seconds_to_end(lambda: session.run(None, feeds, options), options) < 0.5
+    )  # usually some milliseconds; this machine may be at work
     options.terminate = False
     assert session.run(["z"], {**FEEDS, "n": np.array(3)}, options)[0] == 8
