@@ -35,6 +35,9 @@ class Agreement:
         hang_seconds: how long one may stay behind until the others say so.
 
     All ranks must make their agreements in the same order.
+
+    Attributes:
+        waited: seconds that this rank has spent in `wait`.
     """
 
     _made = 0
@@ -46,6 +49,7 @@ class Agreement:
         Agreement._made += 1
         self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
         self._count = self._reached = 0
+        self.waited = 0.0
         self._watch: _Watch | None = None
 
     # -- the same on all ranks --------------------------------------------------------------------------------------
@@ -116,8 +120,10 @@ class Agreement:
         Raises:
             LostRankError: it failed, or takes longer than ranks may hang; the text names those that are behind.
         """
+        start = time.perf_counter()
         try:
             work.wait(datetime.timedelta(seconds=self._hang_seconds))
+            self.waited += time.perf_counter() - start
         except RuntimeError as error:
             behind = self.behind() or f"no rank is behind ({str(error).splitlines()[0]})"
             raise LostRankError(f"{what} did not come to its end: {behind}") from error

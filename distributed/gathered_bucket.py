@@ -38,7 +38,7 @@ class GatheredBucket:
         self, layout: BucketLayout, params: Sequence[nn.Parameter], ranks: Ranks, policy: ZeroPolicy
     ) -> None:
         self.layout, self.params = layout, list(params)
-        self._ranks = ranks
+        self._ranks, self._again = ranks, policy.regather
         first = params[0]
         self.dtype, self.gather_device = first.dtype, first.device
         flat = torch.zeros(layout.numel, dtype=first.dtype, device=first.device)
@@ -69,6 +69,9 @@ class GatheredBucket:
 
     def take(self, slot: int) -> None:
         del slot  # the leaf is the only one
+        volume, whole = self._ranks.volume, self.layout.numel
+        volume.reduced += whole * self.leaf.element_size()
+        volume.gathered += whole * self.dtype.itemsize * (2 if self._again else 1)  # by forward, and by backward
         self.filled |= self.used
         self.arrived.add(0)
         self.state = BucketState.FILLING

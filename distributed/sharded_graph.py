@@ -8,7 +8,8 @@ Not here: the shards (gathered_bucket.py), and when collectives start (csrc/tran
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 import torch
@@ -134,13 +135,15 @@ def _replace(field: object, values: list[object]) -> None:
     field.extend(copies)  # type: ignore[attr-defined]
 
 
-def collectives_of(plans: Sequence[dict[str, object]]) -> list[str]:
-    """What a session's plans do together with other ranks, in order, a line each."""
-    out = []
+def collectives_of(plans: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
+    """What a session's plans do together with other ranks, in order: by step's node, the operator and the bytes of what
+    is gathered, or of what is summed.
+    """
+    out = {}
     for plan in plans:
-        for step in plan["steps"]:  # type: ignore[attr-defined]
-            op = str(step["op"]).removeprefix(f"{ORTMODULE}::")
+        for step in plan["steps"]:
+            op = step["op"].removeprefix(f"{ORTMODULE}::")
             if op in ("AllGather", "ReduceScatter", "AllReduce", "AllToAll"):
-                shape = step["inputs"][0].get("shape", "")
-                out.append(f"{op} {step['inputs'][0]['name']} {shape}")
+                whole = step["outputs" if op == "AllGather" else "inputs"][0]
+                out[step["node"]] = (f"{op} of {step['inputs'][0]['type']}", whole["bytes"] or 0)
     return out

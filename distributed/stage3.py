@@ -98,7 +98,8 @@ class _Sharding:
 
     def _agree(self, session: Any, reason: str) -> None:
         """Ranks must run the same collectives in the same order; a session that does what others did is not asked."""
-        text = "\n".join(collectives_of(session.plans()))
+        found = collectives_of(session.plans())
+        text = "\n".join(what for what, _ in found.values())
         if text not in self._agreed:
             self._agreement.compare("the collectives of a graph", text, f"its graph was made because of {reason}")
             self._agreed.add(text)

@@ -43,6 +43,9 @@ class Case:
         model = GPT(self.layers)
         return model.to(torch.bfloat16) if self.bf16 else model
 
+    def wrapped(self, model: nn.Module) -> nn.Module:
+        return ORTModule(model, options=Options(fallback="error")) if self.engine == "ortmodule" else model
+
     def zero_policy(self) -> ZeroPolicy:
         given = {"bucket_bytes": self.bucket_bytes, **self.policy}
         if self.bf16:
@@ -58,7 +61,7 @@ def one_process(case: Case, world: int) -> tuple[list[float], dict[str, torch.Te
     for group in described:
         group["params"] = [masters[p] for p in group["params"]]  # type: ignore[attr-defined]
     optimizer = case.make_optimizer(described, lr=1e-3, eps=EPSILON)
-    run: nn.Module = ORTModule(model, options=Options(fallback="error")) if case.engine == "ortmodule" else model
+    run = case.wrapped(model)
     losses = []
     for step in range(case.steps):
         total, sums = 0.0, {}
@@ -89,13 +92,14 @@ def one_process(case: Case, world: int) -> tuple[list[float], dict[str, torch.Te
 def on_rank(rank: int, case: Case) -> dict[str, Any]:
     """The same on this rank; "losses" are means over ranks."""
     model = case.model()
-    run: nn.Module = ORTModule(model, options=Options(fallback="error")) if case.engine == "ortmodule" else model
+    run = case.wrapped(model)
     optimizer = case.make_optimizer(groups(model), lr=1e-3, eps=EPSILON)
     run, sharded = zero(run, optimizer, stage=case.stage, policy=case.zero_policy())
-    losses, before = [], None
+    losses, before, seen = [], None, [0, 0]
     for step in range(case.steps):
         if step == case.steps - 1:
             before = sharded.volume.copy()
+            seen = observed(run)
         sharded.zero_grad()
         total = 0.0
         for micro in range(case.accumulation):
@@ -117,12 +121,30 @@ def on_rank(rank: int, case: Case) -> dict[str, Any]:
         "parameters": sharded.full_parameters(),
         "moved": (moved.reduced, moved.gathered),
         "held": held,
+        "observed": tuple(seen),
         "trained": sum(slot.numel for bucket in sharded.buckets for slot in bucket.layout.slots),
         "state": sharded.full_state_dict() if rank == 0 else sharded.full_state_dict() and None,
         "buckets": len(sharded.buckets),
         "events": list(sharded.reducer.events),
         "parameters_match": _same_on_all(model, sharded),
     }
+
+
+def observed(run: nn.Module) -> list[int]:
+    """Bytes that the collectives of a model's graphs reduce and gather from now on, as their nodes run."""
+    seen = [0, 0]
+
+    def look(phase: str, node: str, op: str, inputs: Any, outputs: Any) -> None:
+        del phase, node
+        if op.endswith("ReduceScatter"):
+            seen[0] += inputs[0][1].nbytes
+        if op.endswith("AllGather"):
+            seen[1] += outputs[0][1].nbytes
+
+    if isinstance(run, ORTModule):
+        for transition in run._manager.transitions():
+            transition.session.observe(look)
+    return seen
 
 
 def _same_on_all(model: nn.Module, sharded: Any) -> bool:
