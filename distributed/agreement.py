@@ -176,7 +176,11 @@ def _difference(texts: Sequence[Sequence[str]]) -> tuple[int, int, str] | None:
         if lines == first:
             continue
         if lines[0] != first[0]:
-            return 0, i, f"rank {{other}} has come to '{_quoted(lines[0])}' while rank {{first}} is at '{_quoted(first[0])}'"
+            return (
+                0,
+                i,
+                f"rank {{other}} has come to '{_quoted(lines[0])}' while rank {{first}} is at '{_quoted(first[0])}'",
+            )
         topic = _quoted(first[0])
         for mine, theirs in zip(lines, first, strict=False):
             if mine != theirs:

@@ -1,6 +1,6 @@
 """A sharded optimizer's state as torch's over whole parameters, and back.
 
-Gathered bucket by bucket and kept in host memory of rank 0 alone, so that no rank ever holds more than a bucket besides.
+Gathered bucket by bucket and kept in host memory of rank 0 alone, so that no rank holds more than a bucket besides.
 Not here: state on disk, which needs no gathering (checkpoint/).
 """
 
@@ -34,7 +34,8 @@ def full_state(optimizer: ZeroOptimizer) -> dict[str, Any] | None:
         _gather_bucket(optimizer, bucket, states)
     if dist.get_rank() != 0:
         return None
-    groups, indices = [], {}
+    groups: list[dict[str, Any]] = []
+    indices: dict[str, int] = {}
     for group, params in zip(optimizer.param_groups, optimizer.parameters_of, strict=True):
         numbers = [indices.setdefault(optimizer.name_of(p), len(indices)) for p in params]
         groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": numbers})

@@ -34,9 +34,7 @@ class GatheredBucket:
         dtype: of the parameters.
     """
 
-    def __init__(
-        self, layout: BucketLayout, params: Sequence[nn.Parameter], ranks: Ranks, policy: ZeroPolicy
-    ) -> None:
+    def __init__(self, layout: BucketLayout, params: Sequence[nn.Parameter], ranks: Ranks, policy: ZeroPolicy) -> None:
         self.layout, self.params = layout, list(params)
         self._ranks, self._again = ranks, policy.regather
         first = params[0]

@@ -45,18 +45,22 @@ def memory_estimate(
     """What a rank will hold of parameters, masters, gradients and states of the optimizer.
 
     Args:
-        model: whose trained parameters count (frozen ones are held whole as well); or a number of parameters of `dtype`.
+        model: whose trained parameters count (frozen ones are held whole as well); or a number of elements of `dtype`.
         stage: 1, 2 or 3; 0 for no sharding.
         world: among how many ranks shards are divided.
         policy: as for `zero`; of it the types and the persistence threshold matter.
         states: how many numbers the optimizer keeps per element (Adam 2, SGD with momentum 1).
 
-    With P elements of b bytes, masters of m and gradients summed in g bytes, N ranks (Rajbhandari et al., 2020, table 1):
+    With P elements of b bytes, masters of m and gradients summed in g bytes, N ranks (Rajbhandari et al., 2020):
     stage 0: P (b + g + k m [+ m]), stage 1: P (b + g) + P (g' + k m [+ m]) / N, where g' = m is the shard of the mean;
     stage 2: P b + P (m + k m [+ m]) / N; stage 3: P (m + m + k m) / N, for the masters are what is gathered.
     """
     policy = policy or ZeroPolicy()
-    sizes = [(model, dtype)] if isinstance(model, int) else [(p.numel(), p.dtype) for p in model.parameters() if p.requires_grad]
+    sizes = (
+        [(model, dtype)]
+        if isinstance(model, int)
+        else [(p.numel(), p.dtype) for p in model.parameters() if p.requires_grad]
+    )
     frozen = 0 if isinstance(model, int) else sum(p.nbytes for p in model.parameters() if not p.requires_grad)
     total = [float(frozen), 0.0, 0.0, 0.0]
     for numel, own in sizes:

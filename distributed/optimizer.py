@@ -81,7 +81,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         if not self._ready:
             return super().add_param_group(param_group)
         params = param_group["params"]
-        given = [params] if isinstance(params, torch.Tensor) else list(params)
+        given: list[Any] = [params] if isinstance(params, torch.Tensor) else list(params)
         if unknown := [p for p in given if p not in self._names]:
             raise InvalidArgumentError(f"{len(unknown)} of the parameters of the new group are not the model's")
         text = "\n".join(f"{self._names[p]} {p.dtype} {list(p.shape)}" for p in given)
@@ -122,7 +122,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return self.reducer.no_sync()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates this rank's shards and gathers the parameters, on all ranks; returns what the closure returns.
 
         Raises:
@@ -198,7 +198,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     # -- state ------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:
         """This rank's part, without communication: {"zero": what it is a part of, "state", "param_groups"} as torch's,
         pieces in the place of parameters. For one that torch's optimizer loads: `full_state_dict`.
         """
@@ -219,8 +219,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
             return
         if state_dict["zero"] != self._kind():
             raise InvalidArgumentError(
-                f"this is a part of {state_dict['zero']}, and the optimizer is {self._kind()}: load_checkpoint loads at "
-                "any world size and stage"
+                f"this is a part of {state_dict['zero']}, and the optimizer is {self._kind()}: load_checkpoint loads "
+                "at any world size and stage"
             )
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "zero"})
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
@@ -254,8 +254,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         states = sum(
             v.nbytes for state in self.state.values() for v in state.values() if isinstance(v, torch.Tensor) and v.dim()
         )
-        kinds = ("parameters", "masters", "gradients")
-        return Memory(*(sum(one[kind] for one in held) for kind in kinds), states)
+        parameters, masters, gradients = (sum(one[k] for one in held) for k in ("parameters", "masters", "gradients"))
+        return Memory(parameters, masters, gradients, states)
 
     def _kind(self) -> dict[str, Any]:
         names = [slot.name for bucket in self.buckets for slot in bucket.layout.slots]

@@ -1,7 +1,7 @@
 """Sums gradients over ranks while backward runs.
 
-A hook on each parameter moves its gradient into the bucket when it is final. Buckets start in one order on all ranks, as
-soon as they are full; what has no gradient on this rank counts as zeros. When backward is done, the ranks have their
+A hook on each parameter moves its gradient into the bucket when it is final. Buckets start in one order on all ranks,
+when they are full; what has no gradient on this rank counts as zeros. When backward is done, the ranks have their
 shards' means, and agree in one small collective on which parameters have got a gradient anywhere and whether all
 gradients are finite.
 Not here: the memory (bucket.py), the step (optimizer.py).
@@ -103,7 +103,7 @@ class Reducer:
         for bucket in self.buckets:
             bucket.arrived.clear()
         self._agreement.reached(f"backward {self._backwards}")
-        torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _start_full(self) -> None:
         while self._started < len(self.buckets) and self.buckets[self._started].is_full():

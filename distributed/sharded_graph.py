@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
-import torch
 from onnx import helper
 
 from ortmodule.capture.convert.onnx_graph import ORTMODULE, onnx_type
@@ -50,8 +49,8 @@ def gather_in_graph(
     read: dict[int, dict[int, str]] = {}
     for value in graph.input:
         if value.name in names:
-            bucket, slot = names[value.name]
-            read.setdefault(bucket, {})[slot] = value.name
+            number, slot = names[value.name]
+            read.setdefault(number, {})[slot] = value.name
     if not read:
         return info
     divided = {name for slots in read.values() for name in slots.values()}
@@ -101,7 +100,7 @@ def _nodes(
 ) -> list[onnx.NodeProto]:
     """Shard -> whole -> flat parts -> parameters."""
     shard = shard_name(number)
-    attributes = {
+    attributes: dict[str, Any] = {
         "group": ranks.shard.group_name,
         "world": ranks.world,
         "mean_of": ranks.world * ranks.replicas,

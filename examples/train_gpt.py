@@ -35,7 +35,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     model.add_argument("--vocabulary", type=arguments.at_least(300), default=2048, help="tokens of the BPE")
     model.add_argument("--prompt", default="The ", help="how the sample at the end begins")
     model.add_argument(
-        "--zero", type=int, choices=[1, 2, 3], help="under torchrun: divide optimizer, gradients, parameters among ranks"
+        "--zero",
+        type=int,
+        choices=[1, 2, 3],
+        help="under torchrun: divide optimizer, gradients, parameters among ranks",
     )
     args = arguments.parse(top, argv)
     if args.zero and args.compare:

@@ -83,8 +83,8 @@ class GraphTransitionManager:
         self._value_changes: Counter[str] = Counter()
         self._early: _C.EarlyAccumulators | None = None  # of a graph that is being made
         self._left_behind: set[str] = set()  # names of what a captured forward has changed
-        # What makes of a captured graph the one that is compiled, and who is told of a session before it first runs, with
-        # the reason for its graph.
+        # What makes of a captured graph the one that is compiled, and who is told of a session before it first runs,
+        # with the reason for its graph.
         self.post_process: Callable[[PostExportProcessedModelInfo], PostExportProcessedModelInfo] | None = None
         self.on_session: Callable[[_C.Session, str], None] | None = None
         # Calls whose gradients the engine does not give, with the reason.

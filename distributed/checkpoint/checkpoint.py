@@ -102,7 +102,12 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroOptimizer, *, scheduler: Any = None, scaler: Any = None
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: ZeroOptimizer,
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
 ) -> Loaded:
     """Reads what `save_checkpoint` wrote, on all ranks, at any world size and stage: each reads what its pieces need.
 
@@ -121,9 +126,12 @@ def load_checkpoint(
     parts, states = entries.entries_to_load(model, optimizer, dtypes, rest["scalars"])
     _check_names(parts, manifest)
     with torch.no_grad():
-        _translated(lambda: dcp.load(parts, storage_reader=reader, planner=entries.LoadPlanner(), process_group=_group()))
+        _translated(
+            lambda: dcp.load(parts, storage_reader=reader, planner=entries.LoadPlanner(), process_group=_group())
+        )
     optimizer.state.clear()
-    optimizer.state.update(states)
+    for piece, state in states.items():
+        optimizer.state[piece] = state
     for group, saved in zip(optimizer.param_groups, rest["groups"], strict=True):
         group.update(saved)
     optimizer.steps, optimizer.skipped_steps = rest["steps"]
@@ -185,7 +193,7 @@ _GROUPS: dict[int, dist.ProcessGroup] = {}
 
 
 def _group() -> dist.ProcessGroup:
-    """A group of all ranks for checkpoints alone, so that one in the background does not meet training's collectives."""
+    """A group of all ranks for checkpoints alone: one in the background must not meet training's collectives."""
     world = id(dist.group.WORLD)
     if world not in _GROUPS:
         _GROUPS.clear()

@@ -56,7 +56,7 @@ def consolidate(path: str | os.PathLike[str], file: str | os.PathLike[str], *, m
             for part in manifest["tensors"][name]["parts"]:
                 value = chunk_tensor(path, manifest, name, part["start"]).to(dtype)
                 if value.numel():
-                    stream.write(memoryview(value.view(torch.uint8).numpy()))
+                    stream.write(value.view(torch.uint8).numpy().data)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(partial, file)

@@ -85,7 +85,7 @@ class LoadPlanner(DefaultLoadPlanner):
 def _whole(model: nn.Module, optimizer: ZeroOptimizer) -> dict[str, torch.Tensor]:
     """What every rank has whole: frozen parameters and the buffers that a state dict has."""
     trained = {slot.name for bucket in optimizer.buckets for slot in bucket.layout.slots}
-    out = {f"model.{name}": p for name, p in model.named_parameters() if name not in trained}
+    out: dict[str, torch.Tensor] = {f"model.{name}": p for name, p in model.named_parameters() if name not in trained}
     for prefix, module in model.named_modules():
         for key, buffer in module._buffers.items():
             if buffer is not None and key not in module._non_persistent_buffers_set:
@@ -94,7 +94,7 @@ def _whole(model: nn.Module, optimizer: ZeroOptimizer) -> dict[str, torch.Tensor
 
 
 def entries_to_save(model: nn.Module, optimizer: ZeroOptimizer) -> tuple[dict[str, Entry], dict[str, list[int]]]:
-    """Entries by name, and the shapes that they are the flat form of. A trained parameter is in the optimizer's type."""
+    """Entries by name, and the shapes that they are the flat form of. Trained parameters have the optimizer's type."""
     entries, shapes = {}, {}
     for name, tensor in _whole(model, optimizer).items():
         entries[name] = Entry(tensor.numel(), tensor.detach().reshape(-1))

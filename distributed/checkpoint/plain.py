@@ -1,4 +1,4 @@
-"""Python values as JSON and back, tensors among them, without pickle: states of schedulers, scalers and random generators.
+"""Python values as JSON and back, tensors among them, without pickle: states of schedulers, scalers, random generators.
 
 Not here: large tensors, which lie in files of their own (storage.py).
 """

@@ -140,7 +140,8 @@ class Reader(StorageReader):
         entries: dict[str, Any] = {}
         for name, facts in self.manifest["tensors"].items():
             chunks = [
-                ChunkStorageMetadata(torch.Size([part["start"]]), torch.Size([part["numel"]])) for part in facts["parts"]
+                ChunkStorageMetadata(torch.Size([part["start"]]), torch.Size([part["numel"]]))
+                for part in facts["parts"]
             ]
             properties = TensorProperties(dtype=getattr(torch, facts["dtype"]))
             entries[name] = TensorStorageMetadata(properties, torch.Size([facts["numel"]]), chunks)
@@ -222,7 +223,7 @@ def _read(file: Path, offset: int, length: int) -> bytearray:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes | memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b""
 
 
 def _header(file: Path) -> tuple[int, dict[str, tuple[int, int]]]:

@@ -28,7 +28,9 @@ def zero_matrix(args: argparse.Namespace) -> bool:
     """Stages x types x accumulation x worlds: losses and parameters against one process, memory and volume."""
     good = True
     cases = [
-        Case(stage=stage, bf16=bf16, accumulation=accumulation, no_sync=accumulation > 1 and stage == 1, steps=args.steps)
+        Case(
+            stage=stage, bf16=bf16, accumulation=accumulation, no_sync=accumulation > 1 and stage == 1, steps=args.steps
+        )
         for stage, bf16, accumulation in itertools.product(args.stage, (False, True), (1, 2))
     ]
     print("stage dtype accumulation world   loss rel.   params rel.   bytes/formula   reduced/P   gathered/P")

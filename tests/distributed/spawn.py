@@ -16,7 +16,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def on_ranks(world: int, function: Callable[..., Any], *args: Any, seconds: float = 60.0, end: bool = True) -> list[Any]:
+def on_ranks(
+    world: int, function: Callable[..., Any], *args: Any, seconds: float = 60.0, end: bool = True
+) -> list[Any]:
     """Calls function(rank, *args) on `world` ranks, in processes of their own; their results, by rank. Without `end`
     ranks do not wait for one another at the end.
     """

@@ -74,6 +74,7 @@ def save_and_go_on(rank: int, folder: str, stages: list[tuple[int, bool]]) -> li
 
 
 def load_and_go_on(rank: int, folder: str, cases: list[tuple[int, bool, int]], again: str = "") -> list[Any]:
+    del rank
     out = []
     for stage, bf16, to in cases:
         model, optimizer, scheduler = set_up(to, bf16)
@@ -87,8 +88,6 @@ def load_and_go_on(rank: int, folder: str, cases: list[tuple[int, bool, int]], a
             )  # fmt: skip
         losses = train(model, optimizer, scheduler, BEFORE, AFTER)
         out.append((losses, optimizer.full_parameters(), drawn))
-        del rank
-        rank = 0
     return out
 
 

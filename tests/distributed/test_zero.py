@@ -89,12 +89,15 @@ def test_the_first_bucket_leaves_before_backward_ends() -> None:
 
 
 def first_bucket(rank: int) -> tuple[list[str], int]:
-    from ortmodule import Options, ORTModule
-    from ortmodule.distributed import ZeroPolicy, zero
     from torch import nn
 
+    from ortmodule import Options, ORTModule
+    from ortmodule.distributed import ZeroPolicy, zero
+
     torch.manual_seed(0)
-    model = ORTModule(nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(6))), options=Options(fallback="error"))
+    model = ORTModule(
+        nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(6))), options=Options(fallback="error")
+    )
     model, optimizer = zero(
         model, torch.optim.SGD(model.parameters(), lr=0.1), stage=2, policy=ZeroPolicy(bucket_bytes=1 << 20)
     )
