@@ -3,6 +3,8 @@
 The text is the documentation that ships inside CPython (or --text FILE), its tokens a byte-level BPE trained on the
 spot, the model transformers' GPT2LMHeadModel from a config. `--compare` trains eager PyTorch beside it.
 The line that turns a PyTorch script into this one is `wrap` in common/engine.py.
+On several ranks: `torchrun --nproc-per-node 2 examples/train_gpt.py --zero 2 --out runs/sharded`, resumed on any number
+of ranks and at any stage with `--resume`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import transformers
 from tokenizers import Tokenizer
 from torch import nn
 
-from common import arguments, data, training
+from common import arguments, data, sharded, training
 
 _MODEL_ARGUMENTS = ("context", "width", "layers", "heads", "vocabulary")
 
@@ -32,7 +34,17 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     model.add_argument("--heads", type=arguments.at_least(1), default=4, help="attention heads")
     model.add_argument("--vocabulary", type=arguments.at_least(300), default=2048, help="tokens of the BPE")
     model.add_argument("--prompt", default="The ", help="how the sample at the end begins")
+    model.add_argument(
+        "--zero",
+        type=int,
+        choices=[1, 2, 3],
+        help="under torchrun: divide optimizer, gradients, parameters among ranks",
+    )
     args = arguments.parse(top, argv)
+    if args.zero and args.compare:
+        top.error("--compare is of one process; --zero trains on many")
+    if args.zero and args.out is None:
+        top.error("--zero needs --out: ranks must write into one folder")
     if args.width % args.heads:
         top.error(f"--width {args.width} is no multiple of --heads {args.heads}")
     return args
@@ -72,7 +84,7 @@ def generate(model: nn.Module, tokenizer: Tokenizer, args: argparse.Namespace, t
 def main(argv: list[str] | None = None) -> None:
     transformers.logging.set_verbosity_error()
     args = parse(argv)
-    resumed = training.load_resumed(args)
+    resumed = None if args.zero else training.load_resumed(args)
     text = data.read_text(args.text)
     if resumed is None:
         tokenizer = data.train_tokenizer(text, args.vocabulary)
@@ -104,7 +116,10 @@ def main(argv: list[str] | None = None) -> None:
         sample=lambda model: generate(model, tokenizer, args),
         extra={"tokenizer": tokenizer.to_str()},
     )
-    training.train(task, args, resumed, fixed=_MODEL_ARGUMENTS)
+    if args.zero:
+        sharded.train(task, args)
+    else:
+        training.train(task, args, resumed, fixed=_MODEL_ARGUMENTS)
 
 
 if __name__ == "__main__":

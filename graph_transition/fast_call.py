@@ -98,7 +98,7 @@ def _source(module: torch.nn.Module, info: PostExportProcessedModelInfo, name: s
     """Where a graph input is found at a call: a leaf's number, a constant, or a table of the module and a name."""
     if name in info.data_accessor:
         return info.data_accessor[name]
-    constant = info.captured.constants.get(name)
+    constant = info.captured.constants.get(name, info.replaced.get(name))
     return _tensor_entry(module, name) if constant is None else constant
 
 

@@ -50,6 +50,8 @@ class PostExportProcessedModelInfo:
         module_forward_output_schema: pytree spec of the module's result.
         captured: what capture said besides.
         until_backward: looks at a step again in its backward; None: nothing there can tell.
+        replaced: graph inputs that are in the place of tensors of the module (shards of parameters), by name.
+        session_options: what the session is told besides.
     """
 
     onnx_graph_input_names: list[str]
@@ -63,6 +65,8 @@ class PostExportProcessedModelInfo:
     module_forward_output_schema: pytree.TreeSpec
     captured: Captured
     until_backward: UntilBackward | None = None
+    replaced: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    session_options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def build(

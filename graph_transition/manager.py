@@ -7,6 +7,7 @@ before dynamic ones, so that A -> B -> A exports twice and any third size not at
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import logging
@@ -82,8 +83,16 @@ class GraphTransitionManager:
         self._value_changes: Counter[str] = Counter()
         self._early: _C.EarlyAccumulators | None = None  # of a graph that is being made
         self._left_behind: set[str] = set()  # names of what a captured forward has changed
+        # What makes of a captured graph the one that is compiled, and who is told of a session before it first runs,
+        # with the reason for its graph.
+        self.post_process: Callable[[PostExportProcessedModelInfo], PostExportProcessedModelInfo] | None = None
+        self.on_session: Callable[[_C.Session, str], None] | None = None
         # Calls whose gradients the engine does not give, with the reason.
         self._higher_order: dict[tuple[CallSignature, tuple[bool, ...]], str] = {}
+
+    def keep_in_engine(self) -> None:
+        """No session asks PyTorch for gradients that it does not give."""
+        self._options = dataclasses.replace(self._options, fallback="error")
 
     def transitions(self) -> list[ReadySession]:
         """Every session that is kept."""
@@ -319,6 +328,9 @@ class GraphTransitionManager:
         grad = torch.is_grad_enabled()
         info = PostExportProcessedModelInfo.build(captured, tensors, leaves, grad)
         wanted = tuple(info.onnx_graph_input_names_require_grad)
+        if self.post_process is not None:
+            info = self.post_process(info)
+        trained = tuple(info.onnx_graph_input_names_require_grad)
         device = str(run_device(t.device for t in info.construct_inputs(leaves)))
         mode = "training" if wanted else "inference"
         key = (mode, wanted, device)
@@ -330,9 +342,11 @@ class GraphTransitionManager:
                 raise CaptureError(f"a result is computed from {names}, a result that is a view of another tensor")
             if wanted and self._options.outputs == "loss":
                 info = info.loss_only()
-            session = self._builder.build(info, mode, wanted, device, leaves)
+            session = self._builder.build(info, mode, trained, device, leaves)
+            if self.on_session is not None:
+                self.on_session(session, self.exports[-1].reason if self.exports else "")
             transition = graph.sessions[key] = ReadySession(info, session, mode, self._early)
-            if len(wanted) > 1:
+            if len(wanted) > 1 and trained == wanted:
                 session.order_hooks(hook_order(captured, wanted))
             places = order.renamed({name: i for i, name in enumerate(session.output_names)})
             session.order_results(places.pairs, places.sequence)

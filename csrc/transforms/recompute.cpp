@@ -39,10 +39,16 @@ bool is_forward_value(const NodeArg* value) {
   return value && value->producer() && value->producer()->phase() == Phase::kForward;
 }
 
+// A sharded weight as a whole: all ranks can have it again, and none is to keep it.
+bool is_gathered_again(const Node& node) {
+  return node.record()->has(kCollective) && node.get_int("again", 0) && node.input(0)->is_graph_input();
+}
+
 // Whether the node itself can run a second time.
 bool repeatable(const Node& node) {
   const OpRecord& record = *node.record();
-  if (record.has(kRandom) || record.has(kSideEffect) || record.has(kCollective)) return false;
+  if (record.has(kRandom) || record.has(kSideEffect)) return false;
+  if (record.has(kCollective)) return is_gathered_again(node);
   if (node.domain() == kAtenDomain) return false;
   if (node.record()->recompute_form()) return false;  // it has another way, or none
   for (const auto& [name, value] : node.attributes())
@@ -201,6 +207,7 @@ class Cut {
     std::vector<std::pair<const NodeArg*, size_t>> recipes;  // value, the vertex that computes it again
     std::vector<std::pair<size_t, double>> times;            // of these vertices
     all_.clear();
+    ValueSet parts(graph_.value_id_bound(), 0);  // of what is gathered again: one that is kept keeps the whole
     size_t position = 0;
     graph_.for_each([&](Node& node) {
       if (node.phase() != Phase::kForward) return;
@@ -208,7 +215,10 @@ class Cut {
       const size_t again = flow.add_vertex();
       const bool dear = node.record()->flops_fn() || is_autocast_copy(node);
       const bool may = repeatable(node) && (everything || !dear);
-      const double time = costs_.time(node);
+      const bool is_part =
+          is_gathered_again(node) ||
+          (may && node.record()->has(Trait::kView) && node.input(0) && parts[node.input(0)->id()]);
+      const double time = is_part ? 0 : costs_.time(node);
       flow.add_edge(kSource, again, may ? time * dearer : MaxFlow::kUnbounded);
       times.emplace_back(again, time);
       needs(again, node.inputs());
@@ -222,7 +232,8 @@ class Cut {
           times.emplace_back(recipe, alone);
           needs(recipe, form->inputs);
         }
-        flow.add_edge(recipe, vertex_of(out), costs_.bytes(*out));
+        parts[out->id()] = is_part;
+        flow.add_edge(recipe, vertex_of(out), is_part ? MaxFlow::kUnbounded : costs_.bytes(*out));
         recipes.emplace_back(out, recipe);
         all_.push_back(out);
       }

@@ -8,6 +8,7 @@ its graph was captured for.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture.trace.tracing import LOCK, captured_elsewhere
-from ..errors import IndexOutOfRangeError, ORTModuleError, UnfitCallError
+from ..errors import IndexOutOfRangeError, ORTModuleError, UnfitCallError, UnsupportedError
 from ..graph_transition import GraphTransitionManager, NoLossError
 from ..graph_transition.built_sessions import BuiltSession
 from ..options import DebugOptions, Options
@@ -71,6 +72,17 @@ class EngineCall:
         self.eager: Callable[..., Any] = module
         self.fallback = fallback
         self.manager = GraphTransitionManager(module, options, debug, own_hooks)
+
+    def keep_in_engine(self, reason: str) -> None:
+        """No call runs in PyTorch any more, which could not: one that cannot be captured raises, with the reason."""
+        name = type(self._module).__name__
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise UnsupportedError(f"a call of {name} cannot run in PyTorch: {reason}")
+
+        self.eager = refuse
+        self._options = dataclasses.replace(self._options, fallback="error")
+        self.manager.keep_in_engine()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call's result. Raises what the module raises, and ORTModuleError where the options ask for that."""

@@ -38,11 +38,15 @@ Shape divided(const InferContext& c, const Shape& x, int64_t world) {
 
 void infer_all_gather(InferContext& c) {
   const int64_t world = world_of(c);
+  const int64_t to = c.attr_int("to", static_cast<int64_t>(c.dtype(0)));
+  const auto dtype = static_cast<DType>(to);
+  if (to != static_cast<int32_t>(to) || dtype_name(dtype) == "undefined")
+    c.error(str("attribute 'to' names no type: ", to));
   const Shape* x = with_rows(c);
-  if (!x) return c.out(0, c.dtype(0), std::nullopt);
+  if (!x) return c.out(0, dtype, std::nullopt);
   Shape out = *x;
   out[0] = out[0] * Dim(world);
-  c.out(0, c.dtype(0), std::move(out));
+  c.out(0, dtype, std::move(out));
 }
 
 void infer_reduce_scatter(InferContext& c) {
@@ -83,8 +87,19 @@ void gradient(GradContext& c) {
   c.GI(0, c.emit(op, {c.GO(0)}, {{"group", node.get_string("group", "")}, {"world", node.get_int("world", 1)}}));
 }
 
+// The same in the type of this rank's part, whatever was gathered, and the mean over ranks where that is asked for.
+void gathered_gradient(GradContext& c) {
+  const Node& node = c.node();
+  const int64_t world = node.get_int("world", 1);
+  NodeArg* whole = c.cast(c.GO(0), c.I(0)->type().dtype);
+  NodeArg* part =
+      c.emit("ai.ortmodule::ReduceScatter", {whole}, {{"group", node.get_string("group", "")}, {"world", world}});
+  if (const int64_t mean_of = node.get_int("mean_of", 0); mean_of > 1)
+    part = c.emit("Mul", {part, c.scalar(1.0 / static_cast<double>(mean_of), part)});
+  c.GI(0, part);
+}
+
 constexpr const char* kAllGather = "ai.ortmodule::AllGather";
-constexpr const char* kReduceScatter = "ai.ortmodule::ReduceScatter";
 constexpr const char* kAllReduce = "ai.ortmodule::AllReduce";
 constexpr const char* kAllToAll = "ai.ortmodule::AllToAll";
 
@@ -99,11 +114,14 @@ void collective(OpRecord& r) {
 
 }  // namespace
 
-// x[n, ..] of each rank -> y[world * n, ..], in the order of the ranks
+// x[n, ..] of each rank -> y[world * n, ..], in the order of the ranks, as elements of the type `to`
 ORTMODULE_OP("ai.ortmodule", AllGather, 1)
     .apply(collective)
+    .attr("to", AttrKind::kInt)       // a TensorProto data type; without it that of x
+    .attr("mean_of", AttrKind::kInt)  // the gradient is divided by it: how many ranks add to it
+    .attr("again", AttrKind::kInt)    // what it gathers is freed after forward, and gathered again by backward
     .infer(infer_all_gather)
-    .grad({"x"}, gradient<kReduceScatter>);
+    .grad({"x"}, gathered_gradient);
 
 // x[world * n, ..] -> y[n, ..]: this rank's part of the sum over ranks
 ORTMODULE_OP("ai.ortmodule", ReduceScatter, 1)

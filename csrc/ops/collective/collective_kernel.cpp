@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "kernels/aten_bridge.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
 
@@ -55,9 +56,11 @@ using Arguments = torch::jit::Stack (*)(const Collective&, const at::Tensor&);
 
 Kernel make(const Node& node, const char* name, Arguments arguments) {
   const c10::OperatorHandle function = functional(name);
-  return [function, arguments, collective = Collective(node),
+  const bool casts = arguments == all_gather && node.find_attribute("to");
+  const at::ScalarType to = casts ? to_scalar_type(static_cast<DType>(node.get_int("to", 1))) : at::kFloat;
+  return [function, arguments, casts, to, collective = Collective(node),
           divides = arguments != all_gather && arguments != all_reduce, described = node.describe()](KernelContext& c) {
-    const at::Tensor x = c.in(0).contiguous();
+    const at::Tensor x = (casts ? c.in(0).to(to) : c.in(0)).contiguous();
     ORTMODULE_CHECK(!divides || x.size(0) % collective.world == 0, kRuntime, "the first axis of ", x.size(0),
                     " cannot be divided among ", collective.world, " ranks (", described, ")");
     at::Tensor y = call(function, arguments(collective, x));

@@ -1,0 +1,196 @@
+"""Ranks compare what they are about to do, and name the one that does not come.
+
+Both go through the store of the process group, not through collectives: a key can be waited for with a limit of time,
+and says by whom it was set. What was compared, or who is missing, is one text on every rank.
+Not here: the collectives themselves (collectives.py).
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from ortmodule.distributed.errors import LostRankError, RankDisagreementError
+
+__all__ = ["Agreement"]
+
+_LOGGER = logging.getLogger("ortmodule")
+_MOST_LINES = 100_000
+
+
+class Agreement:
+    """What a set of ranks agrees on.
+
+    Args:
+        ranks: their global ranks.
+        seconds: how long they wait for one another.
+        hang_seconds: how long one may stay behind until the others say so.
+
+    All ranks must make their agreements in the same order.
+
+    Attributes:
+        waited: seconds that this rank has spent in `wait`.
+    """
+
+    _made = 0
+
+    def __init__(self, ranks: Sequence[int], seconds: float, hang_seconds: float) -> None:
+        self._ranks, self._seconds, self._hang_seconds = list(ranks), seconds, hang_seconds
+        self._me = dist.get_rank()
+        name = f"ortmodule/{Agreement._made}/{'-'.join(map(str, self._ranks))[:64]}"
+        Agreement._made += 1
+        self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        self._count = self._reached = 0
+        self.waited = 0.0
+        self._watch: _Watch | None = None
+
+    # -- the same on all ranks --------------------------------------------------------------------------------------
+
+    def compare(self, topic: str, text: str, note: str = "") -> None:
+        """Returns when every rank has come here with the same text; `note` is told where one has not, and not compared.
+
+        Raises:
+            RankDisagreementError: with the first line that differs.
+            LostRankError: a rank did not come within the time.
+        """
+        key = f"compare/{self._count}"
+        self._count += 1
+        self._store.set(f"{key}/{self._me}", json.dumps([note, topic, *text.split("\n")[:_MOST_LINES]]))
+        keys = [f"{key}/{rank}" for rank in self._ranks]
+        self._raise_if_failed(key)
+        try:
+            self._store.wait(keys, datetime.timedelta(seconds=self._seconds))
+        except RuntimeError as error:  # DistStoreError is one
+            missing = [rank for rank, k in zip(self._ranks, keys, strict=True) if not self._store.check([k])]
+            if not missing:
+                raise
+            said = f"{_ranks_text(missing)} did not come to '{topic}' within {self._seconds:g} s of the others"
+            self._store.set(f"{key}/failed", said)
+            raise LostRankError(said) from error
+        self._raise_if_failed(key)
+        notes, texts = [], []
+        for k in keys:
+            said, *lines = json.loads(self._store.get(k))
+            notes.append(said)
+            texts.append(lines)
+        found = _difference(texts)
+        if found is None:
+            return
+        first, other, difference = found
+        told = "; ".join(f"rank {self._ranks[i]}: {notes[i]}" for i in (first, other) if notes[i])
+        difference = difference.format(first=self._ranks[first], other=self._ranks[other])
+        raise RankDisagreementError(difference + (f" ({told})" if told else ""))
+
+    def _raise_if_failed(self, key: str) -> None:
+        if self._store.check([f"{key}/failed"]):
+            raise LostRankError(self._store.get(f"{key}/failed").decode())
+
+    # -- who is behind ----------------------------------------------------------------------------------------------
+
+    def reached(self, what: str) -> None:
+        """Notes that this rank has come to the next place that all ranks pass."""
+        self._reached += 1
+        self._store.set(f"at/{self._me}", json.dumps([self._reached, what, time.time()]))
+
+    def behind(self) -> str | None:
+        """Which ranks have not come to where this one is; None: none is behind."""
+        said = []
+        for rank in self._ranks:
+            if rank == self._me:
+                continue
+            if not self._store.check([f"at/{rank}"]):
+                said.append(f"rank {rank} has not begun")
+                continue
+            count, what, when = json.loads(self._store.get(f"at/{rank}"))
+            if count < self._reached:
+                said.append(f"rank {rank} was last seen at '{what}', {time.time() - when:.1f} s ago")
+        return "; ".join(said) or None
+
+    def wait(self, work: Any, what: str) -> None:
+        """Waits for a collective.
+
+        Raises:
+            LostRankError: it failed, or takes longer than ranks may hang; the text names those that are behind.
+        """
+        start = time.perf_counter()
+        try:
+            work.wait(datetime.timedelta(seconds=self._hang_seconds))
+            self.waited += time.perf_counter() - start
+        except RuntimeError as error:
+            behind = self.behind() or f"no rank is behind ({str(error).splitlines()[0]})"
+            raise LostRankError(f"{what} did not come to its end: {behind}") from error
+
+    @contextmanager
+    def watched(self, what: str) -> Iterator[None]:
+        """Has the ranks that are behind named in the log where what is done within takes longer than ranks may hang:
+        for waits that cannot be ended from outside.
+        """
+        if self._watch is None:
+            self._watch = _Watch(self, self._hang_seconds)
+        before, self._watch.since = self._watch.since, (time.monotonic(), what)
+        try:
+            yield
+        finally:
+            self._watch.since = before
+
+
+class _Watch:
+    """A thread that looks how long something has been under way."""
+
+    def __init__(self, agreement: Agreement, seconds: float) -> None:
+        self._agreement, self._seconds = agreement, seconds
+        self.since: tuple[float, str] | None = None
+        threading.Thread(target=self._run, name="ortmodule ranks", daemon=True).start()
+
+    def _run(self) -> None:
+        said: tuple[float, str] | None = None
+        while True:
+            time.sleep(min(self._seconds / 4, 1.0))
+            since = self.since
+            if since is None or since is said or time.monotonic() - since[0] < self._seconds:
+                continue
+            said = since
+            try:
+                behind = self._agreement.behind() or "no rank is behind"
+            except RuntimeError as error:  # the store is gone, and with it the job
+                behind = f"the store does not answer ({str(error).splitlines()[0]})"
+            _LOGGER.error("%s takes more than %g s: %s", since[1], self._seconds, behind)
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
+
+
+def _difference(texts: Sequence[Sequence[str]]) -> tuple[int, int, str] | None:
+    """The first text, one that differs from it, and how, with {first} and {other} for the ranks."""
+    first = texts[0]
+    for i, lines in enumerate(texts):
+        if lines == first:
+            continue
+        if lines[0] != first[0]:
+            return (
+                0,
+                i,
+                f"rank {{other}} has come to '{_quoted(lines[0])}' while rank {{first}} is at '{_quoted(first[0])}'",
+            )
+        topic = _quoted(first[0])
+        for mine, theirs in zip(lines, first, strict=False):
+            if mine != theirs:
+                said = f"rank {{other}} has '{_quoted(mine)}' where rank {{first}} has '{_quoted(theirs)}'"
+                return 0, i, f"ranks disagree on {topic}: {said}"
+        more, fewer = ("{other}", "{first}") if len(lines) > len(first) else ("{first}", "{other}")
+        extra = max(lines, first, key=len)[min(len(lines), len(first))]
+        return 0, i, f"ranks disagree on {topic}: rank {more} has '{_quoted(extra)}', which rank {fewer} does not have"
+    return None
+
+
+def _quoted(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

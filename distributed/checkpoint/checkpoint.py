@@ -1,0 +1,216 @@
+"""Checkpoints of sharded training: each rank writes and reads its own part, at any world size and stage.
+
+Not here: what is in them (entries.py), files and checksums (storage.py), one file of whole weights (consolidate.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from ortmodule.distributed.checkpoint import entries, plain, storage
+from ortmodule.distributed.checkpoint.entries import Entry
+from ortmodule.distributed.errors import CheckpointError
+from ortmodule.distributed.optimizer import ZeroOptimizer
+
+__all__ = ["Loaded", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint says besides: the step, and what was given as `data` when it was saved."""
+
+    step: int | None
+    data: Any
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: ZeroOptimizer,
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+    step: int | None = None,
+    data: Any = None,
+    asynchronous: bool = False,
+) -> Future[None] | None:
+    """Writes a folder, on all ranks; it is there whole or not at all.
+
+    Args:
+        path: the folder, on a file system that all ranks see; it must not exist.
+        model, optimizer: what `zero` returned.
+        scheduler, scaler: whose state_dict() is saved (numbers, texts, lists, dicts and tensors).
+        step, data: what `load_checkpoint` will give back; `data` is the position in the data, for one.
+        asynchronous: values are copied to host memory, and written while training goes on.
+
+    Returns:
+        For an asynchronous one what to wait for (`.result()`), else None.
+
+    Raises:
+        CheckpointError: it cannot be written; there is no folder then.
+    """
+    optimizer.wait()
+    own = {"scalars": entries.scalar_states(optimizer), "random": plain.random_state()}
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    scalars: dict[str, Any] = {}
+    for one in everyone:
+        scalars.update(one["scalars"])
+    parts, shapes = entries.entries_to_save(model, optimizer)
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    rest = {
+        "scalars": scalars,
+        "groups": groups,
+        "scheduler": scheduler.state_dict() if scheduler is not None else None,
+        "scaler": scaler.state_dict() if scaler is not None else None,
+        "data": data,
+        "steps": [optimizer.steps, optimizer.skipped_steps],
+    }
+    manifest = {
+        "world": dist.get_world_size(),
+        "stage": int(optimizer.stage),
+        "step": step,
+        "random": [one["random"] for one in everyone],
+        "rest": plain.to_plain(rest, "the state"),
+        "dtypes": {name: str(p.dtype)[6:] for name, p in model.named_parameters()},
+    }
+    # Shapes are known where a piece is; the coordinator writes the manifest.
+    everywhere: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, shapes)
+    manifest["shapes"] = {name: shape for some in everywhere for name, shape in some.items()}
+    writer = storage.Writer(path, dist.get_rank(), manifest)
+    group = _group()
+    if asynchronous:
+        copies = {
+            name: dataclasses.replace(e, part=None if e.part is None else e.part.detach().to("cpu", copy=True))
+            for name, e in parts.items()
+        }
+        return _in_background(lambda: _save(copies, writer, group))
+    _save(parts, writer, group)
+    return None
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: ZeroOptimizer,
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+) -> Loaded:
+    """Reads what `save_checkpoint` wrote, on all ranks, at any world size and stage: each reads what its pieces need.
+
+    Random generators become those of the same rank; ranks that there were not before keep theirs. (With as many ranks
+    as before a run goes on bit by bit.)
+
+    Raises:
+        CheckpointError: a bit of it is not as it was written (the text names the tensor), or it is of another model.
+    """
+    optimizer.wait()
+    reader = storage.Reader(path)
+    manifest = reader.manifest
+    rest = plain.from_plain(manifest["rest"])
+    _check_groups(rest["groups"], optimizer)
+    dtypes = {name: getattr(torch, facts["dtype"]) for name, facts in manifest["tensors"].items()}
+    parts, states = entries.entries_to_load(model, optimizer, dtypes, rest["scalars"])
+    _check_names(parts, manifest)
+    with torch.no_grad():
+        _translated(
+            lambda: dcp.load(parts, storage_reader=reader, planner=entries.LoadPlanner(), process_group=_group())
+        )
+    optimizer.state.clear()
+    for piece, state in states.items():
+        optimizer.state[piece] = state
+    for group, saved in zip(optimizer.param_groups, rest["groups"], strict=True):
+        group.update(saved)
+    optimizer.steps, optimizer.skipped_steps = rest["steps"]
+    optimizer.zero_grad()
+    optimizer.publish()
+    for name, one in (("scheduler", scheduler), ("scaler", scaler)):
+        if one is not None and rest[name] is None:
+            raise CheckpointError(f"the checkpoint holds no {name}")
+        if one is not None:
+            one.load_state_dict(rest[name])
+    if dist.get_rank() < len(manifest["random"]):
+        plain.restore_random_state(manifest["random"][dist.get_rank()])
+    return Loaded(manifest["step"], rest["data"])
+
+
+def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
+    """The newest whole checkpoint in a folder by its step, or None."""
+    found = []
+    for path in Path(folder).glob(f"*/{storage.MANIFEST}"):
+        if not path.parent.name.endswith(storage.PARTIAL):
+            found.append((storage.read_manifest(path.parent)["step"] or 0, path.parent))
+    return max(found)[1] if found else None
+
+
+def _check_groups(saved: list[dict[str, Any]], optimizer: ZeroOptimizer) -> None:
+    if len(saved) != len(optimizer.param_groups):
+        raise CheckpointError(
+            f"the checkpoint has {len(saved)} groups of parameters, the optimizer {len(optimizer.param_groups)}"
+        )
+
+
+def _check_names(parts: dict[str, Entry], manifest: dict[str, Any]) -> None:
+    for name, entry in parts.items():
+        facts = manifest["tensors"].get(name)
+        if facts is None:
+            raise CheckpointError(f"the checkpoint does not have {name}")
+        if facts["numel"] != entry.numel:
+            shape = manifest["shapes"].get(name)
+            raise CheckpointError(f"{name} is of shape {shape} in the checkpoint and has {entry.numel} elements here")
+    extra = [n for n in manifest["tensors"] if n.startswith("model.") and n not in parts]
+    if extra:
+        raise CheckpointError(f"the checkpoint has {extra[0]}, which the model does not have")
+
+
+def _save(parts: dict[str, Entry], writer: storage.Writer, group: dist.ProcessGroup) -> None:
+    _translated(lambda: dcp.save(parts, storage_writer=writer, planner=entries.SavePlanner(), process_group=group))
+
+
+def _translated(function: Callable[[], Any]) -> None:
+    """Runs it; torch's CheckpointException, which is no Exception, becomes ours with the first rank's reason."""
+    try:
+        function()
+    except dcp.api.CheckpointException as error:
+        rank, (reason, _) = min(error.failures.items())
+        raise CheckpointError(f"{reason} (rank {rank})") from error
+
+
+_GROUPS: dict[int, dist.ProcessGroup] = {}
+
+
+def _group() -> dist.ProcessGroup:
+    """A group of all ranks for checkpoints alone: one in the background must not meet training's collectives."""
+    world = id(dist.group.WORLD)
+    if world not in _GROUPS:
+        _GROUPS.clear()
+        _GROUPS[world] = dist.new_group(backend="gloo")
+    return _GROUPS[world]
+
+
+def _in_background(function: Callable[[], None]) -> Future[None]:
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="ortmodule checkpoint").start()
+    return done

@@ -1,0 +1,158 @@
+"""What a checkpoint holds of a sharded run: flat tensors by name, of which each rank has a part.
+
+A parameter, and each of the optimizer's numbers per element, is one flat tensor of the parameter's length, whatever the
+world size and stage: a rank reads what its pieces need. `Entry` says that to torch.distributed.checkpoint's planners.
+Not here: files (storage.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+from ortmodule.distributed.full_state import is_divided
+
+if TYPE_CHECKING:
+    from ortmodule.distributed.optimizer import ZeroOptimizer
+
+__all__ = ["Entry", "LoadPlanner", "SavePlanner", "entries_to_load", "entries_to_save", "scalar_states"]
+
+
+@dataclasses.dataclass
+class Entry:
+    """A flat tensor.
+
+    Attributes:
+        numel: its length.
+        part: this rank's part of it [n], or None.
+        start: where that begins.
+    """
+
+    numel: int
+    part: torch.Tensor | None
+    start: int = 0
+
+    def size(self) -> torch.Size:
+        return torch.Size([self.numel])
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        if self.part is None:
+            return []
+        return [ChunkStorageMetadata(torch.Size([self.start]), torch.Size([self.part.numel()]))]
+
+    def __create_write_items__(self, name: str, value: Any) -> list[WriteItem]:
+        del value  # this
+        return [
+            WriteItem(
+                index=MetadataIndex(name, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk, TensorProperties.create_from_tensor(self.part), self.size()),  # type: ignore[arg-type]
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+
+class SavePlanner(DefaultSavePlanner):
+    """torch's, over entries."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        return self.state_dict[index.fqn].part
+
+
+class LoadPlanner(DefaultLoadPlanner):
+    """torch's, over entries."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
+        self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
+        self.original_state_dict, self.mappings = state_dict, {}
+
+    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+        return self.state_dict[index.fqn].part
+
+
+def _whole(model: nn.Module, optimizer: ZeroOptimizer) -> dict[str, torch.Tensor]:
+    """What every rank has whole: frozen parameters and the buffers that a state dict has."""
+    trained = {slot.name for bucket in optimizer.buckets for slot in bucket.layout.slots}
+    out: dict[str, torch.Tensor] = {f"model.{name}": p for name, p in model.named_parameters() if name not in trained}
+    for prefix, module in model.named_modules():
+        for key, buffer in module._buffers.items():
+            if buffer is not None and key not in module._non_persistent_buffers_set:
+                out[f"model.{prefix}.{key}" if prefix else f"model.{key}"] = buffer
+    return out
+
+
+def entries_to_save(model: nn.Module, optimizer: ZeroOptimizer) -> tuple[dict[str, Entry], dict[str, list[int]]]:
+    """Entries by name, and the shapes that they are the flat form of. Trained parameters have the optimizer's type."""
+    entries, shapes = {}, {}
+    for name, tensor in _whole(model, optimizer).items():
+        entries[name] = Entry(tensor.numel(), tensor.detach().reshape(-1))
+        shapes[name] = list(tensor.shape)
+    for bucket in optimizer.buckets:
+        shard = bucket.shard
+        for slot in bucket.layout.slots:
+            entries[f"model.{slot.name}"] = Entry(slot.numel, None)
+            shapes[f"model.{slot.name}"] = list(slot.shape)
+        for place, piece in zip(shard.places, shard.pieces, strict=True):
+            slot = bucket.layout.slots[place.slot]
+            entries[f"model.{slot.name}"] = Entry(slot.numel, piece.detach(), place.start)
+            for key, value in optimizer.state.get(piece, {}).items():
+                if is_divided(value, piece):
+                    entries[f"optimizer.{slot.name}.{key}"] = Entry(slot.numel, value, place.start)
+                    shapes[f"optimizer.{slot.name}.{key}"] = list(slot.shape)
+    return entries, shapes
+
+
+def scalar_states(optimizer: ZeroOptimizer) -> dict[str, dict[str, Any]]:
+    """What the optimizer keeps per parameter and not per element, for the parameters that this rank has pieces of."""
+    out = {}
+    for bucket in optimizer.buckets:
+        for place, piece in zip(bucket.shard.places, bucket.shard.pieces, strict=True):
+            state = optimizer.state.get(piece, {})
+            if scalars := {k: v for k, v in state.items() if not is_divided(v, piece)}:
+                out[bucket.layout.slots[place.slot].name] = scalars
+    return out
+
+
+def entries_to_load(
+    model: nn.Module, optimizer: ZeroOptimizer, dtypes: dict[str, torch.dtype], scalars: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Entry], dict[nn.Parameter, dict[str, Any]]]:
+    """Entries whose parts are where values belong, and the state of the optimizer that will be theirs.
+
+    Args:
+        dtypes: of the checkpoint's entries, by name.
+        scalars: what `scalar_states` gave, of all parameters.
+    """
+    entries, states = {}, {}
+    for name, tensor in _whole(model, optimizer).items():
+        entries[name] = Entry(tensor.numel(), tensor.detach().view(-1))
+    for bucket in optimizer.buckets:
+        shard = bucket.shard
+        for slot in bucket.layout.slots:
+            entries[f"model.{slot.name}"] = Entry(slot.numel, None)
+        for place, piece in zip(shard.places, shard.pieces, strict=True):
+            slot = bucket.layout.slots[place.slot]
+            entries[f"model.{slot.name}"] = Entry(slot.numel, piece.detach(), place.start)
+            prefix = f"optimizer.{slot.name}."
+            keys = [name[len(prefix) :] for name in dtypes if name.startswith(prefix)]
+            state: dict[str, Any] = {
+                k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in scalars.get(slot.name, {}).items()
+            }
+            for key in keys:
+                dtype = piece.dtype if dtypes[prefix + key].is_floating_point else dtypes[prefix + key]
+                state[key] = torch.zeros_like(piece, dtype=dtype, requires_grad=False)
+                entries[prefix + key] = Entry(slot.numel, state[key], place.start)
+            if state:
+                states[piece] = state
+    return entries, states

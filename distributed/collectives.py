@@ -1,0 +1,108 @@
+"""Every collective outside of a graph: free functions over torch.distributed, which count what they move.
+
+Not here: collectives inside of a graph (csrc/ops/collective), and who waits how long for whom (agreement.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["Ranks", "Volume", "all_gather", "all_reduce", "broadcast", "broadcast_all", "reduce_scatter"]
+
+# Torch 2.13 has other names for them.
+_REDUCE_SCATTER: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_ALL_GATHER: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclasses.dataclass
+class Volume:
+    """Bytes of the operands of collectives since the counter was made: what was reduced, gathered and, of small things
+    alike on all ranks, agreed on. By the ring algorithm a rank sends (world - 1) / world of them.
+    """
+
+    reduced: int = 0
+    gathered: int = 0
+    agreed: int = 0
+
+    def __sub__(self, other: Volume) -> Volume:
+        return Volume(self.reduced - other.reduced, self.gathered - other.gathered, self.agreed - other.agreed)
+
+    def copy(self) -> Volume:
+        return dataclasses.replace(self)
+
+
+@dataclasses.dataclass
+class Ranks:
+    """The ranks that train together.
+
+    Attributes:
+        shard: the group that shards are divided among.
+        replicate: the group of those that have the same shard; None: there are no others.
+        volume: what this rank's collectives have moved.
+    """
+
+    shard: dist.ProcessGroup
+    replicate: dist.ProcessGroup | None = None
+    volume: Volume = dataclasses.field(default_factory=Volume)
+
+    @property
+    def rank(self) -> int:
+        """Whose shard this rank has."""
+        return dist.get_rank(self.shard)
+
+    @property
+    def world(self) -> int:
+        """How many shards there are."""
+        return dist.get_world_size(self.shard)
+
+    @property
+    def replicas(self) -> int:
+        return dist.get_world_size(self.replicate) if self.replicate is not None else 1
+
+    @property
+    def is_first_replica(self) -> bool:
+        return self.replicate is None or dist.get_rank(self.replicate) == 0
+
+
+def reduce_scatter(shard: torch.Tensor, whole: torch.Tensor, ranks: Ranks) -> Any:
+    """Starts the sum over ranks of `whole` [world * n], of which `shard` [n] gets this rank's part."""
+    ranks.volume.reduced += whole.nbytes
+    return _REDUCE_SCATTER(shard, whole, group=ranks.shard, async_op=True)
+
+
+def all_gather(whole: torch.Tensor, shard: torch.Tensor, ranks: Ranks) -> Any:
+    """Starts putting all ranks' `shard` [n] into `whole` [world * n]."""
+    ranks.volume.gathered += whole.nbytes
+    return _ALL_GATHER(whole, shard, group=ranks.shard, async_op=True)
+
+
+def all_reduce(tensor: torch.Tensor, ranks: Ranks, op: Any = dist.ReduceOp.SUM, over_replicas: bool = False) -> None:
+    """The sum (or what `op` says) over ranks, in place; over the shards' ranks, or of those with the same shard."""
+    group = ranks.replicate if over_replicas else ranks.shard
+    if group is not None:
+        ranks.volume.agreed += tensor.nbytes
+        dist.all_reduce(tensor, op, group=group)
+
+
+def broadcast(tensor: torch.Tensor, ranks: Ranks, source: int = 0) -> None:
+    """Everybody's `tensor` becomes that of the shard group's rank `source` of the first replica."""
+    for group, first in ((ranks.replicate, 0), (ranks.shard, source)):
+        if group is not None:
+            ranks.volume.agreed += tensor.nbytes
+            dist.broadcast(tensor, dist.get_global_rank(group, first), group=group)
+
+
+@torch.no_grad()
+def broadcast_all(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
+    """Tensors of any strides become rank 0's; those on the meta device have nothing to give."""
+    for tensor in tensors:
+        if not tensor.is_meta and tensor.numel():
+            value = tensor.detach().contiguous()
+            broadcast(value, ranks)
+            if value.data_ptr() != tensor.data_ptr():
+                tensor.copy_(value)

@@ -1,0 +1,129 @@
+"""The full matrices of sharded training on gloo ranks: `python -m tests.distributed zero|checkpoints|flips|kills`.
+
+The suite runs a selection (test_zero.py, test_checkpoints.py); this prints a line a case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ortmodule.distributed import memory_estimate
+from tests.distributed import test_checkpoints as checkpoints
+from tests.distributed.spawn import on_ranks
+from tests.distributed.training import Case, distance, on_rank, one_process
+
+
+def train_all(rank: int, cases: list[Case]) -> list[dict[str, Any]]:
+    return [on_rank(rank, case) for case in cases]
+
+
+def zero_matrix(args: argparse.Namespace) -> bool:
+    """Stages x types x accumulation x worlds: losses and parameters against one process, memory and volume."""
+    good = True
+    cases = [
+        Case(
+            stage=stage, bf16=bf16, accumulation=accumulation, no_sync=accumulation > 1 and stage == 1, steps=args.steps
+        )
+        for stage, bf16, accumulation in itertools.product(args.stage, (False, True), (1, 2))
+    ]
+    print("stage dtype accumulation world   loss rel.   params rel.   bytes/formula   reduced/P   gathered/P")
+    for world in args.world:
+        results = on_ranks(world, train_all, cases)
+        for i, case in enumerate(cases):
+            losses, parameters = one_process(case, world)
+            mine = [one[i] for one in results]
+            by_loss = max(abs(a - b) / b for a, b in zip(mine[0]["losses"], losses, strict=True))
+            trained = mine[0]["parameters"]
+            names = [name for name in parameters if name in trained]
+            flat = [torch.cat([values[n].flatten() for n in names]) for values in (trained, parameters)]
+            by_parameter = distance(*flat)
+            model = case.model()
+            # Without gradients there is no state: the formula is of what is trained.
+            for p in (*model.unused.parameters(), model.wpe.weight):
+                p.requires_grad_(False)
+            frozen = sum(p.nbytes for p in model.parameters() if not p.requires_grad)
+            formula = memory_estimate(model, stage=case.stage, world=world, policy=case.zero_policy()).total - frozen
+            unused = sum(p.numel() for p in model.unused.parameters())
+            held = sum(one["held"].total for one in mine) / world
+            own, size = 2 if case.bf16 else 4, mine[0]["trained"]
+            reduced, gathered = mine[0]["observed"] if case.stage == 3 else mine[0]["moved"]
+            rounds = 1 if case.no_sync else case.accumulation
+            ratio = (reduced / (4 * size * rounds), gathered / (own * size * (rounds if case.stage == 3 else 1)))
+            limit = 1e-3 if case.bf16 else 1e-6
+            ok = by_loss <= limit and by_parameter <= limit
+            ok &= abs(held - formula) <= 0.05 * formula + 8 * unused
+            ok &= abs(ratio[0] - 1) < 0.011 and abs(ratio[1] - (2 if case.stage == 3 else 1)) < 0.021
+            good &= ok
+            print(
+                f"{case.stage:>5} {'bf16' if case.bf16 else 'fp32':>5} {case.accumulation:>12} {world:>5}   "
+                f"{by_loss:9.1e}   {by_parameter:11.1e}   {held / formula:13.3f}   {ratio[0]:9.3f}   {ratio[1]:10.3f}"
+                f"   {'ok' if ok else 'FAILED'}",
+                flush=True,
+            )
+    return good
+
+
+def checkpoint_matrix(args: argparse.Namespace) -> bool:
+    """4 -> 2 -> 1 -> 4 ranks, each from every stage to every stage, in both types: the next steps as without."""
+    del args
+    good, count = True, 0
+    stages = [(stage, bf16) for bf16 in (False, True) for stage in (1, 2, 3)]
+    with tempfile.TemporaryDirectory() as folder:
+        expected = on_ranks(4, checkpoints.save_and_go_on, folder, stages)[0]
+        cases = [(stage, bf16, to) for stage, bf16 in stages for to in (1, 2, 3)]
+        for world in (2, 1, 4):
+            results = on_ranks(world, checkpoints.load_and_go_on, folder, cases)[0]
+            for case, found in zip(cases, results, strict=True):
+                want = expected[stages.index(case[:2])]
+                exact = world == 4 and case[0] == case[2]
+                try:
+                    checkpoints.close(found, want, exact, case[1])
+                    ok = True
+                except AssertionError as error:
+                    print(error)
+                    ok = False
+                good, count = good and ok, count + 1
+                kind = "bf16" if case[1] else "fp32"
+                said = ("bit by bit" if exact else "close") if ok else "FAILED"
+                print(f"stage {case[0]} on 4 ranks -> stage {case[2]} on {world}, {kind}: {said}", flush=True)
+    print(f"{count} cases")
+    return good
+
+
+def flip_count(args: argparse.Namespace) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        on_ranks(2, checkpoints.save_one, f"{folder}/step-1")
+        found = checkpoints.flips(Path(folder, "step-1"), Path(folder), args.count or 1000)
+    print(f"{found} of {args.count or 1000} flipped bits found and named")
+    return found == (args.count or 1000)
+
+
+def kill_count(args: argparse.Namespace) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        kept, died = checkpoints.kills(Path(folder), args.count or 100)
+    print(f"after {kept} of {died} SIGKILLs the newest checkpoint is whole")
+    return kept == died
+
+
+def main() -> None:
+    what = {"zero": zero_matrix, "checkpoints": checkpoint_matrix, "flips": flip_count, "kills": kill_count}
+    top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    top.add_argument("what", choices=what)
+    top.add_argument("--steps", type=int, default=100, help="of each case of zero")
+    top.add_argument("--world", type=int, nargs="*", default=[2, 4], help="numbers of ranks of zero")
+    top.add_argument("--stage", type=int, nargs="*", default=[1, 2, 3], help="stages of zero")
+    top.add_argument("--count", type=int, help="of flips or kills")
+    args = top.parse_args()
+    torch.set_num_threads(1)
+    sys.exit(not what[args.what](args))
+
+
+if __name__ == "__main__":
+    main()
