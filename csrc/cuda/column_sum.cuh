@@ -1,8 +1,8 @@
 // Sums over the rows of a matrix, for each column: gradients of scales and biases, and reductions to a shape.
 //
-// Two kernels. Blocks of the first have a tile of columns and a chunk of rows each: threads that stand beside one another
-// read a row's neighbours, and the sums of the block's 8 rows are added in shared memory. The second adds the chunks.
-// No atomics: the order of every addition is given by the sizes, so that runs give the same bits.
+// Two kernels. Blocks of the first have a tile of columns and a chunk of rows each: threads that stand beside one
+// another read a row's neighbours, and the sums of the block's 8 rows are added in shared memory. The second adds the
+// chunks. No atomics: the order of every addition is given by the sizes, so that runs give the same bits.
 #pragma once
 
 #include "cuda/elements.cuh"

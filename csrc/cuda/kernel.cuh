@@ -32,18 +32,20 @@ namespace ortmodule::cuda {
 
 constexpr int kWarpSize = 32;
 
-// --- shared memory -----------------------------------------------------------------------------------------------------
+// --- shared memory
+// -----------------------------------------------------------------------------------------------------
 
 #ifdef __CUDACC__
 #define ORTMODULE_SHARED(type, name, count) __shared__ type name[count]
 #else
-#define ORTMODULE_SHARED(type, name, count)                                                           \
-  static const char name##_declared = 0;                                                              \
-  const ::ortmodule::cuda::simt::SharedArray<type> name(                                              \
+#define ORTMODULE_SHARED(type, name, count)              \
+  static const char name##_declared = 0;                 \
+  const ::ortmodule::cuda::simt::SharedArray<type> name( \
       ::ortmodule::cuda::simt::shared_memory(&name##_declared, count, sizeof(type)), count)
 #endif
 
-// --- launches ----------------------------------------------------------------------------------------------------------
+// --- launches
+// ----------------------------------------------------------------------------------------------------------
 
 // Queues a kernel; `name` is what its launches are counted under. The error of the launch, 0 where there is none.
 template <typename... Parameters, typename... Arguments>
@@ -61,7 +63,8 @@ inline unsigned blocks_for(int64_t items, int64_t per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }
 
-// --- the table ---------------------------------------------------------------------------------------------------------
+// --- the table
+// ---------------------------------------------------------------------------------------------------------
 
 // Puts a launch function in this library's table. `name` is found by the engine.
 void add_launch(const Launch& launch);

@@ -1,7 +1,7 @@
 // Global memory of a kernel: elements one by one, and as many of them at once as 16 bytes hold.
 //
-// On a GPU Global<T> is a pointer and each access one instruction. In the simulated one it knows its buffer, and counts.
-// Included by kernel.cuh alone.
+// On a GPU Global<T> is a pointer and each access one instruction. In the simulated one it knows its buffer, and
+// counts. Included by kernel.cuh alone.
 #pragma once
 
 namespace ortmodule::cuda {

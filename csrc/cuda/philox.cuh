@@ -1,8 +1,8 @@
 // Philox4x32-10 on a GPU, in the engine's layout (kernels/philox.h): the words of an element are those of the CPU.
 //
-// Block b of 64 elements has 16 counters from 16 b on, and word w of counter l decides element 64 b + 16 w + l. A thread
-// that takes 16 bytes of elements that lie side by side needs words of several counters: the warp makes them together,
-// and hands them over in shared memory.
+// Block b of 64 elements has 16 counters from 16 b on, and word w of counter l decides element 64 b + 16 w + l. A
+// thread that takes 16 bytes of elements that lie side by side needs words of several counters: the warp makes them
+// together, and hands them over in shared memory.
 #pragma once
 
 #include "cuda/kernel.cuh"
@@ -36,8 +36,8 @@ __device__ __forceinline__ void philox(PhiloxKey key, uint64_t counter, uint32_t
 
 constexpr int kPhiloxCounters = 16, kPhiloxElements = 64;  // of a block
 
-// The words of 32 * N elements from `first` on, a multiple of that, for one warp: `words`, its part of shared memory, has
-// the one of element first + i at i. All of the warp's threads call it; the words are there once it returns.
+// The words of 32 * N elements from `first` on, a multiple of that, for one warp: `words`, its part of shared memory,
+// has the one of element first + i at i. All of the warp's threads call it; the words are there once it returns.
 template <int N, typename Words>
 __device__ __forceinline__ void philox_words(PhiloxKey key, int64_t first, int lane, Words& words, int base) {
   static_assert(N % 4 == 0);

@@ -41,7 +41,7 @@ struct Team {
 #pragma unroll
     for (int k = 0; k < N; ++k) values[k] = reduce_warp<Operation>(values[k]);
     if constexpr (kWarps > 1) {
-      ORTMODULE_SHARED(float, parts, N * kWarps);
+      ORTMODULE_SHARED(float, parts, N* kWarps);
       const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
       __syncthreads();  // those who read the last reduction's are done
       if (lane == 0) {

@@ -30,8 +30,8 @@ void set_reach(Reach reach);
 Reached reach(const void* address);
 
 struct Traffic {
-  uint64_t loaded = 0, stored = 0;                      // bytes
-  uint64_t requests = 0, touched = 0, needed = 0;       // sectors; counted on request
+  uint64_t loaded = 0, stored = 0;                 // bytes
+  uint64_t requests = 0, touched = 0, needed = 0;  // sectors; counted on request
   void add(const Traffic& other);
 };
 

@@ -90,22 +90,22 @@ class Block {
   std::unique_ptr<Fiber> make_fiber() {
     auto made = std::make_unique<Fiber>();
     Fiber* f = made.get();
-    f->context = Context(std::allocator_arg, boost::context::protected_fixedsize_stack(kStack),
-                         [this, f](Context&& scheduler) {
-                           f->scheduler = std::move(scheduler);
-                           for (;;) {
-                             try {
-                               (*kernel_)();
-                             } catch (const boost::context::detail::forced_unwind&) {
-                               throw;
-                             } catch (...) {
-                               f->error = std::current_exception();
-                             }
-                             f->state = State::kDone;
-                             f->scheduler = std::move(f->scheduler).resume();
-                           }
-                           return std::move(f->scheduler);
-                         });
+    f->context =
+        Context(std::allocator_arg, boost::context::protected_fixedsize_stack(kStack), [this, f](Context&& scheduler) {
+          f->scheduler = std::move(scheduler);
+          for (;;) {
+            try {
+              (*kernel_)();
+            } catch (const boost::context::detail::forced_unwind&) {
+              throw;
+            } catch (...) {
+              f->error = std::current_exception();
+            }
+            f->state = State::kDone;
+            f->scheduler = std::move(f->scheduler).resume();
+          }
+          return std::move(f->scheduler);
+        });
     return made;
   }
 

@@ -36,8 +36,8 @@ inline Half to_half(float x) {
   const uint32_t size = bits & 0x7FFFFFFF;
   if (size > 0x7F800000) return {static_cast<uint16_t>(sign | 0x7E00)};
   if (size >= 0x477FF000) return {static_cast<uint16_t>(sign | 0x7C00)};  // above the largest, rounded
-  if (size < 0x38800000) {                                               // below 2^-14: a multiple of 2^-24
-    const float scaled = std::bit_cast<float>(size) + 0.5f;              // adding 0.5 rounds at 2^-24
+  if (size < 0x38800000) {                                                // below 2^-14: a multiple of 2^-24
+    const float scaled = std::bit_cast<float>(size) + 0.5f;               // adding 0.5 rounds at 2^-24
     return {static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(scaled) - 0x3F000000))};
   }
   return {static_cast<uint16_t>(sign | ((size - 0x38000000 + 0xFFF + (size >> 13 & 1)) >> 13))};

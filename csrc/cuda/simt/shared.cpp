@@ -81,7 +81,8 @@ void note_write(SharedCell& cell) {
     fail("a race: shared memory is written that " + name(cell.writer) + " wrote since the last barrier");
   if (cell.reader != SharedCell::kNone && cell.reader != self && cell.read_block == block_waits()) {
     const bool after_warp = cell.reading_warp == warp && cell.read_warp != warp_waits(running->warp());
-    if (!after_warp) fail("a race: shared memory is written that " + name(cell.reader) + " read since the last barrier");
+    if (!after_warp)
+      fail("a race: shared memory is written that " + name(cell.reader) + " read since the last barrier");
   }
   cell.writer = self;
   cell.write_block = block_waits();

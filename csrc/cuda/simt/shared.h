@@ -1,7 +1,7 @@
 // Shared memory of the block that runs: each element knows whether it was written, by whom, and since which barrier.
 //
-// Two threads that access an element, one of them writing, need a barrier in between: of the block, or of the warp where
-// they are of one (a shuffle is none: it orders no memory). An element that was not written may not be read.
+// Two threads that access an element, one of them writing, need a barrier in between: of the block, or of the warp
+// where they are of one (a shuffle is none: it orders no memory). An element that was not written may not be read.
 #pragma once
 
 #include <cstddef>

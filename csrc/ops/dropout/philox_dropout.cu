@@ -22,7 +22,7 @@ struct Dropout {
 template <typename T, bool kVectors>
 __global__ void __launch_bounds__(kThreads) philox_dropout(Dropout<T> a) {
   constexpr int N = kVectorWidth<T>, kPerWarp = kWarpSize * N;
-  ORTMODULE_SHARED(uint32_t, words, kWarps * kPerWarp);
+  ORTMODULE_SHARED(uint32_t, words, kWarps* kPerWarp);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t first = (int64_t{blockIdx.x} * kWarps + warp) * kPerWarp;
   if (first >= a.count) return;
@@ -38,8 +38,7 @@ __global__ void __launch_bounds__(kThreads) philox_dropout(Dropout<T> a) {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const int i = kVectors ? lane * N + k : k * kWarpSize + lane;
-      if (first + i < a.count)
-        store(a.y, first + i, from_float<T>(kept(i, to_float(load(a.x, first + i)))));
+      if (first + i < a.count) store(a.y, first + i, from_float<T>(kept(i, to_float(load(a.x, first + i)))));
     }
   }
 }

@@ -40,8 +40,8 @@ Kernel make_gradient(const Node& node) {
         saved.scalar_type() != dy.scalar_type())
       return false;
     at::Tensor dx = target(c);
-    queue.run("activation_gradient", cuda::ActivationGradLaunch{*cuda_element(dy), kind, dy.numel(), alpha,
-                                                                address(dy), address(saved), mutable_address(dx)});
+    queue.run("activation_gradient", cuda::ActivationGradLaunch{*cuda_element(dy), kind, dy.numel(), alpha, address(dy),
+                                                                address(saved), mutable_address(dx)});
     c.out(0, std::move(dx));
     return true;
   });

@@ -12,12 +12,12 @@ struct GatherRowsLaunch {
   void* y;
 };
 
-// Sums of dy[count, width] by id into the table, which holds what they are added to. A row of the table is summed in the
-// order of the rows of dy, so that runs give the same bits.
+// Sums of dy[count, width] by id into the table, which holds what they are added to. A row of the table is summed in
+// the order of the rows of dy, so that runs give the same bits.
 struct SumRowsLaunch {
   Element type;
   int64_t count, width, table_rows;
-  int64_t skipped;        // an id whose rows are left out; below 0: none
+  int64_t skipped;  // an id whose rows are left out; below 0: none
   const void* dy;
   const void* ids;        // int64[count], ascending
   const void* positions;  // int64[count]: the row of dy that an id in this order belongs to, ascending for equal ids

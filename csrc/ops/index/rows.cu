@@ -1,8 +1,9 @@
 // CUDA kernels of Embedding and of gradients that sum rows by their position (Embedding, Gather).
 //
-// Sums take ids in ascending order, in chunks of 64. A run of equal ids within one chunk is one warp's; one that goes on
-// into the next chunk is kept as that chunk's last sum, its further parts as the first sums of the chunks behind, and a
-// second kernel adds those in order. So no two warps write a row, however often an id occurs, and nothing is atomic.
+// Sums take ids in ascending order, in chunks of 64. A run of equal ids within one chunk is one warp's; one that goes
+// on into the next chunk is kept as that chunk's last sum, its further parts as the first sums of the chunks behind,
+// and a second kernel adds those in order. So no two warps write a row, however often an id occurs, and nothing is
+// atomic.
 #include "cuda/elements.cuh"
 #include "ops/index/row_launch.h"
 
@@ -10,7 +11,6 @@ namespace ortmodule::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
-
 
 template <typename T>
 struct Gather {
@@ -113,15 +113,18 @@ __global__ void __launch_bounds__(kThreads) sum_long_runs(Sums<T> a) {
 
 template <typename T>
 int run_gather(const GatherRowsLaunch& a, void* stream) {
-  const Gather<T> given{global<const T>(a.table), global<const int64_t>(a.ids),
-                        global<T>(a.y),           a.count,
-                        a.row_bytes / int64_t{sizeof(T)}, a.table_rows};
+  const Gather<T> given{global<const T>(a.table),
+                        global<const int64_t>(a.ids),
+                        global<T>(a.y),
+                        a.count,
+                        a.row_bytes / int64_t{sizeof(T)},
+                        a.table_rows};
   return launch("gather_rows", &gather_rows<T>, blocks_for(a.count, kWarps), kThreads, stream, given);
 }
 
 int gather(const GatherRowsLaunch& a, void* stream) {
-  const auto all = reinterpret_cast<uintptr_t>(a.table) | reinterpret_cast<uintptr_t>(a.y) |
-                   static_cast<uintptr_t>(a.row_bytes);
+  const auto all =
+      reinterpret_cast<uintptr_t>(a.table) | reinterpret_cast<uintptr_t>(a.y) | static_cast<uintptr_t>(a.row_bytes);
   if (all % 16 == 0) return run_gather<Vector<uint32_t, 4>>(a, stream);
   if (all % 4 == 0) return run_gather<uint32_t>(a, stream);
   if (all % 2 == 0) return run_gather<uint16_t>(a, stream);
@@ -131,16 +134,21 @@ int gather(const GatherRowsLaunch& a, void* stream) {
 int sum(const SumRowsLaunch& a, void* stream) {
   return by_element(a.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const Sums<T> given{global<const T>(a.dy), global<const int64_t>(a.ids), global<const int64_t>(a.positions),
-                        global<T>(a.table),    global<float>(a.workspace),   a.count,
-                        a.width,               a.table_rows,                 a.skipped};
+    const Sums<T> given{global<const T>(a.dy),
+                        global<const int64_t>(a.ids),
+                        global<const int64_t>(a.positions),
+                        global<T>(a.table),
+                        global<float>(a.workspace),
+                        a.count,
+                        a.width,
+                        a.table_rows,
+                        a.skipped};
     return by_flag(takes_vectors<T>(a.width, a.dy, a.table, a.workspace), [&](auto vectors) {
       constexpr int N = vectors() ? kVectorWidth<T> : 1;
-      int error =
-          launch("sum_rows", &sum_runs<T, N>, blocks_for(a.count, kWarps), kThreads, stream, given);
+      int error = launch("sum_rows", &sum_runs<T, N>, blocks_for(a.count, kWarps), kThreads, stream, given);
       if (!error && a.count > kSumChunk)
-        error = launch("sum_long_rows", &sum_long_runs<T, N>, blocks_for(a.count, kSumChunk * kWarps), kThreads,
-                       stream, given);
+        error = launch("sum_long_rows", &sum_long_runs<T, N>, blocks_for(a.count, kSumChunk * kWarps), kThreads, stream,
+                       given);
       return error;
     });
   });

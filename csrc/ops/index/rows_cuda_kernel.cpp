@@ -1,7 +1,7 @@
 // "cuda" kernels of Embedding, Gather of whole rows, and their gradients (rows.cu).
 //
-// The gradients sort the positions, with torch's stable sort, and sum rows in that order: the same bits in every run, where
-// torch's own sum on a GPU has others.
+// The gradients sort the positions, with torch's stable sort, and sum rows in that order: the same bits in every run,
+// where torch's own sum on a GPU has others.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>

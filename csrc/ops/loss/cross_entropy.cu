@@ -139,9 +139,9 @@ int cross_entropy(const CrossEntropyLaunch& a, void* stream) {
       });
     });
     if (!error && !none)
-      error = launch("cross_entropy_sum", &cross_entropy_sum<T>, 1, kSumThreads, stream,
-                     global<const float>(a.workspace), global<T>(a.loss), of.rows,
-                     static_cast<int>(of.reduction == Reduction::kMean));
+      error =
+          launch("cross_entropy_sum", &cross_entropy_sum<T>, 1, kSumThreads, stream, global<const float>(a.workspace),
+                 global<T>(a.loss), of.rows, static_cast<int>(of.reduction == Reduction::kMean));
     return error;
   });
 }

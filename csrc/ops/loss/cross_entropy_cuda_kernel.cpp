@@ -26,10 +26,14 @@ std::optional<cuda::LabelledScores> labelled(const KernelContext& c, const LossO
   if (weights.defined() && (!cuda_plain(c, weights) || weights.scalar_type() != scores.scalar_type() ||
                             weights.sizes() != scores.sizes().slice(1)))
     return std::nullopt;
-  return cuda::LabelledScores{*cuda_element(scores), static_cast<cuda::Reduction>(options.reduction),
-                              rows,                  classes,
-                              options.ignore_index,  address(scores),
-                              address(labels),       address(weights)};
+  return cuda::LabelledScores{*cuda_element(scores),
+                              static_cast<cuda::Reduction>(options.reduction),
+                              rows,
+                              classes,
+                              options.ignore_index,
+                              address(scores),
+                              address(labels),
+                              address(weights)};
 }
 
 Kernel make_forward(const Node& node) {

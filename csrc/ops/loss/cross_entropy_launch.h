@@ -17,9 +17,9 @@ struct LabelledScores {
 
 struct CrossEntropyLaunch {
   LabelledScores given;
-  void* loss;     // of the scores' type: one, or [rows] where nothing is reduced
-  void* largest;  // float[rows]
-  void* log_sum;  // float[rows]
+  void* loss;       // of the scores' type: one, or [rows] where nothing is reduced
+  void* largest;    // float[rows]
+  void* log_sum;    // float[rows]
   void* workspace;  // float[2, rows] where something is reduced: losses and weights of the rows
 };
 

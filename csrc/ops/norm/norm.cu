@@ -1,8 +1,8 @@
 // CUDA kernels of layer and RMS normalization, forward and backward.
 //
 // A row is one warp's or one block's, and held in registers where it fits: each element is read once. Mean and variance
-// are taken one after the other, the variance of the differences from the mean. The gradients of scale and bias are sums
-// over the rows in two kernels (column_sum.cuh).
+// are taken one after the other, the variance of the differences from the mean. The gradients of scale and bias are
+// sums over the rows in two kernels (column_sum.cuh).
 #include "ops/norm/norm_launch.h"
 
 #include "cuda/column_sum.cuh"
@@ -38,19 +38,19 @@ __global__ void __launch_bounds__(Team<Plan::kThreads>::kBlockThreads) normalize
   float mean = 0;
   if constexpr (kCentered) {
     float sum = 0;
-    each([&](int, const float(&values)[N]) {
+    each([&](int, const float (&values)[N]) {
 #pragma unroll
       for (int k = 0; k < N; ++k) sum += values[k];
     });
     mean = Threads::template reduce<Sum>(sum) / static_cast<float>(a.columns);
   }
   float squares = 0;
-  each([&](int, const float(&values)[N]) {
+  each([&](int, const float (&values)[N]) {
 #pragma unroll
     for (int k = 0; k < N; ++k) squares += (values[k] - mean) * (values[k] - mean);
   });
   const float rstd = rsqrtf(Threads::template reduce<Sum>(squares) / static_cast<float>(a.columns) + a.epsilon);
-  each([&](int column, float(&values)[N]) {
+  each([&](int column, float (&values)[N]) {
     float scale[N], bias[N] = {};
     load_floats<N>(a.scale, column, scale);
     if (a.bias) load_floats<N>(a.bias, column, bias);
@@ -73,8 +73,8 @@ struct Backward {
   int columns;
 };
 
-// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * scale and xhat = (x - mean) * rstd; mean(g) is left out
-// where nothing was subtracted.
+// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * scale and xhat = (x - mean) * rstd; mean(g) is left
+// out where nothing was subtracted.
 template <typename T, int N, typename Plan, bool kCentered>
 __global__ void __launch_bounds__(Team<Plan::kThreads>::kBlockThreads) normalize_gradient(Backward<T> a) {
   using Threads = Team<Plan::kThreads>;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(Team<Plan::kThreads>::kBlockThreads) normalize
     });
   };
   float sums[2] = {};  // of g * xhat and of g
-  each([&](int, const float(&xhat)[N], const float(&g)[N]) {
+  each([&](int, const float (&xhat)[N], const float (&g)[N]) {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       sums[0] += g[k] * xhat[k];
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(Team<Plan::kThreads>::kBlockThreads) normalize
   Threads::template reduce<Sum>(sums);
   const float along = sums[0] / static_cast<float>(a.columns);
   const float plain = kCentered ? sums[1] / static_cast<float>(a.columns) : 0.0f;
-  each([&](int column, const float(&xhat)[N], const float(&g)[N]) {
+  each([&](int column, const float (&xhat)[N], const float (&g)[N]) {
     float dx[N];
 #pragma unroll
     for (int k = 0; k < N; ++k) dx[k] = rstd * (g[k] - plain - xhat[k] * along);
@@ -144,10 +144,14 @@ int norm(const NormLaunch& a, void* stream) {
       return by_row_length<N>(a.columns, [&](auto plan) {
         using Plan = decltype(plan);
         using Threads = Team<Plan::kThreads>;
-        const Forward<T> given{global<const T>(a.x),     global<const T>(a.scale),
-                               global<const T>(a.bias),  global<T>(a.y),
-                               global<float>(a.mean),    global<float>(a.rstd),
-                               a.rows,                   static_cast<int>(a.columns),
+        const Forward<T> given{global<const T>(a.x),
+                               global<const T>(a.scale),
+                               global<const T>(a.bias),
+                               global<T>(a.y),
+                               global<float>(a.mean),
+                               global<float>(a.rstd),
+                               a.rows,
+                               static_cast<int>(a.columns),
                                a.epsilon};
         const unsigned blocks = blocks_for(a.rows, Threads::kPerBlock);
         if (a.root_mean_square)
@@ -163,9 +167,14 @@ int input_gradient(const NormGradLaunch& a, void* stream) {
   return by_row_length<N>(a.columns, [&](auto plan) {
     using Plan = decltype(plan);
     using Threads = Team<Plan::kThreads>;
-    const Backward<T> given{global<const T>(a.dy),        global<const T>(a.x),        global<const T>(a.scale),
-                            global<const float>(a.mean),  global<const float>(a.rstd), global<T>(a.dx),
-                            a.rows,                       static_cast<int>(a.columns)};
+    const Backward<T> given{global<const T>(a.dy),
+                            global<const T>(a.x),
+                            global<const T>(a.scale),
+                            global<const float>(a.mean),
+                            global<const float>(a.rstd),
+                            global<T>(a.dx),
+                            a.rows,
+                            static_cast<int>(a.columns)};
     return launch(kCentered ? "layer_norm_gradient" : "rms_norm_gradient", &normalize_gradient<T, N, Plan, kCentered>,
                   blocks_for(a.rows, Threads::kPerBlock), Threads::kBlockThreads, stream, given);
   });

@@ -48,10 +48,9 @@ Kernel make_forward(const Node& node) {
     if (!rows) return false;
     at::Tensor y = at::empty_like(x), rstd = statistics(x, rows->shape.size());
     at::Tensor mean = root_mean_square ? at::Tensor() : statistics(x, rows->shape.size());
-    queue.run("norm",
-              cuda::NormLaunch{rows->type, root_mean_square, rows->count, rows->columns, static_cast<float>(epsilon),
-                               address(x), address(scale), address(bias), mutable_address(y), mutable_address(mean),
-                               mutable_address(rstd)});
+    queue.run("norm", cuda::NormLaunch{rows->type, root_mean_square, rows->count, rows->columns,
+                                       static_cast<float>(epsilon), address(x), address(scale), address(bias),
+                                       mutable_address(y), mutable_address(mean), mutable_address(rstd)});
     c.out(0, std::move(y));
     if constexpr (root_mean_square) {
       c.out(1, std::move(rstd));
@@ -72,8 +71,7 @@ Kernel make_gradient(const Node& node) {
     const auto rows = rows_of(c, x, {scale}, axis, "LayerNormalizationGrad");
     if (!rows || !cuda_plain(c, dy) || dy.sizes() != x.sizes() || dy.scalar_type() != x.scalar_type()) return false;
     for (const at::Tensor& kept : {mean, rstd})
-      if (kept.defined() &&
-          (!cuda_plain(c, kept) || kept.numel() != rows->count || kept.scalar_type() != at::kFloat))
+      if (kept.defined() && (!cuda_plain(c, kept) || kept.numel() != rows->count || kept.scalar_type() != at::kFloat))
         return false;
     at::Tensor dx, dscale, dbias, workspace;
     if (c.wants(0)) dx = at::empty_like(x);

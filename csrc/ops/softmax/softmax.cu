@@ -49,12 +49,12 @@ __global__ void __launch_bounds__(Team<Plan::kThreads>::kBlockThreads) softmax_g
     });
   };
   float sum = 0;
-  each([&](int, const float(&gradient)[N], const float(&value)[N]) {
+  each([&](int, const float (&gradient)[N], const float (&value)[N]) {
 #pragma unroll
     for (int k = 0; k < N; ++k) sum += kLog ? gradient[k] : gradient[k] * value[k];
   });
   sum = Threads::template reduce<Sum>(sum);
-  each([&](int column, float(&gradient)[N], const float(&value)[N]) {
+  each([&](int column, float (&gradient)[N], const float (&value)[N]) {
 #pragma unroll
     for (int k = 0; k < N; ++k)
       gradient[k] = kLog ? gradient[k] - expf(value[k]) * sum : value[k] * (gradient[k] - sum);

@@ -1,6 +1,6 @@
-// "cuda" kernels of Softmax, LogSoftmax and their gradients (softmax.cu): contiguous tensors, over the last axis. A thread
-// reads all that it has of a row before it writes, or each element before that one, so that the result may go over the
-// scores, as on the CPU.
+// "cuda" kernels of Softmax, LogSoftmax and their gradients (softmax.cu): contiguous tensors, over the last axis. A
+// thread reads all that it has of a row before it writes, or each element before that one, so that the result may go
+// over the scores, as on the CPU.
 #include <ATen/ops/empty_like.h>
 
 #include <limits>
@@ -15,8 +15,8 @@ namespace {
 const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
 
 bool takes(const KernelContext& c, const at::Tensor& x, int64_t axis) {
-  return cuda_plain(c, x) && cuda_element(x) && x.dim() > 0 &&
-         positive_axis(axis, x.dim(), "Softmax") == x.dim() - 1 && x.size(-1) < std::numeric_limits<int32_t>::max() / 2;
+  return cuda_plain(c, x) && cuda_element(x) && x.dim() > 0 && positive_axis(axis, x.dim(), "Softmax") == x.dim() - 1 &&
+         x.size(-1) < std::numeric_limits<int32_t>::max() / 2;
 }
 
 at::Tensor target(const KernelContext& c) { return c.may_overwrite(0) ? c.in(0) : at::empty_like(c.in(0)); }

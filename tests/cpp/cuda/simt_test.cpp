@@ -157,7 +157,8 @@ __global__ void warp_words(Global<float> y) {
   store(y, 64 + lane, __shfl_down_sync(~0u, static_cast<float>(lane), 1));
   store(y, 96 + lane, static_cast<float>(__popc(__ballot_sync(~0u, lane % 3 == 0))));
   store(y, 128 + lane, static_cast<float>(__any_sync(~0u, lane == 31) + 2 * __all_sync(~0u, lane < 31)));
-  const float sum = reduce_warp<Sum>(static_cast<float>(lane)), largest = reduce_warp<Maximum>(static_cast<float>(lane));
+  const float sum = reduce_warp<Sum>(static_cast<float>(lane)),
+              largest = reduce_warp<Maximum>(static_cast<float>(lane));
   store(y, 160 + lane, sum + 1000 * largest);
   atomic_add(y, 192, 1.0f);
 }
