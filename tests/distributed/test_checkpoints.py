@@ -188,7 +188,9 @@ def test_a_killed_save_leaves_the_last_good_one(tmp_path: Path) -> None:
 
 def kills(folder: Path, count: int) -> tuple[int, int]:
     """Kills a process that saves at random moments `count` times; how often the newest checkpoint was whole."""
-    code = "import sys; from tests.distributed.test_checkpoints import kill_savers; kill_savers(sys.argv[1], sys.argv[2])"
+    code = (
+        "import sys; from tests.distributed.test_checkpoints import kill_savers; kill_savers(sys.argv[1], sys.argv[2])"
+    )
     command = [sys.executable, "-c", code, str(folder), str(count)]
     out = subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True, text=True).stdout
     return int(out.split()[-1]), count
