@@ -20,7 +20,7 @@ from ortmodule.distributed.layout import BucketLayout, pack
 from ortmodule.distributed.policy import ZeroPolicy
 from ortmodule.distributed.shard import Shard
 
-__all__ = ["Bucket", "BucketState", "packed", "whole_buckets"]
+__all__ = ["Bucket", "BucketState", "packed", "shard_values", "whole_buckets"]
 
 
 class BucketState(enum.Enum):
@@ -50,7 +50,7 @@ def whole_buckets(
     return [Bucket(layout, some, ranks, policy, keeps) for layout, some in packed(params, names, policy, ranks.world)]
 
 
-def _shard_values(shard: torch.Tensor, policy: ZeroPolicy) -> torch.Tensor:
+def shard_values(shard: torch.Tensor, policy: ZeroPolicy) -> torch.Tensor:
     """What the optimizer updates: `shard` itself, or a copy in the type and at the place that the policy asks for."""
     device = torch.device("cpu") if policy.offload == "cpu" else shard.device
     dtype = policy.master_dtype or shard.dtype
@@ -79,7 +79,7 @@ class Bucket:
         if policy.broadcast:
             collectives.broadcast(self.flat, ranks)
         self._own = self.flat[ranks.rank * layout.shard_numel :][: layout.shard_numel]
-        self.shard = Shard(layout, ranks.rank, _shard_values(self._own, policy))
+        self.shard = Shard(layout, ranks.rank, shard_values(self._own, policy))
         self._reduce_dtype = policy.reduce_dtype or self.shard.values.dtype
         self.state = BucketState.IDLE
         self.filled: set[int] = set()  # slots whose gradients are in the buffer

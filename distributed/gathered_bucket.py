@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ortmodule.distributed import collectives
-from ortmodule.distributed.bucket import BucketState
+from ortmodule.distributed.bucket import BucketState, shard_values
 from ortmodule.distributed.collectives import Ranks
 from ortmodule.distributed.layout import BucketLayout
 from ortmodule.distributed.policy import ZeroPolicy
@@ -50,7 +50,7 @@ class GatheredBucket:
             collectives.broadcast(flat, ranks)
         own = flat[ranks.rank * layout.shard_numel :][: layout.shard_numel]
         self.leaf = nn.Parameter(own.to(policy.master_dtype or first.dtype, copy=True))
-        self.shard = Shard(layout, ranks.rank, self.leaf.detach())
+        self.shard = Shard(layout, ranks.rank, shard_values(self.leaf.detach(), policy))
         self.used: set[int] = set()  # slots that some graph reads
         self.state = BucketState.IDLE
         self.filled: set[int] = set()
@@ -97,7 +97,9 @@ class GatheredBucket:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def start_publish(self) -> None:
-        """Nothing: graphs gather what they read."""
+        """What graphs gather becomes what the optimizer has made; they gather it when they read it."""
+        if self.shard.values.data_ptr() != self.leaf.data_ptr():
+            self.leaf.detach().copy_(self.shard.values)
 
     def adopt_values(self, source: int) -> None:
         """Nothing: what is written into gathered parameters is divided when they are emptied."""
@@ -122,7 +124,9 @@ class GatheredBucket:
             for slot, param in zip(self.layout.slots, self.params, strict=True):
                 whole[slot.start : slot.start + slot.numel].view(slot.shape).copy_(param)
             collectives.broadcast(whole, self._ranks, source)
-            self.leaf.copy_(whole[self._ranks.rank * self.layout.shard_numel :][: self.layout.shard_numel])
+            self.leaf.detach().copy_(whole[self._ranks.rank * self.layout.shard_numel :][: self.layout.shard_numel])
+            if self.shard.values.data_ptr() != self.leaf.data_ptr():
+                self.shard.values.copy_(self.leaf.detach())
         for param in self.params:
             param.untyped_storage().resize_(0)
         self.is_gathered = False

@@ -83,16 +83,25 @@ class GraphTransitionManager:
         self._value_changes: Counter[str] = Counter()
         self._early: _C.EarlyAccumulators | None = None  # of a graph that is being made
         self._left_behind: set[str] = set()  # names of what a captured forward has changed
-        # What makes of a captured graph the one that is compiled, and who is told of a session before it first runs,
-        # with the reason for its graph.
-        self.post_process: Callable[[PostExportProcessedModelInfo], PostExportProcessedModelInfo] | None = None
-        self.on_session: Callable[[_C.Session, str], None] | None = None
+        self._post_process: Callable[[PostExportProcessedModelInfo], PostExportProcessedModelInfo] | None = None
+        self._on_session: Callable[[_C.Session, str], None] | None = None
         # Calls whose gradients the engine does not give, with the reason.
         self._higher_order: dict[tuple[CallSignature, tuple[bool, ...]], str] = {}
 
-    def keep_in_engine(self) -> None:
-        """No session asks PyTorch for gradients that it does not give."""
+    def process_graphs(
+        self,
+        post_process: Callable[[PostExportProcessedModelInfo], PostExportProcessedModelInfo],
+        on_session: Callable[[_C.Session, str], None],
+    ) -> None:
+        """From now on every graph is compiled as `post_process` makes it of what was captured; `on_session` is told of
+        a session before it first runs, with the reason for its graph. No session asks PyTorch for anything.
+        """
         self._options = dataclasses.replace(self._options, fallback="error")
+        self._post_process, self._on_session = post_process, on_session
+        self._keep_fast_calls([])
+        for graphs in self._graphs.values():
+            for graph in graphs:
+                graph.sessions.clear()
 
     def transitions(self) -> list[ReadySession]:
         """Every session that is kept."""
@@ -328,8 +337,8 @@ class GraphTransitionManager:
         grad = torch.is_grad_enabled()
         info = PostExportProcessedModelInfo.build(captured, tensors, leaves, grad)
         wanted = tuple(info.onnx_graph_input_names_require_grad)
-        if self.post_process is not None:
-            info = self.post_process(info)
+        if self._post_process is not None:
+            info = self._post_process(info)
         trained = tuple(info.onnx_graph_input_names_require_grad)
         device = str(run_device(t.device for t in info.construct_inputs(leaves)))
         mode = "training" if wanted else "inference"
@@ -343,8 +352,8 @@ class GraphTransitionManager:
             if wanted and self._options.outputs == "loss":
                 info = info.loss_only()
             session = self._builder.build(info, mode, trained, device, leaves)
-            if self.on_session is not None:
-                self.on_session(session, self.exports[-1].reason if self.exports else "")
+            if self._on_session is not None:
+                self._on_session(session, self.exports[-1].reason if self.exports else "")
             transition = graph.sessions[key] = ReadySession(info, session, mode, self._early)
             if len(wanted) > 1 and trained == wanted:
                 session.order_hooks(hook_order(captured, wanted))

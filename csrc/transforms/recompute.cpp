@@ -215,9 +215,8 @@ class Cut {
       const size_t again = flow.add_vertex();
       const bool dear = node.record()->flops_fn() || is_autocast_copy(node);
       const bool may = repeatable(node) && (everything || !dear);
-      const bool is_part =
-          is_gathered_again(node) ||
-          (may && node.record()->has(Trait::kView) && node.input(0) && parts[node.input(0)->id()]);
+      const bool is_part = is_gathered_again(node) ||
+                           (may && node.record()->has(Trait::kView) && node.input(0) && parts[node.input(0)->id()]);
       const double time = is_part ? 0 : costs_.time(node);
       flow.add_edge(kSource, again, may ? time * dearer : MaxFlow::kUnbounded);
       times.emplace_back(again, time);

@@ -82,7 +82,6 @@ class EngineCall:
 
         self.eager = refuse
         self._options = dataclasses.replace(self._options, fallback="error")
-        self.manager.keep_in_engine()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call's result. Raises what the module raises, and ORTModuleError where the options ask for that."""

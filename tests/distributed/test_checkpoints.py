@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from ortmodule.distributed import (
@@ -134,7 +135,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save_one(rank: int, path: str) -> None:
     del rank
-    model, optimizer, _ = set_up(1, engine="eager")
+    model, optimizer, scheduler = set_up(1, engine="eager")
+    train(model, optimizer, scheduler, 0, 1)
     save_checkpoint(path, model, optimizer, step=1)
 
 
@@ -186,31 +188,41 @@ def test_a_killed_save_leaves_the_last_good_one(tmp_path: Path) -> None:
 
 def kills(folder: Path, count: int) -> tuple[int, int]:
     """Kills a process that saves at random moments `count` times; how often the newest checkpoint was whole."""
+    code = (
+        "import sys; from tests.distributed.test_checkpoints import kill_savers; kill_savers(sys.argv[1], sys.argv[2])"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(count)]
+    out = subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True, text=True).stdout
+    return int(out.split()[-1]), count
+
+
+def kill_savers(folder: str, count: str) -> None:
+    """In a process of its own, whose children need not import everything again."""
     rng, kept = random.Random(0), 0
-    code = "from tests.distributed.test_checkpoints import save_for_ever; save_for_ever()"
-    for i in range(count):
-        where = folder / str(i)
-        process = subprocess.Popen([sys.executable, "-c", code, str(where)], cwd=Path(__file__).parents[2])
-        while not (where.is_dir() and any(p.name == "step-2" for p in where.iterdir())) and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(rng.random() * 0.2)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    torch.set_num_threads(1)
+    for i in range(int(count)):
+        where = Path(folder, str(i))
+        child = os.fork()
+        if child == 0:
+            save_for_ever(where)
+        while not (where / "step-2").exists():
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
         newest = latest_checkpoint(where)
         kept += newest is not None and verify(newest) > 50
         shutil.rmtree(where)
-    return kept, count
+    print(kept)
 
 
-def save_for_ever() -> None:
-    """One process that writes a checkpoint after another into sys.argv[1]."""
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def save_for_ever(folder: Path) -> None:
+    """One process that writes a checkpoint after another."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    model, optimizer, _ = set_up(1, engine="eager")
+    model, optimizer, scheduler = set_up(1, engine="eager")
+    train(model, optimizer, scheduler, 0, 1)
     for step in range(1, 10**6):
-        save_checkpoint(os.path.join(sys.argv[1], f"step-{step}"), model, optimizer, step=step)
+        save_checkpoint(folder / f"step-{step}", model, optimizer, step=step)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
