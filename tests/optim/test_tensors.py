@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -208,3 +209,34 @@ def test_negated_and_conjugated_gradients_are_what_they_mean() -> None:
         optim.AdamW([p, q], lr=0.1).step()
         results.append([p.detach(), q.detach()])
     same_bits(*results)
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "LAMB"])
+def test_an_interrupt_leaves_whole_steps(kind: str) -> None:
+    def fresh() -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+        ps = parameters(((300, 400), (50,), (200, 300)))
+        set_gradients(ps, 0)
+        return ps, make(kind, [{"params": ps[:2]}, {"params": ps[2:]}])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for trial in range(6):
+            ps, optimizer = fresh()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.003 * trial)
+                while True:
+                    optimizer.step()
+            except KeyboardInterrupt:
+                pass
+            counts = {float(optimizer.state[p].get("step", 0.0)) for p in ps}
+            assert len(counts) == 1
+            others, again = fresh()
+            for _ in range(int(counts.pop())):
+                again.step()
+            same_bits(ps, others)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
