@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, line = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t column = (int64_t{blockIdx.x} * kWarpSize + lane) * N;
   const int64_t first = int64_t{blockIdx.y} * chunk_rows;
-  const int64_t last = first + chunk_rows < rows ? first + chunk_rows : rows;
+  const int64_t last = min(first + chunk_rows, rows);
   float sums[kSums][N] = {};
   if (column < columns) {
     for (int64_t row = first + line; row < last; row += kTileRows) {

@@ -5,6 +5,8 @@ A new kernel is a few lines here. Not here: how a case is run (cases.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional as F
 
@@ -74,6 +76,23 @@ def softmaxes() -> list[Case]:
                 (kernel, f"{kernel}_gradient"), attributes={"axis": -1}, aligned=whole(width),
             ))  # fmt: skip
     return cases
+
+
+def masked(width: int, dtype: torch.dtype) -> Operands:
+    """Scores of attention whose first part is out of sight."""
+    x = normal(3, width, dtype=dtype, scale=3)
+    x[:, : width // 2] = -torch.inf
+    return [x]
+
+
+def masks() -> list[Case]:
+    return [
+        Case(
+            f"Softmax 3x{width} masked", "Softmax", lambda d, w=width: masked(w, d), lambda x: F.softmax(x, -1),
+            ("softmax", "softmax_gradient"), attributes={"axis": -1}, aligned=False,
+        )
+        for width in (32, 1024, 8200)
+    ]  # fmt: skip
 
 
 def loss_operands(rows: int, classes: int, weighted: bool, dtype: torch.dtype) -> Operands:
@@ -181,4 +200,26 @@ def _negative(operands: Operands) -> Operands:
     return [table, torch.where(torch.arange(len(ids)) % 2 == 1, ids - table.shape[0], ids)]
 
 
-CASES: list[Case] = [*norms(), *softmaxes(), *losses(), *activations(), *dropouts(), *gathers()]
+def refusals() -> list[Case]:
+    """Positions that no row has: a trap, as in torch's own kernels."""
+
+    def labels(label: int) -> Callable[[torch.dtype], Operands]:
+        return lambda d: [normal(3, 8, dtype=d), torch.tensor([1, label, 2])]
+
+    def rows(i: int) -> Callable[[torch.dtype], Operands]:
+        return lambda d: [normal(4, 8, dtype=d), torch.tensor([1, i, 2])]
+
+    def sums(i: int) -> Callable[[torch.dtype], Operands]:
+        return lambda d: [normal(3, 8, dtype=d), torch.tensor([1, i, 2]), torch.tensor([4, 8])]
+
+    refused: list[tuple[str, str, Callable[[torch.dtype], Operands], tuple[int, ...]]] = []
+    refused += [("SoftmaxCrossEntropyLoss", "", labels(label), ()) for label in (-1, 8)]
+    refused += [("Embedding", OWN, rows(i), ()) for i in (-5, 4)]
+    refused += [("EmbeddingGrad", OWN, sums(i), (2,)) for i in (-5, 4)]
+    return [
+        Case(f"{op} refuses {k % 2}", op, operands, None, (), domain, wrt=(), constants=constants, error="a trap")
+        for k, (op, domain, operands, constants) in enumerate(refused)
+    ]
+
+
+CASES: list[Case] = [*masks(), *refusals(), *norms(), *softmaxes(), *losses(), *activations(), *dropouts(), *gathers()]
