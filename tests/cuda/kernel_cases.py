@@ -95,6 +95,31 @@ def masks() -> list[Case]:
     ]  # fmt: skip
 
 
+def sums() -> list[Case]:
+    """Over the last axes, in parts of 16384 where rows are long, and over the first, in chunks of 64 rows."""
+    cases = []
+    for op, function in (("ReduceSum", torch.sum), ("ReduceMean", torch.mean)):
+        for rows, width in ((5, 1), (3, 7), (9, 32), (5, 129), (4, 512), (3, 513), (2, 1025), (3, 16384), (2, 16388),
+                            (1, 40000)):  # fmt: skip
+            cases.append(Case(
+                f"{op} {rows}x{width}", op,
+                lambda d, r=rows, w=width: [normal(r, 1, w, dtype=d), torch.tensor([1, -1])],
+                lambda x, _, f=function: f(x, (1, 2)), ("sum_columns",), attributes={"keepdims": 0}, constants=(1,),
+                aligned=whole(width) and width > 100,
+            ))  # fmt: skip
+    for rows, width in ((2, 8), (3, 17), (8, 33), (63, 16), (65, 130), (200, 256), (4200, 16)):
+        cases.append(Case(
+            f"ReduceSum {rows}x{width} of rows", "ReduceSum",
+            lambda d, r=rows, w=width: [normal(r, w, dtype=d), torch.tensor([0])],
+            lambda x, _: x.sum(0, True), ("sum_rows_parts", "sum_rows_total"), constants=(1,), aligned=width == 256,
+        ))  # fmt: skip
+    cases.append(Case(
+        "ReduceSumTo 3x5x8", "ReduceSumTo", lambda d: [normal(3, 5, 8, dtype=d), torch.tensor([1, 8])],
+        lambda x, _: x.sum((0, 1))[None], ("sum_rows_parts",), OWN, constants=(1,), aligned=False,
+    ))  # fmt: skip
+    return cases
+
+
 def loss_operands(rows: int, classes: int, weighted: bool, dtype: torch.dtype) -> Operands:
     labels = torch.randint(classes, (rows,))
     labels[0], labels[-1] = 0, classes - 1
@@ -222,4 +247,14 @@ def refusals() -> list[Case]:
     ]
 
 
-CASES: list[Case] = [*masks(), *refusals(), *norms(), *softmaxes(), *losses(), *activations(), *dropouts(), *gathers()]
+CASES: list[Case] = [
+    *masks(),
+    *refusals(),
+    *sums(),
+    *norms(),
+    *softmaxes(),
+    *losses(),
+    *activations(),
+    *dropouts(),
+    *gathers(),
+]

@@ -36,6 +36,7 @@ def run(*arguments: str) -> list[dict[str, Any]]:
         ("oftmax ", 40),
         ("CrossEntropy", 20),
         ("lu ", 20),
+        ("Reduce", 25),
         ("Dropout", 10),
         ("Embedding", 10),
         ("Gather", 8),
