@@ -22,11 +22,12 @@ inline int64_t column_sum_chunks(int64_t rows) {
 template <typename Terms, int kSums, int N>
 __global__ void __launch_bounds__(kTileThreads)
     column_sum_parts(Terms terms, Global<float> parts, int64_t rows, int64_t columns, int64_t chunk_rows) {
-  ORTMODULE_SHARED(float, tile, kSums * N * kTileThreads);
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, line = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int64_t column = (int64_t{blockIdx.x} * kWarpSize + lane) * N;
+  constexpr int kColumns = kWarpSize * N;
+  ORTMODULE_SHARED(float, tile, kSums * kTileRows * kColumns);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize, line = thread / kWarpSize;
+  const int64_t column = int64_t{blockIdx.x} * kColumns + lane * N;
   const int64_t first = int64_t{blockIdx.y} * chunk_rows;
-  const int64_t last = first + chunk_rows < rows ? first + chunk_rows : rows;
+  const int64_t last = min(first + chunk_rows, rows);
   float sums[kSums][N] = {};
   if (column < columns) {
     for (int64_t row = first + line; row < last; row += kTileRows) {
@@ -41,19 +42,16 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
   for (int s = 0; s < kSums; ++s)
 #pragma unroll
-    for (int k = 0; k < N; ++k) tile[(s * N + k) * kTileThreads + threadIdx.x] = sums[s][k];
+    for (int k = 0; k < N; ++k) tile[(s * kTileRows + line) * kColumns + lane * N + k] = sums[s][k];
   __syncthreads();
-  if (line != 0 || column >= columns) return;
+  // One column a thread now, so that neighbours store side by side.
+  const int64_t mine = int64_t{blockIdx.x} * kColumns + thread;
+  if (thread >= kColumns || mine >= columns) return;
 #pragma unroll
   for (int s = 0; s < kSums; ++s) {
-    float total[N];
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      total[k] = sums[s][k];
-      for (int other = 1; other < kTileRows; ++other)
-        total[k] += tile[(s * N + k) * kTileThreads + other * kWarpSize + lane];
-    }
-    store_floats<N>(parts, (int64_t{blockIdx.y} * kSums + s) * columns + column, total);
+    float total = 0;
+    for (int other = 0; other < kTileRows; ++other) total += tile[(s * kTileRows + other) * kColumns + thread];
+    store(parts, (int64_t{blockIdx.y} * kSums + s) * columns + mine, total);
   }
 }
 

@@ -1,3 +1,4 @@
+// Tables and streams of steps, and the fallback to "aten" (cuda_kernel.h).
 #include "kernels/cuda_kernel.h"
 
 #include <ATen/ops/empty.h>

@@ -5,6 +5,8 @@ A new kernel is a few lines here. Not here: how a case is run (cases.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional as F
 
@@ -76,6 +78,48 @@ def softmaxes() -> list[Case]:
     return cases
 
 
+def masked(width: int, dtype: torch.dtype) -> Operands:
+    """Scores of attention whose first part is out of sight."""
+    x = normal(3, width, dtype=dtype, scale=3)
+    x[:, : width // 2] = -torch.inf
+    return [x]
+
+
+def masks() -> list[Case]:
+    return [
+        Case(
+            f"Softmax 3x{width} masked", "Softmax", lambda d, w=width: masked(w, d), lambda x: F.softmax(x, -1),
+            ("softmax", "softmax_gradient"), attributes={"axis": -1}, aligned=False,
+        )
+        for width in (32, 1024, 8200)
+    ]  # fmt: skip
+
+
+def sums() -> list[Case]:
+    """Over the last axes, in parts of 16384 where rows are long, and over the first, in chunks of 64 rows."""
+    cases = []
+    for op, function in (("ReduceSum", torch.sum), ("ReduceMean", torch.mean)):
+        for rows, width in ((5, 1), (3, 7), (9, 32), (5, 129), (4, 512), (3, 513), (2, 1025), (3, 16384), (2, 16388),
+                            (1, 40000)):  # fmt: skip
+            cases.append(Case(
+                f"{op} {rows}x{width}", op,
+                lambda d, r=rows, w=width: [normal(r, 1, w, dtype=d), torch.tensor([1, -1])],
+                lambda x, _, f=function: f(x, (1, 2)), ("sum_columns",), attributes={"keepdims": 0}, constants=(1,),
+                aligned=whole(width) and width > 100,
+            ))  # fmt: skip
+    for rows, width in ((2, 8), (3, 17), (8, 33), (63, 16), (65, 130), (200, 256), (4200, 16)):
+        cases.append(Case(
+            f"ReduceSum {rows}x{width} of rows", "ReduceSum",
+            lambda d, r=rows, w=width: [normal(r, w, dtype=d), torch.tensor([0])],
+            lambda x, _: x.sum(0, True), ("sum_rows_parts", "sum_rows_total"), constants=(1,), aligned=width == 256,
+        ))  # fmt: skip
+    cases.append(Case(
+        "ReduceSumTo 3x5x8", "ReduceSumTo", lambda d: [normal(3, 5, 8, dtype=d), torch.tensor([1, 8])],
+        lambda x, _: x.sum((0, 1))[None], ("sum_rows_parts",), OWN, constants=(1,), aligned=False,
+    ))  # fmt: skip
+    return cases
+
+
 def loss_operands(rows: int, classes: int, weighted: bool, dtype: torch.dtype) -> Operands:
     labels = torch.randint(classes, (rows,))
     labels[0], labels[-1] = 0, classes - 1
@@ -86,7 +130,7 @@ def loss_operands(rows: int, classes: int, weighted: bool, dtype: torch.dtype) -
 
 
 def losses() -> list[Case]:
-    sizes = [(5, width) for width in WIDTHS if width > 1] + [(1, 16), (33, 32), (1025, 8), (2500, 4)]
+    sizes = [(8, width) for width in WIDTHS if width > 1] + [(1, 16), (33, 32), (1025, 8), (2500, 4)]
     cases = []
     for i, (rows, classes) in enumerate(sizes):
         reduction, weighted = ("mean", "sum", "none")[i % 3], i % 2 == 1
@@ -97,7 +141,7 @@ def losses() -> list[Case]:
             lambda d, r=rows, c=classes, w=weighted: loss_operands(r, c, w, d),
             lambda x, t, w=None, r=reduction: F.cross_entropy(x, t, w, reduction=r, ignore_index=-100),
             tuple(kernels), attributes={"reduction": reduction, "ignore_index": -100},
-            aligned=whole(classes) and rows > 4,
+            aligned=whole(classes) and rows % 8 == 0 and not weighted,  # weights are read here and there
         ))  # fmt: skip
     return cases
 
@@ -181,4 +225,36 @@ def _negative(operands: Operands) -> Operands:
     return [table, torch.where(torch.arange(len(ids)) % 2 == 1, ids - table.shape[0], ids)]
 
 
-CASES: list[Case] = [*norms(), *softmaxes(), *losses(), *activations(), *dropouts(), *gathers()]
+def refusals() -> list[Case]:
+    """Positions that no row has: a trap, as in torch's own kernels."""
+
+    def labels(label: int) -> Callable[[torch.dtype], Operands]:
+        return lambda d: [normal(3, 8, dtype=d), torch.tensor([1, label, 2])]
+
+    def rows(i: int) -> Callable[[torch.dtype], Operands]:
+        return lambda d: [normal(4, 8, dtype=d), torch.tensor([1, i, 2])]
+
+    def sums(i: int) -> Callable[[torch.dtype], Operands]:
+        return lambda d: [normal(3, 8, dtype=d), torch.tensor([1, i, 2]), torch.tensor([4, 8])]
+
+    refused: list[tuple[str, str, Callable[[torch.dtype], Operands], tuple[int, ...]]] = []
+    refused += [("SoftmaxCrossEntropyLoss", "", labels(label), ()) for label in (-1, 8)]
+    refused += [("Embedding", OWN, rows(i), ()) for i in (-5, 4)]
+    refused += [("EmbeddingGrad", OWN, sums(i), (2,)) for i in (-5, 4)]
+    return [
+        Case(f"{op} refuses {k % 2}", op, operands, None, (), domain, wrt=(), constants=constants, error="a trap")
+        for k, (op, domain, operands, constants) in enumerate(refused)
+    ]
+
+
+CASES: list[Case] = [
+    *masks(),
+    *refusals(),
+    *sums(),
+    *norms(),
+    *softmaxes(),
+    *losses(),
+    *activations(),
+    *dropouts(),
+    *gathers(),
+]

@@ -28,6 +28,7 @@ CASES = {
     "ops/loss/cross_entropy.cu": ("CrossEntropy",),
     "ops/elementwise/activation.cu": ("Gelu  ", "Tanh"),
     "ops/dropout/philox_dropout.cu": ("Dropout",),
+    "ops/reduce/sum.cu": ("Reduce",),
     "ops/index/rows.cu": ("Embedding", "Gather"),
 }
 BARRIER = re.compile(r"\b__sync(threads|warp)\(\);")

@@ -36,6 +36,7 @@ def run(*arguments: str) -> list[dict[str, Any]]:
         ("oftmax ", 40),
         ("CrossEntropy", 20),
         ("lu ", 20),
+        ("Reduce", 25),
         ("Dropout", 10),
         ("Embedding", 10),
         ("Gather", 8),
@@ -47,7 +48,13 @@ def test_a_kernel_computes_what_pytorch_does_in_any_order_of_threads(match: str,
     assert not {one["case"]: one["failures"] for one in found if one["failures"]}
 
 
-@pytest.mark.parametrize(("name", "kernels"), [("gpt2", {"layer_norm", "softmax"}), ("mlp", set())])
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("mlp", {"layer_norm", "layer_norm_gradient", "cross_entropy", "cross_entropy_gradient"}),
+        ("gpt2", {"layer_norm", "activation", "activation_gradient", "gather_rows", "sum_rows", "cross_entropy"}),
+    ],
+)
 def test_a_model_trains_through_our_kernels(name: str, kernels: set[str]) -> None:
     (found,) = run("models", "--match", name)
     assert not found["failures"]

@@ -9,7 +9,8 @@ import pytest
 
 CSRC = Path(__file__).parents[2] / "csrc"
 PUBLIC = CSRC.parent / "ortmodule" / "include"  # what is installed for programs and libraries of users
-# base < cuda < graph < records < {kernels < products < ops, {onnx, transforms, gradient, placement} < plan}, then as listed
+# base < cuda < graph < records < {kernels < products < ops, {onnx, transforms, gradient, placement} < plan}, then as
+# listed
 RANK = {
     "base": 0,
     "cuda": 0.5,

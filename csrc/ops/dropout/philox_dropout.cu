@@ -25,7 +25,6 @@ __global__ void __launch_bounds__(kThreads) philox_dropout(Dropout<T> a) {
   ORTMODULE_SHARED(uint32_t, words, kWarps* kPerWarp);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t first = (int64_t{blockIdx.x} * kWarps + warp) * kPerWarp;
-  if (first >= a.count) return;
   philox_words<N>(a.key, first, lane, words, warp * kPerWarp);
   const auto kept = [&](int i, float x) { return x * (words[warp * kPerWarp + i] >= a.threshold ? a.scale : 0.0f); };
   if (kVectors && first + (lane + 1) * N <= a.count) {
