@@ -5,6 +5,7 @@ Not here: the sums (csrc/kernels/optimizer/gradient_norm.cpp).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -42,9 +43,11 @@ def total_norm(gradients: list[Tensor], order: float = 2.0) -> Tensor:
     """The norm over all gradients: 0-d, of their type where the engine computes it, else what torch gives."""
     if not gradients or order == 0 or not all(map(is_summed, gradients)):
         return torch.nn.utils.get_total_norm(gradients, order)
-    dtype = gradients[0].dtype
-    for gradient in gradients:
-        dtype = torch.promote_types(dtype, gradient.dtype)
+    return _norm_of(gradients, order)
+
+
+def _norm_of(gradients: list[Tensor], order: float) -> Tensor:
+    dtype = functools.reduce(torch.promote_types, {gradient.dtype for gradient in gradients})
     return torch.tensor(_C.gradient_norm(gradients, order), dtype=torch.float64).to(dtype)
 
 
@@ -80,7 +83,7 @@ def clip_grad_norm_(
     order = float(norm_type)
     if not gradients or order == 0 or foreach is not None or not all(map(is_summed, gradients)):
         return torch.nn.utils.clip_grad_norm_(given, max_norm, norm_type, error_if_nonfinite, foreach)
-    norm = total_norm(gradients, order)
+    norm = _norm_of(gradients, order)
     if error_if_nonfinite and not math.isfinite(norm):
         raise RuntimeError(
             f"The total norm of order {order} for gradients from `parameters` is non-finite, so it cannot be clipped. "

@@ -21,12 +21,13 @@ Group = dict[str, Any]
 
 _TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128})
 _TORCHS = ("foreach", "fused", "capturable", "differentiable")
+_PLAIN = frozenset({Tensor, nn.Parameter})
 _STATE_BLOCK = 256
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether the engine may write the tensor's memory: a strided one of the CPU, of no subclass."""
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.layout == torch.strided
+    return type(tensor) in _PLAIN and tensor.is_cpu and tensor.layout is torch.strided
 
 
 def scalar_dtype() -> torch.dtype:
@@ -123,6 +124,11 @@ class NativeStep(torch.optim.Optimizer):
             self._torch_step(groups)
         finally:
             self.__dict__.update(hidden)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With what later groups begin with, besides torch's defaults."""
+        own = {name: value for name, value in self.__dict__.items() if name.startswith("_initial_")}
+        return {**super().__getstate__(), **own}
 
     # -- the native call ---------------------------------------------------------------------------------------------
 

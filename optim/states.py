@@ -67,13 +67,16 @@ class MomentStates(NativeStep):
         super()._torch_step(groups)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state dict of this class or torch's; states get the bits that its groups say, or this class.
+        """Takes over a state dict of this class or torch's; states get the bits that this optimizer's groups have.
 
         Raises:
             ValueError: as torch.optim's; nothing is changed then.
         """
+        bits = [group.get("state_bits", 32) for group in self.param_groups]
         super().load_state_dict(full_precision(state_dict))
-        for group in self.param_groups:
+        for group, own in zip(self.param_groups, bits, strict=True):
+            if own != 32:
+                group["state_bits"] = own
             for p in group["params"]:
                 state = self.state.get(p)
                 if not state or _bits_of(group, p) != 8:

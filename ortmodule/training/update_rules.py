@@ -17,8 +17,6 @@ import torch
 from onnx import helper
 from torch import nn
 
-from ortmodule.optim.native import NativeStep
-
 from ..errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["Group", "Rule", "optimizer_of", "rules_of"]
@@ -94,6 +92,8 @@ def _is_ours(optimizer: torch.optim.Optimizer) -> bool:
     base = next((c for c in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW) if isinstance(optimizer, c)), None)
     if base is None:
         return False
+    from ortmodule.optim.native import NativeStep  # only now: the package is loaded on demand
+
     return inspect.unwrap(type(optimizer).step) in (inspect.unwrap(base.step), inspect.unwrap(NativeStep.step))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -103,6 +104,20 @@ def test_state_dicts_of_both_kinds_cross() -> None:
     back.load_state_dict(other.state_dict())
     assert back.state[whole[0]]["exp_avg"].dtype == torch.uint8
     train(whole, back, 1, start=4)
+
+
+def test_groups_have_bits_of_their_own_and_copies_keep_them() -> None:
+    ps = parameters(((100, 50), (80, 70)))
+    optimizer = optim.AdamW([{"params": ps[:1], "state_bits": 8}, {"params": ps[1:]}], lr=0.01)
+    train(ps, optimizer, 2)
+    types = [torch.uint8, torch.float32]
+    assert [optimizer.state[p]["exp_avg"].dtype for p in ps] == types
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert [optimizer.state[p]["exp_avg"].dtype for p in ps] == types
+    whole = optim.LAMB(ps, state_bits=8)
+    again = pickle.loads(pickle.dumps(whole))
+    again.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    assert [group["state_bits"] for group in again.param_groups] == [8, 8]
 
 
 def test_layouts_and_16_bit_parameters() -> None:

@@ -11,7 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from ortmodule import InvalidArgumentError, ORTModuleError, TrainingSession, export_training_artifacts
+from ortmodule import (
+    InvalidArgumentError,
+    ORTModuleError,
+    TrainingSession,
+    UnsupportedError,
+    export_training_artifacts,
+    optim,
+)
 
 from .models import Tied, batches, difference, mlp, pairs, same_files, session_for, train, train_eagerly
 
@@ -27,6 +34,7 @@ OPTIMIZERS = {
     "sgd, fused": lambda p: SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01, fused=True),
     "adam, fused": lambda p: ADAM(p, lr=0.01, weight_decay=0.1, fused=True),
     "adamw, fused": lambda p: ADAMW(p, lr=0.01, amsgrad=True, fused=True),
+    "ortmodule.optim's sgd": lambda p: optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
 }
 
 
@@ -46,6 +54,12 @@ def test_default_options_differ_by_rounding_alone(tmp_path: Path) -> None:
     losses = train_eagerly(module, OPTIMIZERS["adamw"](module.parameters()), data)
     assert train(session, data) == pytest.approx(losses, rel=1e-5)
     assert difference(session, module) < 1e-5
+
+
+@pytest.mark.parametrize("form", [{"decay": "transformers"}, {"state_bits": 8}])
+def test_forms_of_our_optimizers_that_have_no_graph_are_refused(form: dict, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="weight decay or states in 8 bits"):
+        session_for(mlp(), lambda p: optim.AdamW(p, **form), pairs(1)[0], tmp_path)
 
 
 def test_groups_have_rates_of_their_own(tmp_path: Path) -> None:

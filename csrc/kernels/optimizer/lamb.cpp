@@ -17,11 +17,11 @@ constexpr int64_t kBatch = int64_t{1} << 20;
 
 template <typename T>
 struct Numbers {
-  T correction1, correction2, epsilon, decay;
+  T scale1, scale2, epsilon, decay;  // scales: over the bias corrections
 
   explicit Numbers(const Prepared& p)
-      : correction1(static_cast<T>(bias_correction(p, "beta1"))),
-        correction2(static_cast<T>(bias_correction(p, "beta2"))),
+      : scale1(static_cast<T>(1 / bias_correction(p, "beta1"))),
+        scale2(static_cast<T>(1 / bias_correction(p, "beta2"))),
         epsilon(static_cast<T>(p.setting("eps"))),
         decay(static_cast<T>(p.setting("weight_decay"))) {}
 };
@@ -32,17 +32,24 @@ struct Squares {
 
 template <typename T>
 ORTMODULE_INLINE T direction(const Numbers<T>& c, T p, T first, T second) {
-  return fused(c.decay, p, first / c.correction1 / (root(second / c.correction2) + c.epsilon));
+  return fused(c.decay, p, first * c.scale1 / (root(second * c.scale2) + c.epsilon));
 }
 
+// The directions of a few elements first, then sums: floats and doubles in one loop would go one by one.
 template <typename T>
 ORTMODULE_INLINE Squares add_squares(const Numbers<T>& c, const Run<T>& r) {
+  constexpr int64_t kFew = 256;
+  T way[kFew];
   double ps = 0, ds = 0;
+  for (int64_t at = 0; at < r.n; at += kFew) {
+    const int64_t n = std::min(kFew, r.n - at);
+    const T *const p = r.parameter + at, *const first = r.states[0] + at, *const second = r.states[1] + at;
+    for (int64_t i = 0; i < n; ++i) way[i] = direction(c, p[i], first[i], second[i]);
 #pragma omp simd reduction(+ : ps, ds)
-  for (int64_t i = 0; i < r.n; ++i) {
-    const double p = r.parameter[i], d = direction(c, r.parameter[i], r.states[0][i], r.states[1][i]);
-    ps += p * p;
-    ds += d * d;
+    for (int64_t i = 0; i < n; ++i) {
+      ps += static_cast<double>(p[i]) * static_cast<double>(p[i]);
+      ds += static_cast<double>(way[i]) * static_cast<double>(way[i]);
+    }
   }
   return {ps, ds};
 }
