@@ -120,6 +120,7 @@ ORTMODULE_OP("ai.ortmodule", AllGather, 1)
     .attr("to", AttrKind::kInt)       // a TensorProto data type; without it that of x
     .attr("mean_of", AttrKind::kInt)  // the gradient is divided by it: how many ranks add to it
     .attr("again", AttrKind::kInt)    // what it gathers is freed after forward, and gathered again by backward
+    .attr("window", AttrKind::kInt)   // bytes that may be on their way when it starts (split_collectives.h)
     .infer(infer_all_gather)
     .grad({"x"}, gathered_gradient);
 
