@@ -104,7 +104,6 @@ def _nodes(
     attributes: dict[str, Any] = {
         "group": ranks.shard.group_name,
         "world": ranks.world,
-        "mean_of": ranks.world * ranks.replicas,
         "again": int(policy.regather),
         "window": policy.prefetch_bytes,
     }
