@@ -49,6 +49,7 @@ system:
 	  header nlohmann/json.hpp || need="$$need nlohmann-json3-dev"; \
 	fi; \
 	header eigen3/Eigen/Core || header Eigen/Core || need="$$need libeigen3-dev"; \
+	header boost/context/fiber.hpp || need="$$need libboost-context-dev"; \
 	header gtest/gtest.h || need="$$need libgtest-dev"; \
 	if [ -n "$$need" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

@@ -44,7 +44,7 @@ MINIMUM_SETUPTOOLS = 77
 BYTES_PER_JOB = 2 << 30
 
 # Import name -> folder of the checkout. Everything installed lives under `ortmodule`.
-CORE_LAYERS = ("base", "graph", "records", "kernels", "transforms", "placement")
+CORE_LAYERS = ("base", "cuda", "graph", "records", "kernels", "transforms", "placement")
 CORE = Path("include/ortmodule/core")
 PACKAGE_ROOTS = {
     "ortmodule": "ortmodule",
@@ -236,7 +236,8 @@ def replace_file(source: Path, target: Path) -> None:
 def core_headers() -> list[Path]:
     """The engine's headers that libraries with passes, providers and kernels are written with, below csrc."""
     csrc = ROOT / "csrc"
-    return sorted(path.relative_to(csrc) for layer in CORE_LAYERS for path in (csrc / layer).rglob("*.h"))
+    found = sorted(path.relative_to(csrc) for layer in CORE_LAYERS for path in (csrc / layer).rglob("*.h"))
+    return [path for path in found if "simt" not in path.parts]  # the tests' simulated GPU
 
 
 def headers_symbol() -> str:

@@ -73,6 +73,10 @@ struct Local {
 };
 constinit thread_local Local local{};
 
+// In a shared library each mention of a thread's variable is a call, which a compiler that knows the variable repeats
+// in place of keeping what it got.
+[[gnu::noinline]] Local* of_this_thread() { return &local; }
+
 void push_shared(size_t size_class, Block* first, Block* last) {
   last->next = shared().free[size_class];
   shared().free[size_class] = first;
@@ -128,12 +132,13 @@ bool refill(size_t size_class) {
 }  // namespace
 
 void* SmallBlocks::take(size_t bytes) {
-  if (!local.on || bytes == 0 || bytes > kLargest) return nullptr;
+  Local* const mine = of_this_thread();
+  if (!mine->on || bytes == 0 || bytes > kLargest) return nullptr;
   const size_t c = class_for(bytes);
-  if (!local.free[c] && !refill(c)) return nullptr;
-  Block* const block = local.free[c];
-  local.free[c] = block->next;
-  --local.count[c];
+  if (!mine->free[c] && !refill(c)) return nullptr;
+  Block* const block = mine->free[c];
+  mine->free[c] = block->next;
+  --mine->count[c];
   return block;
 }
 
@@ -147,18 +152,19 @@ size_t SmallBlocks::class_of(const void* block) {
 void SmallBlocks::give(void* data) noexcept {
   const size_t c = class_of(data);
   auto* const block = static_cast<Block*>(data);
-  if (local.over || local.count[c] >= kKept) {
+  Local* const mine = of_this_thread();
+  if (mine->over || mine->count[c] >= kKept) {
     const std::unique_lock<std::mutex> lock(shared().mutex, std::try_to_lock);
     if (lock) {
       push_shared(c, block, block);
       return;
     }
-    if (local.over) return;
+    if (mine->over) return;
   }
-  if (!local.free[c]) hand_on.touch();
-  block->next = local.free[c];
-  local.free[c] = block;
-  ++local.count[c];
+  if (!mine->free[c]) hand_on.touch();
+  block->next = mine->free[c];
+  mine->free[c] = block;
+  ++mine->count[c];
 }
 
 bool SmallBlocks::serve(bool on) {

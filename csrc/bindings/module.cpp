@@ -8,6 +8,7 @@
 #include "bindings/errors.h"
 #include "bindings/gradient.h"
 #include "bindings/inference/python_inference.h"
+#include "bindings/optim/python_optim.h"
 #include "bindings/passes/python_pass.h"
 #include "bindings/python_session.h"
 #include "bindings/thread_state.h"
@@ -48,6 +49,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_session(m);
   ortmodule::register_inference(m);
   ortmodule::register_training(m);
+  ortmodule::register_optim(m);
   ortmodule::register_before_backward(m);
   ortmodule::register_fast_call(m);
   ortmodule::register_module_call(m);

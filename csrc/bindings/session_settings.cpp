@@ -39,6 +39,8 @@ bool read_inference_option(const std::string& name, const py::handle& value, Ses
     out.import.sizes = value.cast<std::map<std::string, int64_t>>();
   else if (name == "free_dimensions_by_denotation")
     out.import.sizes_by_denotation = value.cast<std::map<std::string, int64_t>>();
+  else if (name == "training_mode")
+    out.import.training_mode = value.cast<bool>();
   else if (name == "fed")
     out.import.fed = value.cast<std::set<std::string>>();
   else if (name == "initializers")

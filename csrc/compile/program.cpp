@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "graph/value_bytes.h"
-#include "plan/shared_operands.h"
+#include "records/shared_operands.h"
 
 namespace ortmodule {
 namespace {
@@ -30,33 +30,19 @@ OutputSet needed_by(const Halves& halves, const std::string& name) {
   return needed == halves.separate.needs.end() ? OutputSet(halves.roots.y_outputs.size(), true) : needed->second;
 }
 
-// The graph inputs whose memory a value that a node makes may share.
-std::vector<NodeArg*> shown_inputs(NodeArg* value) {
-  std::vector<NodeArg*> found, reached{value};
-  std::unordered_set<const NodeArg*> seen;
-  while (!reached.empty()) {
-    NodeArg* next = reached.back();
-    reached.pop_back();
-    if (!next || !seen.insert(next).second) continue;
-    if (next->is_graph_input()) found.push_back(next);
-    if (!next->producer()) continue;
-    const std::vector<NodeArg*> operands = shared_operands(*next->producer());
-    reached.insert(reached.end(), operands.begin(), operands.end());
-  }
-  return value->producer() ? found : std::vector<NodeArg*>();
-}
-
 // Somebody may write an input between the halves of which only a view is saved: it is kept beside that, to be looked
 // at.
 void keep_shown_inputs(const std::vector<NodeArg*>& saved, PlanRequest& request, KeptValues& kept,
                        TrainingProgram& program) {
-  for (NodeArg* value : saved)
+  for (NodeArg* value : saved) {
+    if (!value->producer()) continue;
     for (NodeArg* input : shown_inputs(value)) {
       const int slot = kept.slots.slot(*input);
       if (!request.keep[input->id()]) program.witness_slots.push_back(slot);
       request.keep[input->id()] = 1;
       program.watched_views.emplace_back(slot, kept.slots.slot(*value));
     }
+  }
 }
 
 // Gives each value that backward reads a slot, and has `request` keep it.
@@ -113,6 +99,7 @@ KeptValues plan_halves(std::shared_ptr<Graph> graph, const Halves& halves, const
   PlanRequest request = request_for("forward", target);
   request.outputs = {graph->outputs().begin(), graph->outputs().begin() + static_cast<long>(count)};
   request.keep.assign(graph->value_id_bound(), 0);
+  for (const NodeArg* output : request.outputs) program.output_types.push_back(output->type());
   KeptValues kept = keep_saved(*graph, halves, dxs, request, program);
   ExecutionPlan forward = make_plan(*graph, request, kept.slots);
   kept.settled = forward.settled;
@@ -134,6 +121,7 @@ TrainingProgram plan_forward(std::shared_ptr<const Graph> graph, const OutputSet
     if (mask[i]) request.outputs.push_back(graph->outputs()[i]);
   SlotTable slots;
   TrainingProgram program;
+  for (const NodeArg* output : request.outputs) program.output_types.push_back(output->type());
   ExecutionPlan plan = make_plan(*graph, request, slots);
   for (const NodeArg* in : graph->inputs()) add_input(*in, slots, program);
   set_forward(std::move(plan), target, program);

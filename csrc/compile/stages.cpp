@@ -11,6 +11,7 @@
 #include "runtime/constant_evaluator.h"
 #include "transforms/inline_functions.h"
 #include "transforms/subgraphs.h"
+#include "transforms/training_mode.h"
 
 namespace ortmodule {
 
@@ -29,6 +30,8 @@ std::unique_ptr<Graph> imported(std::string_view model, const ImportOptions& opt
   log.done("imported", *graph);
   upgrade(*graph);
   inline_functions(*graph, options.limits);
+  if (info) info->follows_training_mode = follows_training_mode(*graph);
+  if (options.training_mode) set_training_mode(*graph);
   share_constants_with_subgraphs(*graph);
   resolve(*graph);
   log.done("resolved", *graph);

@@ -39,10 +39,14 @@ class RunAllocator final : public c10::Allocator {
       throw;
     }
     const bool served = answer.data || answer.watch;
+    if (served && !answer.data) current->placed(data, answer.tag);
     Block block{served ? current->shared_from_this() : nullptr, answer.data != nullptr, answer.tag,
                 counted ? allowance : nullptr, bytes};
     const std::lock_guard<std::mutex> lock(mutex_);
-    blocks_.insert_or_assign(data, std::move(block));
+    Block& here = blocks_[data];
+    if (here.bytes)
+      block.under = std::make_shared<Block>(std::move(here));  // the server has it from who holds that one
+    here = std::move(block);
     return {data, data, &release, c10::Device(c10::kCPU)};
   }
 
@@ -68,8 +72,9 @@ class RunAllocator final : public c10::Allocator {
     std::shared_ptr<CpuAllocationServer> server;
     bool own = false;
     uint32_t tag = 0;
-    std::shared_ptr<Allowance> allowance;  // that the bytes are counted on
-    size_t bytes = 0;
+    std::shared_ptr<Allowance> allowance;    // that the bytes are counted on
+    size_t bytes = 0;                        // 0: there is none
+    std::shared_ptr<Block> under = nullptr;  // one at the same address, which outlives this one
   };
 
   static void release(void* data) {
@@ -81,7 +86,10 @@ class RunAllocator final : public c10::Allocator {
       const auto it = allocator->blocks_.find(data);
       if (it != allocator->blocks_.end()) {
         block = std::move(it->second);
-        allocator->blocks_.erase(it);
+        if (block.under)
+          it->second = std::move(*block.under);
+        else
+          allocator->blocks_.erase(it);
       }
     }
     if (!block.server || !block.own) allocator->torch_->raw_deallocate(data);

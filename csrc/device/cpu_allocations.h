@@ -24,6 +24,8 @@ class CpuAllocationServer : public std::enable_shared_from_this<CpuAllocationSer
   };
   virtual ~CpuAllocationServer() = default;
   virtual Answer allocate(size_t bytes) = 0;
+  // Where torch's allocator served a block that is watched.
+  virtual void placed(void* /*data*/, uint32_t /*tag*/) noexcept {}
   // `own`: the block is one that allocate() gave. Called on any thread; must not allocate through ATen.
   virtual void freed(void* data, bool own, uint32_t tag) noexcept = 0;
 };

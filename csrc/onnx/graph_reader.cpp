@@ -138,8 +138,7 @@ Node* GraphReader::add_node(const pb::NodeProto& proto) {
   ORTMODULE_CHECK_GRAPH(!proto.op_type().empty(), "a node without an operator (", describe(proto), ")");
   ORTMODULE_CHECK(proto.domain() != kAtenDomain || tensors_.options().aten_operators, kUnsupported, "[",
                   proto.op_type(), "] calls an operator of PyTorch by its name, and some of these read files; ",
-                  "SessionOptions.allow_aten_operators lets a model do that whose maker you trust (", describe(proto),
-                  ")");
+                  "the option allow_aten_operators lets a model do that whose maker you trust (", describe(proto), ")");
   const auto& names = proto.output();
   const auto gap = std::find(names.begin(), names.end(), std::string());
   Node* node =

@@ -34,6 +34,8 @@ struct ImportOptions {
   std::map<std::string, TensorData> initializers{};
   // Inputs that have a value in the model and are inputs like the others nevertheless; kInvalidArgument for others.
   std::set<std::string> fed{};
+  // Operators that leave it open do what they do in training (transforms/training_mode.h).
+  bool training_mode = false;
 };
 
 // The versions of ai.onnx that can be read; which of them an operator works at is the operator's matter.

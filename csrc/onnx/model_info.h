@@ -28,6 +28,7 @@ struct ModelInfo {
   std::vector<DeclaredValue> overridable;      // these
   std::string producer_name{}, graph_name{}, domain{}, description{}, graph_description{};
   int64_t version = 0;
+  bool follows_training_mode = false;  // transforms/training_mode.h
   std::map<std::string, std::string> custom_metadata{};
 };
 

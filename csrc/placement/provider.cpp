@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/status.h"
+#include "cuda/tables.h"
 #include "records/kernel_registry.h"
 #include "records/registry.h"
 
@@ -34,7 +35,9 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 // A device of torch's: it runs what has a kernel, on the memory of that device.
 class DeviceProvider final : public ExecutionProvider {
  public:
-  explicit DeviceProvider(const ProviderSpec& spec) : ExecutionProvider(spec, spec.name) {}
+  explicit DeviceProvider(const ProviderSpec& spec) : ExecutionProvider(spec, spec.name) {
+    if (device_type() == "cuda") cuda::load_library();
+  }
   ProviderPrices prices() const override { return {location() == "cpu" ? 0 : kHostWork}; }
 };
 

@@ -10,8 +10,8 @@
 #include "graph/value_bytes.h"
 #include "plan/execution_plan.h"
 #include "plan/node_order.h"
-#include "plan/shared_operands.h"
 #include "records/registry.h"
+#include "records/shared_operands.h"
 
 namespace ortmodule {
 namespace {

@@ -3,10 +3,25 @@
 #include <algorithm>
 #include <shared_mutex>
 
+#include "cuda/tables.h"
 #include "records/registry.h"
 #include "records/registry_lock.h"
 
 namespace ortmodule {
+namespace {
+
+constexpr const char* kCuda = "cuda";
+
+// Kernels of "cuda" also run on whatever device has a table of their launches, behind those of its own.
+std::vector<std::string> with_cuda(std::vector<std::string> providers) {
+  const bool named = std::find(providers.begin(), providers.end(), kCuda) != providers.end();
+  if (!named && std::any_of(providers.begin(), providers.end(),
+                            [](const std::string& name) { return cuda::table_of(name) != nullptr; }))
+    providers.emplace_back(kCuda);
+  return providers;
+}
+
+}  // namespace
 
 KernelRegistry& KernelRegistry::instance() {
   static KernelRegistry registry;
@@ -26,7 +41,8 @@ KernelDef& KernelRegistry::add(const std::string& domain, const std::string& op,
   return *defs_.back();
 }
 
-const KernelDef* KernelRegistry::find(const Node& node, const std::vector<std::string>& providers) const {
+const KernelDef* KernelRegistry::find(const Node& node, const std::vector<std::string>& given) const {
+  const std::vector<std::string> providers = with_cuda(given);
   const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   // By the record's name: a file may hold a standard operator under our own domain.
   auto it = by_name_.find(node.record()->domain() + "::" + node.record()->name());
@@ -49,7 +65,8 @@ const KernelDef* KernelRegistry::find(const Node& node, const std::vector<std::s
   return best;
 }
 
-bool KernelRegistry::has(const std::string& qualified, const std::vector<std::string>& providers) const {
+bool KernelRegistry::has(const std::string& qualified, const std::vector<std::string>& given) const {
+  const std::vector<std::string> providers = with_cuda(given);
   const std::shared_lock<std::shared_mutex> lock(registry_mutex());
   const auto it = by_name_.find(qualified);
   return it != by_name_.end() && std::any_of(it->second.begin(), it->second.end(), [&](const KernelDef* def) {

@@ -34,6 +34,7 @@ struct KernelDef {
   int first_opset = 1, last_opset = 1 << 30;
   std::vector<DType> dtypes;  // of input 0; empty: any
   bool may_inplace = false;   // may write output 0 over input 0 when nobody else sees it
+  bool foreign = false;       // runs code that is not the engine's, which may keep what it allocates
   RareTypes rare = RareTypes::kConverted;
   const char* file = "";
 
@@ -48,6 +49,10 @@ struct KernelDef {
   }
   KernelDef& inplace() {
     may_inplace = true;
+    return *this;
+  }
+  KernelDef& runs_foreign_code() {
+    foreign = true;
     return *this;
   }
   KernelDef& rare_types(RareTypes how) {

@@ -17,6 +17,7 @@
 #include "base/index_error.h"
 #include "base/limits.h"
 #include "device/small_block_scope.h"
+#include "graph/subgraph.h"
 #include "kernels/aten_bridge.h"
 #include "kernels/small_tensor.h"
 #include "plan/streams.h"
@@ -109,6 +110,9 @@ Executor::Executor(ExecutionPlan plan, c10::Device device) : plan_(std::move(pla
     }
     steps_.push_back(std::move(prepared));
     may_overwrite_.push_back(def->may_inplace);
+    bool keeps_nothing = !def->foreign;
+    for_each_subgraph(*step.node, [&](const auto&, const auto&) { keeps_nothing = false; });
+    keeps_nothing_.push_back(keeps_nothing);
   }
   std::vector<std::vector<Emit>> emits(steps_.size());
   ready_after_.assign(plan_.output_slots.size(), 0);
@@ -227,7 +231,9 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     (*sink)(output.index, output.again ? value : std::move(value));
   };
   const std::shared_ptr<StepMemory::Run> memory = frame.memory ? frame.memory->run() : nullptr;
-  CpuAllocationScope allocations(memory.get());
+  BoundResults* const bound = frame.bound.get();
+  if (bound) bound->serve_before(memory);
+  CpuAllocationScope allocations(bound ? static_cast<CpuAllocationServer*>(bound) : memory.get());
   allocations.pause();
   StepClock clock(steps_.size());
   const bool ranged = at::hasCallbacks();
@@ -238,6 +244,7 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
     if (stop) stop->check();
     if (allowance) allowance->check_time();
     if (memory) memory->step();
+    if (bound) bound->step(i, keeps_nothing_[i]);
     clock.start();
     const ProfilerRange range(ranged, *prepared.step->node);
     allocations.resume();

@@ -15,6 +15,7 @@
 #include "ortmodule/export.h"
 #include "plan/execution_plan.h"
 #include "records/kernel_registry.h"
+#include "runtime/bound_results.h"
 #include "runtime/run_streams.h"
 #include "runtime/step_cost.h"
 #include "runtime/step_memory.h"
@@ -26,6 +27,7 @@ struct Frame {
   std::vector<at::Tensor> slots;
   SymbolTable symbols;
   std::shared_ptr<StepMemory::Lease> memory;  // null: torch's allocator serves
+  std::shared_ptr<BoundResults> bound;        // null: the caller has bound no buffer that a result could lie in
   std::shared_ptr<RunStreams> streams;        // of a plan with several, from its first step to its last
 };
 
@@ -107,6 +109,7 @@ class Executor {
   std::optional<StreamTable> streams_;  // of a graph whose nodes are placed
   std::vector<Prepared> steps_;
   std::vector<char> may_overwrite_;
+  std::vector<char> keeps_nothing_;  // per step: its kernel keeps nothing that it allocates
   std::vector<int> slots_;
   std::vector<char> flags_;
   std::vector<Emit> emits_;

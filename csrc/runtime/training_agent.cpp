@@ -80,6 +80,7 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
   if (program_.parallel && program_.plans_memory) program_.parallel->keep_memory();
   const OutputSet all(program_.y_outputs.size(), true);
   variants_[all] = {program_.full_backward, remaining_after(all)};
+  places_ = std::make_unique<ResultPlaces>(program_.forward->plan().output_slots.size());
   if (program_.full_backward)
     segments_ = gradient_segments(program_.full_backward->executor->ready_after(), program_.x_bytes);
   std::vector<char> saved(program_.slot_count, false);
@@ -127,7 +128,7 @@ void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
 
 std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
                                                const std::vector<char>* checked, const InterOp* inter_op,
-                                               const CachedRun* cached) {
+                                               const CachedRun* cached, ResultBuffers* results) {
   const Allowance::Scope limited(allowance());
   const MatmulScope matmul(program_.matmul);
   auto run = std::make_shared<RunState>();
@@ -137,8 +138,13 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   const bool filled = cached && cached->steps.fill(frame, cached->cache);
   const bool parallel =
       inter_op && !filled && program_.parallel && program_.parallel->may_run(*inter_op) && !observers_->any();
-  if (memory_ && !parallel)  // a run that leaves steps out is another pattern
-    frame.memory = memory_->begin(memory_key(frame.symbols, (state ? 1 : 0) + (filled ? 2 : 0)));
+  if (results && !parallel && device_.is_cpu() && !observers_->any())
+    frame.bound = BoundResults::make(*results, program_.output_types, frame.symbols, inputs, *places_);
+  if (memory_ && !parallel) {  // a run that leaves steps out is another pattern
+    std::vector<int64_t> key = memory_key(frame.symbols, (state ? 1 : 0) + (filled ? 2 : 0));
+    if (frame.bound) frame.bound->add_to(key);
+    frame.memory = memory_->begin(key);
+  }
   program_.forward->load_constants(frame);
   std::vector<const c10::StorageImpl*> overwritten;
   for (size_t i : overwritten_)
@@ -160,7 +166,10 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   if (!state) {
     keep_slots(std::move(frame.slots));
     keep_versions(std::move(run->versions));
-    set_results_apart(outputs, results_, {}, {});
+    if (results)
+      place_results(outputs, *results, frame.bound.get(), program_.forward->plan().output_names);
+    else
+      set_results_apart(outputs, results_, {}, {});
     return outputs;
   }
 

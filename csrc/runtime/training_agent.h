@@ -67,8 +67,9 @@ struct TrainingProgram {
   // are kept for that alone.
   std::vector<std::pair<int, int>> watched_views;
   std::vector<int> witness_slots;
-  std::vector<OutputSet> meets;      // per y (SeparateBackwards); empty: every y meets every other
-  std::vector<OutputSet> needed_by;  // per saved slot: the ys whose gradient reads it; parallel to saved_slots
+  std::vector<OutputSet> meets;        // per y (SeparateBackwards); empty: every y meets every other
+  std::vector<OutputSet> needed_by;    // per saved slot: the ys whose gradient reads it; parallel to saved_slots
+  std::vector<TypeInfo> output_types;  // of the plan
   size_t slot_count = 0;
   MatmulProvider matmul = MatmulProvider::kAuto;
   Limits limits{};           // of each run, and of each backward
@@ -114,10 +115,11 @@ class TrainingAgent {
   // InputBinding::bind. Takes the tensors out of `inputs`; who calls it holds each of them as well, for kernels
   // overwrite what nobody else holds. `inter_op`: what runs steps side by side, where the plan is for it and nobody
   // observes each; what such a run holds is not measured. `cached`: what need not be computed again
-  // (runtime/value_cache.h), in a run of one step after the other.
+  // (runtime/value_cache.h), in a run of one step after the other. `results`: where outputs are wanted (Note [Bound
+  // results]), of a run that keeps nothing.
   std::vector<at::Tensor> forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
                                   const std::vector<char>* checked = nullptr, const InterOp* inter_op = nullptr,
-                                  const CachedRun* cached = nullptr);
+                                  const CachedRun* cached = nullptr, ResultBuffers* results = nullptr);
   // `dys[i]` belongs to y_outputs[i] and may be undefined. sink(k, dx) gets the gradient of x_inputs[k].
   void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink);
   // The same in parts: begin, then advance up to a step of the plan, at last to SIZE_MAX.
@@ -177,6 +179,7 @@ class TrainingAgent {
   TrainingProgram program_;
   c10::Device device_;
   std::shared_ptr<StepMemory> memory_;
+  std::unique_ptr<ResultPlaces> places_;
   std::mutex mutex_;
   std::map<OutputSet, Variant> variants_;
   std::vector<size_t> segments_;

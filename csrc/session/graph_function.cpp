@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "onnx/model_file.h"
+#include "session/engine_options.h"
 #include "session/graph_function_state.h"
 #include "session/report.h"
 
@@ -13,14 +14,9 @@ namespace ortmodule {
 namespace {
 
 SessionSettings session_options(const GraphOptions& options) {
-  SessionSettings out;
+  SessionSettings out = engine_settings(options);
   out.training = !options.trainable.empty();
   out.trainable = options.trainable;
-  out.device = parse_device(options.device);
-  out.dropout = options.dropout;
-  out.matmul = options.matmul;
-  out.memory_budget = options.memory_budget;
-  out.fusion = options.fusion;
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 
 #include "base/container_type.h"
 #include "base/status.h"
@@ -74,8 +75,14 @@ size_t place_of(const std::vector<ValueInfo>& values, const std::string& name, c
 }  // namespace
 
 struct InferenceSession::State {
-  // Makes the same with these initializers as inputs.
-  using Again = std::function<std::shared_ptr<const State>(const std::set<std::string>& fed)>;
+  // Another kind of runs: initializers that they are given, and whether nodes that leave it open train.
+  struct Kind {
+    std::set<std::string> fed;
+    bool training = false;
+    bool operator<(const Kind& other) const { return std::tie(training, fed) < std::tie(other.training, other.fed); }
+  };
+  // Makes the same for another kind.
+  using Again = std::function<std::shared_ptr<const State>(const Kind& kind)>;
 
   State(std::string_view model, const SessionSettings& settings)
       : session(model, settings), inputs(input_infos(session)), outputs(output_infos(session)) {}
@@ -96,34 +103,41 @@ struct InferenceSession::State {
     return make(*file.bytes, settings, options);
   }
 
-  // What serves these feeds, where some are initializers of the model; null: this does.
-  std::shared_ptr<const State> other_for(const Feeds& feeds) const {
-    std::set<std::string> fed;
+  // What serves a run; null: this does.
+  std::shared_ptr<const State> other_for(const Feeds& feeds, const RunOptions* options) const {
+    if (!has_kinds()) return nullptr;
+    Kind kind;
+    kind.training = options && options->training_mode && session.compiled().info.follows_training_mode;
     for (const DeclaredValue& value : session.compiled().info.overridable)
       for (const auto& [name, tensor] : feeds)
-        if (name == value.name) fed.insert(name);
-    if (fed.empty()) return nullptr;
+        if (name == value.name) kind.fed.insert(name);
+    if (!again || (kind.fed.empty() && !kind.training)) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex);
-    std::shared_ptr<const State>& other = others[fed];
-    if (!other) other = again(fed);
+    std::shared_ptr<const State>& other = others[kind];
+    if (!other) other = again(kind);
     return other;
   }
 
-  bool has_overridable() const { return !session.compiled().info.overridable.empty(); }
+  bool has_kinds() const {
+    const ModelInfo& info = session.compiled().info;
+    return !info.overridable.empty() || info.follows_training_mode;
+  }
 
   Session session;
   std::vector<ValueInfo> inputs, outputs;
-  Again again;  // of one that has initializers that a run may be given
+  Again again;  // of one that has kinds, and is none of them
   mutable std::mutex mutex;
-  mutable std::map<std::set<std::string>, std::shared_ptr<const State>> others;
+  mutable std::map<Kind, std::shared_ptr<const State>> others;
 };
 
 namespace {
 
-SessionSettings settings_with(const SessionOptions& options, const std::set<std::string>& fed) {
+template <typename Kind>
+SessionSettings settings_with(const SessionOptions& options, const Kind& kind) {
   SessionSettings settings = settings_of(options);
-  for (const std::string& name : fed) settings.import.initializers.erase(name);
-  settings.import.fed = fed;
+  for (const std::string& name : kind.fed) settings.import.initializers.erase(name);
+  settings.import.fed = kind.fed;
+  settings.import.training_mode = kind.training;
   return settings;
 }
 
@@ -146,18 +160,17 @@ void RunOptions::go_on() const { stop_->take_back(); }
 
 InferenceSession::InferenceSession(const std::string& path, const SessionOptions& options) {
   const std::shared_ptr<State> state = State::read(path, settings_of(options), options);
-  if (state->has_overridable())
-    state->again = [path = std::filesystem::absolute(path).string(), options = without_file(options)](const auto& fed) {
-      return State::read(path, settings_with(options, fed), options);
-    };
+  if (state->has_kinds())
+    state->again = [path = std::filesystem::absolute(path).string(), options = without_file(options)](
+                       const auto& kind) { return State::read(path, settings_with(options, kind), options); };
   state_ = state;
 }
 
 InferenceSession InferenceSession::parse(std::string_view model, const SessionOptions& options) {
   const std::shared_ptr<State> state = State::make(model, settings_of(options), options);
-  if (state->has_overridable())
-    state->again = [model = std::string(model), options = without_file(options)](const auto& fed) {
-      return State::make(model, settings_with(options, fed), options);
+  if (state->has_kinds())
+    state->again = [model = std::string(model), options = without_file(options)](const auto& kind) {
+      return State::make(model, settings_with(options, kind), options);
     };
   return InferenceSession(std::shared_ptr<const State>(state));
 }
@@ -167,17 +180,23 @@ const std::vector<ValueInfo>& InferenceSession::outputs() const { return state_-
 std::string InferenceSession::plan() const { return plan_text(state_->session); }
 
 std::vector<at::Tensor> InferenceSession::run_values(std::vector<at::Tensor> values, const std::vector<size_t>& wanted,
-                                                     const RunOptions* options) const {
+                                                     const RunOptions* options, IOBinding* binding) const {
   const RunStop* const stop = options ? options->stop_.get() : nullptr;
-  if (!wanted.empty())
-    return state_->session.infer_places(values, wanted, stop, options && !options->only_execute_path_to_fetches);
+  const bool whole = options && !options->only_execute_path_to_fetches;
+  if (binding) {
+    ResultBuffers results{binding->buffers_};
+    std::vector<at::Tensor> outputs = state_->session.infer_places(values, wanted, stop, whole, &results);
+    binding->copied_ = std::move(results.copied);
+    return outputs;
+  }
+  if (!wanted.empty()) return state_->session.infer_places(values, wanted, stop, whole);
   const std::vector<at::Tensor> held = values;  // kernels overwrite what nobody else has
   return state_->session.infer(std::move(values), {}, stop);
 }
 
 std::vector<at::Tensor> InferenceSession::run(const Feeds& feeds, const std::vector<std::string>& output_names,
                                               const RunOptions* options) const {
-  if (const std::shared_ptr<const State> other = state_->other_for(feeds))
+  if (const std::shared_ptr<const State> other = state_->other_for(feeds, options))
     return InferenceSession(other).run(feeds, output_names, options);
   std::vector<at::Tensor> values(state_->inputs.size());
   std::vector<char> given(values.size(), false);
@@ -199,18 +218,9 @@ void InferenceSession::run(IOBinding& binding, const RunOptions* options) const 
   for (size_t i = 0; i < binding.inputs_.size(); ++i)
     ORTMODULE_CHECK_ARG(binding.inputs_[i].defined() || is_optional(state_->session.input_types()[i]), "the input '",
                         state_->inputs[i].name, "' is not bound");
-  binding.results_ = run_values(binding.inputs_, binding.wanted_, options);
-  for (size_t i = 0; i < binding.results_.size(); ++i) {
-    const at::Tensor& buffer = binding.buffers_[i];
-    at::Tensor& result = binding.results_[i];
-    if (!buffer.defined()) continue;
-    ORTMODULE_CHECK_ARG(buffer.sizes() == result.sizes() && buffer.scalar_type() == result.scalar_type(),
-                        "the buffer of the output '", state_->outputs[binding.wanted_[i]].name, "' is of ",
-                        c10::toString(buffer.scalar_type()), " and shape ", buffer.sizes(), ", the result of ",
-                        c10::toString(result.scalar_type()), " and ", result.sizes());
-    const at::NoGradGuard no_grad;
-    result = buffer.copy_(result);
-  }
+  const std::shared_ptr<const State> other = state_->other_for({}, options);
+  const InferenceSession& serving = other ? InferenceSession(other) : *this;
+  binding.results_ = serving.run_values(binding.inputs_, binding.wanted_, options, &binding);
 }
 
 IOBinding::IOBinding(const InferenceSession& session)
@@ -235,7 +245,15 @@ void IOBinding::bind_output(const std::string& name) { bind_output(name, at::Ten
 
 void IOBinding::clear_inputs() { std::fill(inputs_.begin(), inputs_.end(), at::Tensor()); }
 
+std::vector<std::string> IOBinding::copied() const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < copied_.size(); ++i)
+    if (copied_[i]) names.push_back(state_->outputs[wanted_[i]].name);
+  return names;
+}
+
 void IOBinding::clear_outputs() {
+  copied_.clear();
   wanted_.clear();
   buffers_.clear();
   results_.clear();

@@ -45,6 +45,7 @@ Session::Session(std::string_view model, SessionSettings options)
       deterministic_(options.deterministic),
       mutations_(std::move(options.mutations)) {
   compiled_ = compile(model, options);
+  for (const auto& [name, data] : options.import.initializers) given_weights_.push_back({name, data.bytes});
   inter_op_ = inter_op_for(compiled_.agent->program().parallel.get(), options);
   compiled_.agent->set_observers(observers_);
   for (const NodeArg* in : compiled_.graph->inputs()) input_types_.push_back(in->type().dtype);
@@ -128,8 +129,20 @@ std::vector<std::shared_ptr<TrainingAgent>> Session::agents() const {
   return all;
 }
 
-std::vector<at::Tensor> Session::infer(std::vector<at::Tensor>&& inputs, const OutputSet& fetched,
-                                       const RunStop* stop) const {
+namespace {
+
+template <typename T>
+void keep_fetched(std::vector<T>& all, const OutputSet& fetched) {
+  size_t kept = 0;
+  for (size_t i = 0; i < all.size(); ++i)
+    if (fetched[i]) std::swap(all[kept++], all[i]);
+  all.resize(kept);
+}
+
+}  // namespace
+
+std::vector<at::Tensor> Session::infer(std::vector<at::Tensor>&& inputs, const OutputSet& fetched, const RunStop* stop,
+                                       ResultBuffers* results) const {
   ORTMODULE_INTERNAL(compiled_.compile_fetches && mutations_.empty(), "this session is for training");
   const std::shared_ptr<TrainingAgent> agent = agent_for(fetched);
   const std::shared_ptr<RunTrace> trace = [this] {
@@ -141,30 +154,55 @@ std::vector<at::Tensor> Session::infer(std::vector<at::Tensor>&& inputs, const O
   const RunStop::Scope stopped(stop);
   const ThreadLimit threads(threads_);
   const DeterministicScope deterministic(deterministic_);
-  std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), nullptr, nullptr, &inter_op_);
+  if (results && agent != compiled_.agent) keep_fetched(results->buffers, fetched);
+  std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), nullptr, nullptr, &inter_op_, nullptr, results);
   if (agent == compiled_.agent && !fetched.empty()) {
-    size_t kept = 0;
-    for (size_t i = 0; i < outputs.size(); ++i)
-      if (fetched[i]) std::swap(outputs[kept++], outputs[i]);
-    outputs.resize(kept);
+    keep_fetched(outputs, fetched);
+    if (results) keep_fetched(results->buffers, fetched);
+    if (results) keep_fetched(results->copied, fetched);
   }
-  for (at::Tensor& output : outputs)  // a transposed view, pictures whose channels lie side by side
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    at::Tensor& output = outputs[i];
+    if (results && results->buffers[i].defined()) continue;
+    // A transposed view, pictures whose channels lie side by side.
     if (output.defined() && output.has_storage() && !output.is_contiguous()) output = output.contiguous();
+  }
   return outputs;
 }
 
 std::vector<at::Tensor> Session::infer_places(const std::vector<at::Tensor>& inputs, const std::vector<size_t>& wanted,
-                                              const RunStop* stop, bool whole) const {
+                                              const RunStop* stop, bool whole, ResultBuffers* results) const {
   std::vector<at::Tensor> values = inputs;  // kernels overwrite what nobody else has
   OutputSet fetched(compiled_.output_names.size(), whole);
   for (size_t place : wanted) fetched.at(place) = true;
-  const std::vector<at::Tensor> results = infer(std::move(values), fetched, stop);
+  ResultBuffers placed{std::vector<at::Tensor>(fetched.size())};
+  bool any = false;
+  for (size_t i = 0; results && i < wanted.size(); ++i) {
+    placed.buffers[wanted[i]] = results->buffers[i];
+    any = any || results->buffers[i].defined();
+  }
+  if (any) check_buffers(*results);
+  const std::vector<at::Tensor> made = infer(std::move(values), fetched, stop, any ? &placed : nullptr);
   std::vector<at::Tensor> ordered;
+  if (results) results->copied.clear();
   for (size_t place : wanted) {
     const auto before = std::count(fetched.begin(), fetched.begin() + static_cast<long>(place), true);
-    ordered.push_back(results[static_cast<size_t>(before)]);
+    ordered.push_back(made[static_cast<size_t>(before)]);
+    if (results) results->copied.push_back(any ? placed.copied[static_cast<size_t>(before)] : char{0});
   }
   return ordered;
+}
+
+void Session::check_buffers(const ResultBuffers& results) const {
+  for (const auto& [name, bytes] : given_weights_)
+    for (const at::Tensor& buffer : results.buffers) {
+      if (!buffer.defined() || !buffer.is_cpu() || !buffer.has_storage()) continue;
+      const auto* begin = static_cast<const char*>(buffer.storage().data());
+      const auto* weight = reinterpret_cast<const char*>(bytes->data());
+      ORTMODULE_CHECK_ARG(begin + buffer.storage().nbytes() <= weight || weight + bytes->size() <= begin,
+                          "a buffer of an output lies in the memory of the initializer '", name,
+                          "', which the session reads: bind another");
+    }
 }
 
 void Session::differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat) {

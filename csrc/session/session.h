@@ -36,6 +36,12 @@ struct SessionSettings : CompileOptions {
   bool deterministic = false;  // infer() computes as under torch.use_deterministic_algorithms, on the CPU
 };
 
+// A tensor of the caller's that the session reads as an initializer.
+struct GivenWeight {
+  std::string name;
+  SharedBytes bytes;
+};
+
 class Session {
  public:
   using Mutations = std::vector<std::pair<size_t, size_t>>;
@@ -57,9 +63,10 @@ class Session {
 
   // The outputs that `fetched` picks (empty: all), in the graph's order and without history; only what they need is
   // computed. Takes the tensors out of `inputs`. Ends with kTerminated where `stop` is asked for. For a session of
-  // which nothing has a gradient. May be called from several threads.
+  // which nothing has a gradient. `results`: buffers by the graph's outputs, which are filled (Note [Bound results]).
+  // May be called from several threads.
   ORTMODULE_API std::vector<at::Tensor> infer(std::vector<at::Tensor>&& inputs, const OutputSet& fetched = {},
-                                              const RunStop* stop = nullptr) const;
+                                              const RunStop* stop = nullptr, ResultBuffers* results = nullptr) const;
 
   // Notes when the steps of later infer()s run; null: no more.
   ORTMODULE_API void trace(std::shared_ptr<RunTrace> trace);
@@ -67,10 +74,11 @@ class Session {
   ORTMODULE_API std::vector<std::shared_ptr<TrainingAgent>> agents() const;
 
   // infer() for the outputs at the places `wanted`, in that order; `whole`: all are computed nevertheless. The caller
-  // keeps `inputs`.
+  // keeps `inputs`. `results`: buffers in the order of `wanted`. Throws kInvalidArgument for one in the memory of an
+  // initializer that the session was given.
   ORTMODULE_API std::vector<at::Tensor> infer_places(const std::vector<at::Tensor>& inputs,
                                                      const std::vector<size_t>& wanted, const RunStop* stop,
-                                                     bool whole = false) const;
+                                                     bool whole = false, ResultBuffers* results = nullptr) const;
 
   // Lets go of what is kept of autograd between steps (Note [Kept accumulators]).
   void release_edges() const { edges_->release(); }
@@ -106,7 +114,10 @@ class Session {
   std::vector<at::Tensor> overwritten_of(const std::vector<at::Tensor>& inputs) const;
   void write_back(std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& overwritten) const;
 
+  void check_buffers(const ResultBuffers& results) const;
+
   CompiledModel compiled_;
+  std::vector<GivenWeight> given_weights_;
   c10::Device device_;
   int threads_ = 0;
   bool deterministic_ = false;

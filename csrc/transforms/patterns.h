@@ -32,6 +32,26 @@ inline bool same_shape(const NodeArg* a, const NodeArg* b) {
   return a->type().shape && a->type().shape == b->type().shape;
 }
 
+// A number per element of the last axis of `x`, the same in every run: an initializer or an input of the graph.
+inline bool is_row_of(const NodeArg* value, const NodeArg* x) {
+  if (!value || value->producer()) return false;
+  const auto &row = value->type().shape, &shape = x->type().shape;
+  return row && shape && row->size() == 1 && !shape->empty() && row->back() == shape->back() &&
+         value->type().dtype == x->type().dtype;
+}
+
+// Whether a node of a normalization is over the last axis alone, with a scale (and a bias, if any) of its size, and
+// nobody reads its statistics.
+inline bool normalizes_rows(const Node& node) {
+  const NodeArg *x = node.input(0), *y = node.output(0);
+  if (!x || !y || !x->type().shape || !same_shape(x, y) || !is_row_of(node.input(1), x)) return false;
+  const int64_t axis = node.get_int("axis", -1);
+  if (axis != -1 && axis != static_cast<int64_t>(x->type().shape->size()) - 1) return false;
+  for (size_t i = 1; i < node.outputs().size(); ++i)
+    if (node.output(i)) return false;
+  return !node.input(2) || is_row_of(node.input(2), x);
+}
+
 // A product, taken apart: what nothing else reads of Mul, Div by a number, and Pow with 2 or 3.
 struct Product {
   double scale = 1;

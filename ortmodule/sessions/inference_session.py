@@ -82,10 +82,10 @@ class InferenceSession:
         else:
             self._source = _bytes_of(path_or_bytes)
         self._trace = _C.RunTrace() if self._options.enable_profiling else None
-        self._variants: dict[frozenset[str], InferenceSession] = {}
+        self._variants: dict[tuple[frozenset[str], bool], InferenceSession] = {}
         self._lock = threading.Lock()  # of the variants
-        self._compile(frozenset())
-        if not self._overridable:
+        self._compile(frozenset(), False)
+        if not self._has_kinds:
             self._source = None  # nothing will be compiled again
         elif isinstance(self._source, str):
             self._source = os.path.abspath(self._source)
@@ -93,12 +93,13 @@ class InferenceSession:
             with open(self._options.optimized_model_filepath, "wb") as file:
                 file.write(self._session.stage_model("planned"))
 
-    def _compile(self, fed: frozenset[str]) -> None:
-        """Sets what belongs to one kind of runs: `fed` are the initializers that these runs are given."""
+    def _compile(self, fed: frozenset[str], training: bool) -> None:
+        """Sets what belongs to one kind of runs: `fed` are the initializers that these runs are given, and with
+        `training` nodes that leave it open do what they do in training."""
         options = {
             "device": str(self.device),
             "providers": list(self._providers),
-            **compile_options(self._options, fed),
+            **compile_options(self._options, fed, training),
         }
         if isinstance(self._source, str):
             self._session = _C.load_session(self._source, options)
@@ -109,6 +110,8 @@ class InferenceSession:
         self._outputs = [_node_arg(value) for value in info["outputs"]]
         self._overridable = [_node_arg(value) for value in info["overridable"]]
         self._meta = ModelMetadata(*(info[f.name.removesuffix("_map")] for f in dataclasses.fields(ModelMetadata)))
+        self._follows_training_mode = bool(info["follows_training_mode"])
+        self._has_kinds = bool(self._overridable) or self._follows_training_mode
         self._places = {value.name: i for i, value in enumerate(self._outputs)}
         # Nothing of this object: the core is no part of Python's search for cycles.
         self._run = _C.Inference(
@@ -123,19 +126,23 @@ class InferenceSession:
         if inspected := inspect_path_of(self._options):
             self._follow(inspected, self._source)
 
-    def _for(self, given: Iterable[str]) -> InferenceSession:
+    def _for(self, given: Iterable[str], run_options: RunOptions | None = None) -> InferenceSession:
         """The session for runs that are given these inputs: this one, or one that was compiled for the initializers
-        among them."""
+        among them, or for training mode."""
+        if not self._has_kinds:
+            return self
         fed = frozenset(given).intersection(value.name for value in self._overridable)
-        if not fed:
+        training = self._follows_training_mode and isinstance(run_options, RunOptions) and run_options.training_mode
+        if not fed and not training:
             return self
         with self._lock:
-            if fed not in self._variants:
+            if (fed, training) not in self._variants:
                 variant = copy.copy(self)
                 variant._variants = {}
-                variant._compile(fed)
-                self._variants[fed] = variant
-            return self._variants[fed]
+                variant._compile(fed, training)
+                variant._has_kinds = False
+                self._variants[fed, training] = variant
+            return self._variants[fed, training]
 
     def get_inputs(self) -> list[NodeArg]:
         """What a run has to be given."""
@@ -204,7 +211,7 @@ class InferenceSession:
             UnsupportedError: an input holds strings.
             TerminatedError: `run_options.terminate` was set.
         """
-        if self._overridable and (session := self._for(feeds)) is not self:
+        if self._has_kinds and (session := self._for(feeds, run_options)) is not self:
             return session.run(output_names, feeds, run_options)
         if output_names is None and run_options is None and type(feeds) is dict:
             return self._run.run(feeds, None, None)
@@ -224,7 +231,7 @@ class InferenceSession:
         self, output_names: Sequence[str] | None, feeds: Mapping[str, OrtValue], run_options: RunOptions | None = None
     ) -> list[OrtValue]:
         """The same with OrtValues in and out, on the session's device."""
-        if (session := self._for(feeds)) is not self:
+        if (session := self._for(feeds, run_options)) is not self:
             return session.run_with_ort_values(output_names, feeds, run_options)
         names = list(output_names or self._places)
         unknown = [name for name in feeds if name not in {value.name for value in self._inputs}]
@@ -246,8 +253,14 @@ class InferenceSession:
             InvalidArgumentError: an input is not bound, no output is, or a buffer does not fit its result.
             TerminatedError: `run_options.terminate` was set.
         """
-        session = self._for(iobinding._inputs)
-        iobinding._run(session._inputs, lambda values, names: session._values(values, names, run_options))
+        session = self._for(iobinding._inputs, run_options)
+        stop, only_path = _run_settings(run_options)
+
+        def infer(values: list[Any], names: list[str], buffers: list[Any]) -> tuple[list[Any], list[bool]]:
+            with log_run(run_options, self._options):
+                return session._run.run_bound(values, session._places_of(names), buffers, stop, not only_path)
+
+        iobinding._run(session._inputs, infer)
 
     def _sessions(self) -> Iterator[_C.Session]:
         yield self._session

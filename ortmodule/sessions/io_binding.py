@@ -29,9 +29,9 @@ class _Bound(Protocol):
 class IOBinding:
     """What an InferenceSession reads from and writes into when `run_with_iobinding` is called.
 
-    A bound value's memory is the caller's: it is read at each run, and an output with a buffer is written at each run.
-    An output without one gets new memory at each run, on the device that was named. Made by `session.io_binding()`; one
-    belongs to one thread at a time.
+    A bound value's memory is the caller's: it is read at each run, and an output with a buffer is written at each run,
+    straight by the node that makes it or by one copy (`copied_outputs`). An output without one gets new memory at each
+    run, on the device that was named. Made by `session.io_binding()`; one belongs to one thread at a time.
     """
 
     def __init__(self, session: _Bound) -> None:
@@ -39,6 +39,7 @@ class IOBinding:
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, torch.Tensor | torch.device] = {}
         self._results: list[OrtValue] = []
+        self._copied: list[str] = []
 
     def bind_cpu_input(self, name: str, array: Any) -> None:
         """An array; the session's device gets a copy where it is another one.
@@ -109,6 +110,13 @@ class IOBinding:
         """The bound outputs of the last run, in the order in which they were bound; those with buffers are these."""
         return list(self._results)
 
+    def copied_outputs(self) -> list[str]:
+        """The outputs whose results the last run copied into their buffers. All other buffers were written by the nodes
+        that make the results: on the CPU from the second run of a kind on, of contiguous buffers of 32 KiB or more that
+        have the result's type and share no memory with an input or another buffer, where nodes run one at a time, no
+        tool looks at them, and the node is the engine's own. A result that is another one's view is copied."""
+        return list(self._copied)
+
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The same as arrays of their own."""
         return [_own_array(value) for value in self._results]
@@ -119,6 +127,7 @@ class IOBinding:
     def clear_binding_outputs(self) -> None:
         self._outputs.clear()
         self._results.clear()
+        self._copied.clear()
 
     def synchronize_inputs(self) -> None:
         """Waits until what was queued for the inputs' memory is done."""
@@ -140,7 +149,8 @@ class IOBinding:
         return self._known(name, values, "input")
 
     def _run(self, declared: Sequence[NodeArg], infer: Any) -> None:
-        """Runs `infer(values, names)`, which gives the named outputs for one value per declared input.
+        """Runs `infer(values, names, buffers)`, which gives the named outputs for one value per declared input, in
+        their buffers where they have one, and which of them were copied there.
 
         Raises:
             InvalidArgumentError: an input is not bound, nothing is bound as an output, or a buffer has another shape or
@@ -152,23 +162,18 @@ class IOBinding:
                 f"not bound: inputs {missing}; bind_input binds one" if missing else "no output is bound: bind_output"
             )
         names = list(self._outputs)
-        results = infer([self._inputs.get(value.name) for value in declared], names)
+        buffers = [where if isinstance(where, torch.Tensor) else None for where in self._outputs.values()]
+        results, copied = infer([self._inputs.get(value.name) for value in declared], names, buffers)
+        self._copied = [name for name, one in zip(names, copied, strict=True) if one]
         elements = {value.name: value.element_type for value in self._session.get_outputs()}
         self._results = [
-            OrtValue(_placed(name, result, self._outputs[name]), elements[name])
+            OrtValue(_on_device(result, self._outputs[name]), elements[name])
             for name, result in zip(names, results, strict=True)
         ]
 
 
-def _placed(name: str, result: Any, where: torch.Tensor | torch.device) -> Any:
-    if isinstance(where, torch.device):
-        return result.to(where) if isinstance(result, torch.Tensor) else result
-    if not isinstance(result, torch.Tensor) or result.shape != where.shape or result.dtype != where.dtype:
-        made = f"{result.dtype}, {list(result.shape)}" if isinstance(result, torch.Tensor) else "no tensor"
-        raise InvalidArgumentError(
-            f"the buffer of the output {name!r} is of {where.dtype}, {list(where.shape)}, the result of {made}"
-        )
-    return where.copy_(result)
+def _on_device(result: Any, where: torch.Tensor | torch.device) -> Any:
+    return result.to(where) if isinstance(where, torch.device) and isinstance(result, torch.Tensor) else result
 
 
 def _own_array(value: OrtValue) -> Any:

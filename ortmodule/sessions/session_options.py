@@ -314,8 +314,8 @@ def inspect_path_of(settings: SessionOptions) -> str:
     return os.environ.get("ORTMODULE_INSPECT_PATH", settings.inspect_path)
 
 
-def compile_options(settings: SessionOptions, fed: frozenset[str]) -> dict[str, Any]:
-    """How the core takes them; `fed`: initializers that each run is given."""
+def compile_options(settings: SessionOptions, fed: frozenset[str], training: bool) -> dict[str, Any]:
+    """How the core takes them; `fed`: initializers that each run is given; `training`: RunOptions.training_mode."""
     level = settings.graph_optimization_level
     return {
         "order": settings.execution_order.value,
@@ -343,6 +343,7 @@ def compile_options(settings: SessionOptions, fed: frozenset[str]) -> dict[str, 
         "keep_history": settings._keep_history or bool(inspect_path_of(settings)),
         "initializers": {name: value.engine_value for name, value in settings._initializers.items() if name not in fed},
         "fed": fed,
+        "training_mode": training,
         **session_passes(settings.passes, settings.disabled_passes),
     }
 
@@ -359,6 +360,13 @@ class RunOptions(_Checked):
     log_severity_level = _Setting(2, _severity, "0: each run with these options is logged, with what it took.")
     only_execute_path_to_fetches = _Setting(
         True, _flag, "Compute what the outputs that are asked for need, and nothing else."
+    )
+    training_mode = _Setting(
+        False,
+        _flag,
+        "Dropout without the input training_mode and BatchNormalization without the attribute of that name do what "
+        "they do in training: drop by torch's generator, normalize with the batch's own statistics (the model's stay "
+        "as they are). Nodes that say themselves what they do go on doing it.",
     )
 
     def __init__(self) -> None:

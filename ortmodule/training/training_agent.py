@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import onnx
 import torch
@@ -16,7 +16,7 @@ import torch
 from .. import _C
 from .._C import OrtValueCache, PartialGraphExecutionState
 from ..errors import InvalidArgumentError
-from .values import session_options, tensor_of
+from .values import EngineOptions, session_options, tensor_of
 
 __all__ = ["OrtValueCache", "PartialGraphExecutionState", "TrainingAgent"]
 
@@ -28,8 +28,8 @@ class TrainingAgent:
         model: a path, bytes of a model, or an onnx.ModelProto.
         trainable: the inputs whose gradients are wanted.
         weights: the inputs that stay the same between two updates, for a cache; those that train as a rule.
-        device: where inputs and outputs lie, as torch spells it.
-        dropout, matmul, memory_budget, fusion: as the fields of `Options`.
+        options: as the fields of `Options` and `SessionOptions` (`device`, `dropout`, `matmul`, `memory_budget`,
+            `fusion`; `allow_aten_operators` for a model of a maker whom you trust).
 
     Raises:
         InvalidArgumentError: no such file or input.
@@ -42,17 +42,12 @@ class TrainingAgent:
         trainable: Sequence[str],
         *,
         weights: Sequence[str] = (),
-        device: str | torch.device = "cpu",
-        dropout: str = "fast",
-        matmul: str = "auto",
-        memory_budget: float | None = None,
-        fusion: bool = True,
+        **options: Unpack[EngineOptions],
     ) -> None:
         source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
         source = bytes(source) if isinstance(source, bytes | bytearray | memoryview) else os.fspath(source)
         self.trainable = list(trainable)
-        options = session_options(device, dropout, matmul, memory_budget, fusion)
-        self._agent = _C.TrainingAgent(source, self.trainable, list(weights), options)
+        self._agent = _C.TrainingAgent(source, self.trainable, list(weights), session_options(options))
         self.input_names = [name for name, _, _ in self._agent.inputs]
         self.output_names = [name for name, _, _ in self._agent.outputs]
 

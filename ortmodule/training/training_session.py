@@ -11,13 +11,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError
-from .values import session_options, tensor_of
+from .values import EngineOptions, session_options, tensor_of
 
 __all__ = ["TrainingSession"]
 
@@ -28,8 +28,8 @@ class TrainingSession:
     Args:
         directory: the folder of the artifacts.
         checkpoint: a file to begin from instead of the artifacts' own.
-        device: where it trains, as torch spells it.
-        dropout, matmul, memory_budget, fusion: as the fields of `Options`.
+        options: as the fields of `Options` and `SessionOptions` (`device`, `dropout`, `matmul`, `memory_budget`,
+            `fusion`; `allow_aten_operators` for artifacts of a maker whom you trust).
 
     Raises:
         InvalidArgumentError: no such folder or file, or the checkpoint of another model.
@@ -41,14 +41,9 @@ class TrainingSession:
         directory: str | os.PathLike[str],
         *,
         checkpoint: str | os.PathLike[str] | None = None,
-        device: str | torch.device = "cpu",
-        dropout: str = "fast",
-        matmul: str = "auto",
-        memory_budget: float | None = None,
-        fusion: bool = True,
+        **options: Unpack[EngineOptions],
     ) -> None:
-        options = session_options(device, dropout, matmul, memory_budget, fusion)
-        self._session = _C.TrainingSession(os.fspath(directory), os.fspath(checkpoint or ""), options)
+        self._session = _C.TrainingSession(os.fspath(directory), os.fspath(checkpoint or ""), session_options(options))
         self._entries: list[dict[str, Any]] = json.loads((Path(directory) / "artifacts.json").read_text())["tensors"]
         self._names = [name for name, _, _ in self._session.inputs]
 

@@ -17,6 +17,8 @@ import torch
 from onnx import helper
 from torch import nn
 
+from ortmodule.optim.native import NativeStep
+
 from ..errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["Group", "Rule", "optimizer_of", "rules_of"]
@@ -90,7 +92,9 @@ def optimizer_of(optimizer: OptimizerLike, parameters: Iterable[nn.Parameter]) -
 def _is_ours(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the update is that of torch's class, also where a class of somebody's is derived from it."""
     base = next((c for c in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW) if isinstance(optimizer, c)), None)
-    return base is not None and inspect.unwrap(type(optimizer).step) is inspect.unwrap(base.step)
+    if base is None:
+        return False
+    return inspect.unwrap(type(optimizer).step) in (inspect.unwrap(base.step), inspect.unwrap(NativeStep.step))
 
 
 def rules_of(optimizer: torch.optim.Optimizer) -> tuple[list[Group], list[Rule]]:
@@ -104,6 +108,8 @@ def rules_of(optimizer: torch.optim.Optimizer) -> tuple[list[Group], list[Rule]]
     for number, given in enumerate(optimizer.param_groups):
         if given.get("differentiable"):
             raise UnsupportedError("an optimizer with differentiable=True has no graph")
+        if given.get("decay", "torch") != "torch" or given.get("state_bits", 32) != 32:
+            raise UnsupportedError("an optimizer with transformers' weight decay or states in 8 bits has no graph")
         settings, states = make(optimizer, given)
         common = {"weight_decay": _number(given["weight_decay"]), "maximize": int(bool(given["maximize"]))}
         group = Group(_number(given["lr"]), {**settings, **common, "fused": int(bool(given["fused"]))})

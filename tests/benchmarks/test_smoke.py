@@ -157,3 +157,13 @@ def test_recording_cost_has_a_ratio_for_each_kind(tmp_path: Path) -> None:
     (row,) = json.loads(out.read_text())["rows"]
     assert set(row["fastest"]["ratios"]) == set(row["median"]["ratios"]) == {"figures", "fingerprints", "every tenth"}
     assert row["values"] > 10 and row["bytes"] > 0
+
+
+def test_optimizers_are_beside_torchs_and_the_memorys_rate(tmp_path: Path) -> None:
+    out = tmp_path / "optimizers.json"
+    done = run("optimizers.py", "--small", "--rounds", "2", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["kind"]: row for row in json.loads(out.read_text())["rows"]}
+    assert set(rows["AdamW"]["ratios"]) == {"fused", "default", "flat", "8 bit"}
+    assert set(rows["LAMB"]["ratios"]) == {"foreach"} and set(rows["clip above"]["ratios"]) == {"default"}
+    assert all(row["of_limit"] > 0 and row["bytes"] > 0 for row in rows.values())

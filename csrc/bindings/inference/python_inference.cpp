@@ -78,14 +78,34 @@ class Inference {
   // The same for values as they are: tensors, lists, None.
   py::list run_values(const py::sequence& values, const std::optional<std::vector<size_t>>& wanted,
                       const RunStop* stop) const {
+    return write_values(infer(read_inputs(values), wanted, stop));
+  }
+
+  // The outputs at the places `wanted`, those that have a buffer (None: none) in it; and which were copied there.
+  py::tuple run_bound(const py::sequence& values, const std::vector<size_t>& wanted, const py::sequence& buffers,
+                      const RunStop* stop, bool whole) const {
+    std::vector<at::Tensor> held = read_inputs(values);
+    ResultBuffers results;
+    for (const py::handle& buffer : buffers)
+      results.buffers.push_back(buffer.is_none() ? at::Tensor() : buffer.cast<at::Tensor>());
+    ORTMODULE_INTERNAL(results.buffers.size() == wanted.size(), "one buffer per output");
+    std::vector<at::Tensor> outputs;
+    {
+      const py::gil_scoped_release release;
+      outputs = session_->infer_places(held, wanted, stop, whole, &results);
+    }
+    return py::make_tuple(write_values(outputs), std::vector<bool>(results.copied.begin(), results.copied.end()));
+  }
+
+ private:
+  std::vector<at::Tensor> read_inputs(const py::sequence& values) const {
     ORTMODULE_CHECK_ARG(py::len(values) == inputs_.size(), "the model has ", inputs_.size(), " inputs, got ",
                         py::len(values));
     std::vector<at::Tensor> held;
     for (size_t i = 0; i < inputs_.size(); ++i) held.push_back(read_value(values[i], inputs_[i].dtype));
-    return write_values(infer(held, wanted, stop));
+    return held;
   }
 
- private:
   // `held` stays with the caller: kernels overwrite what nobody else has.
   std::vector<at::Tensor> infer(const std::vector<at::Tensor>& held, const std::optional<std::vector<size_t>>& wanted,
                                 const RunStop* stop) const {
@@ -194,6 +214,7 @@ py::dict info_of(const Session& session) {
   out["description"] = info.description;
   out["graph_description"] = info.graph_description;
   out["version"] = info.version;
+  out["follows_training_mode"] = info.follows_training_mode;
   py::dict custom;
   for (const auto& [key, value] : info.custom_metadata) custom[py::str(key)] = value;
   out["custom_metadata"] = custom;
@@ -257,7 +278,11 @@ void register_inference(py::module_& m) {
       .def("run", &Inference::run, py::arg("feeds"), py::arg("wanted"), py::arg("stop"),
            "Arrays of the outputs at the places `wanted` (None: all) for arrays or tensors by name.")
       .def("run_values", &Inference::run_values, py::arg("values"), py::arg("wanted"), py::arg("stop"),
-           "The same for one value per input, as the engine has them.");
+           "The same for one value per input, as the engine has them.")
+      .def("run_bound", &Inference::run_bound, py::arg("values"), py::arg("wanted"), py::arg("buffers"),
+           py::arg("stop"), py::arg("whole"),
+           "The outputs at the places `wanted`, in their buffers (None: none), and which were copied there; `whole`: "
+           "all outputs are computed.");
   m.def("tensor_at", &tensor_at, py::arg("address"), py::arg("shape"), py::arg("dtype"), py::arg("device"),
         "A tensor of memory that somebody else keeps.");
   m.def("capsule_is_read_only", &capsule_is_read_only, py::arg("capsule"),

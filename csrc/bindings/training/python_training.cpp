@@ -42,6 +42,8 @@ Options options_of(const py::dict& given) {
       options.memory_budget = py::cast<std::optional<double>>(value);
     else if (name == "fusion")
       options.fusion = py::cast<bool>(value);
+    else if (name == "allow_aten_operators")
+      options.allow_aten_operators = py::cast<bool>(value);
     else
       fail(ErrorCode::kInvalidArgument, "unknown session option '", name, "'");
   }

@@ -109,7 +109,9 @@ Kernel make_grad(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("org.pytorch.aten", ATen, "aten", [](const Node& node) -> Kernel { return AtenCall(node); });
-ORTMODULE_KERNEL("org.pytorch.aten", ATenGrad, "aten", make_grad);
+ORTMODULE_KERNEL("org.pytorch.aten", ATen, "aten", [](const Node& node) -> Kernel {
+  return AtenCall(node);
+}).runs_foreign_code();
+ORTMODULE_KERNEL("org.pytorch.aten", ATenGrad, "aten", make_grad).runs_foreign_code();
 
 }  // namespace ortmodule

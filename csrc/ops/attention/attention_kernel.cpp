@@ -3,7 +3,8 @@
 // "cpu": our tiled kernels (flash.h), and what follows where they do not apply. "aten": ATen's flash kernel on the CPU
 // and its backward where ATen's own rule allows them; else forward is PyTorch's function, and backward runs it again
 // under autograd: one more forward, and the device's fused backward.
-// A node that is not plain (form.h) is composed of ATen operators, its gradient by a second forward too.
+// Keys and values of the past are put before the new ones first. Any other node that is not plain (form.h) is composed
+// of ATen operators, its gradient by a second forward too.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_fused_sdp_choice.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
@@ -42,8 +44,12 @@ struct Options {
   bool causal;
   std::optional<double> scale;
   int64_t stream;  // of the random state
+  bool cached;     // Attention with keys and values of the past
 
-  explicit Options(const Node& node) : causal(node.get_int("is_causal", 0) != 0), stream(node.get_int("stream", 0)) {
+  explicit Options(const Node& node)
+      : causal(node.get_int("is_causal", 0) != 0),
+        stream(node.get_int("stream", 0)),
+        cached(node.op() == "Attention" && node.input(kPastKey) && node.input(kPastValue)) {
     if (node.find_attribute("scale")) scale = node.get_float("scale", 1.0);
   }
 };
@@ -112,8 +118,30 @@ bool flash_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
          at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, grouped(q, k)) == kFlash;
 }
 
-void attention(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue);
+// Keys and values, those of the past in front; `past` of a node of Attention that may have them.
+struct KeysAndValues {
+  at::Tensor k, v;
+};
+
+at::Tensor behind(const at::Tensor& past, const at::Tensor& fresh) {
+  const bool fits = past.dim() == 4 && fresh.dim() == 4 && past.size(0) == fresh.size(0) &&
+                    past.size(1) == fresh.size(1) && past.size(3) == fresh.size(3);
+  ORTMODULE_CHECK(fits, kRuntime, "[Attention] the past ", past.sizes(), " does not fit ", fresh.sizes());
+  return at::cat({past, fresh}, 2);
+}
+
+KeysAndValues keys_and_values(KernelContext& c, const Options& options) {
+  KeysAndValues out{c.in(kKey), c.in(kValue)};
+  if (!options.cached) return out;
+  out.k = behind(c.in(kPastKey), out.k);
+  out.v = behind(c.in(kPastValue), out.v);
+  c.out(kPresentKey, out.k);
+  c.out(kPresentValue, out.v);
+  return out;
+}
+
+void attention(KernelContext& c, const at::Tensor& k, const at::Tensor& v, const Options& options) {
+  const at::Tensor& q = c.in(kQuery);
   const Mask mask = prepare(c.in_or_undefined(kMask), q, k, options.causal);
   if (flash_on_cpu(q, k, v, mask, options.scale)) {
     auto [y, lse] =
@@ -207,9 +235,15 @@ at::Tensor flash_mask(const KernelContext& c, size_t i, const at::Tensor& k) {
 // A single query makes no tile: transposing the keys would cost more than the products.
 bool is_single_query(const at::Tensor& q, const at::Tensor& mask) { return q.size(2) == 1 && !mask.defined(); }
 
+void attention(KernelContext& c, const Options& options) {
+  const auto [k, v] = keys_and_values(c, options);
+  attention(c, k, v, options);
+}
+
 void tiled_attention(KernelContext& c, const Options& options) {
-  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue), mask = flash_mask(c, kMask, k);
-  if (is_single_query(q, mask) || !flash_supports(q, k, v, mask)) return attention(c, options);
+  const auto [k, v] = keys_and_values(c, options);
+  const at::Tensor &q = c.in(kQuery), mask = flash_mask(c, kMask, k);
+  if (is_single_query(q, mask) || !flash_supports(q, k, v, mask)) return attention(c, k, v, options);
   FlashResult result = flash_forward(flash_inputs(q, k, v, mask, options));
   c.out(kResult, std::move(result.y));
   c.out(kLse, std::move(result.lse));
@@ -259,7 +293,7 @@ TensorFunction composed(const Node& node) { return AttentionForm(node); }
 
 template <void (*kernel)(KernelContext&, const Options&)>
 Kernel make_attention(const Node& node) {
-  if (plain_attention(node)) return make<kernel>(node);
+  if (plain_attention(node) || plain_but_for_past(node)) return make<kernel>(node);
   return function_kernel(composed(node));
 }
 

@@ -4,6 +4,8 @@
 // The derivative is the rotation by the negative angle: the same operator with -sin. The caches' gradients, which
 // hardly anything asks for, come from a second forward.
 #include "base/status.h"
+#include "records/body_formula.h"
+#include "records/grad_context.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
 #include "records/rerun.h"
@@ -36,6 +38,21 @@ void gradient(GradContext& c, const char* op, const char* rerun) {
   c.GI(0, c.emit(op, inputs, c.node().attributes()));
 }
 
+// Of whole heads [batch, heads, seq, size] whose halves are pairs, with caches per token.
+void body(BodyContext& c) {
+  const auto& x = c.in(0)->type().shape;
+  if (!x || x->size() != 4 || c.node().input(3) || c.node().get_int("interleaved", 0) != 0 ||
+      c.node().get_int("rotary_embedding_dim", 0) != 0)
+    return;
+  BodyFormula f(c);
+  const std::vector<NodeArg*> halves =
+      c.emit_n("Split", {c.in(0)}, 2, {{"axis", int64_t{-1}}, {"num_outputs", int64_t{2}}});
+  NodeArg *cos = f.unsqueeze(c.in(1), {1}), *sin = f.unsqueeze(c.in(2), {1});
+  c.out(0, f.concat({f.sub(f.mul(halves[0], cos), f.mul(halves[1], sin)),
+                     f.add(f.mul(halves[1], cos), f.mul(halves[0], sin))},
+                    -1));
+}
+
 }  // namespace
 
 ORTMODULE_OP("", RotaryEmbedding, 23)
@@ -46,7 +63,8 @@ ORTMODULE_OP("", RotaryEmbedding, 23)
     .apply(attributes)
     .no_grad({"position_ids"})
     .grad({"X", "cos_cache", "sin_cache"},
-          [](GradContext& c) { gradient<1, 2>(c, "RotaryEmbedding", "ai.ortmodule::RotaryEmbeddingGrad"); });
+          [](GradContext& c) { gradient<1, 2>(c, "RotaryEmbedding", "ai.ortmodule::RotaryEmbeddingGrad"); })
+    .body(body);
 ORTMODULE_OP("ai.ortmodule", RotaryEmbeddingGrad, 1).apply(rerun_record);
 
 // position_ids: [1], the first position of every sequence, or [batch, seq].

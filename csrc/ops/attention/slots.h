@@ -6,7 +6,7 @@
 namespace ortmodule {
 
 // Of Attention, AttentionDropout and PhiloxAttention.
-enum AttentionInput : size_t { kQuery, kKey, kValue, kMask, kPastKey };
+enum AttentionInput : size_t { kQuery, kKey, kValue, kMask, kPastKey, kPastValue };
 // Of AttentionDropout and PhiloxAttention, which take no past.
 constexpr size_t kRatio = 4, kRandomState = 5;
 

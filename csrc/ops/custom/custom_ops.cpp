@@ -273,6 +273,7 @@ void register_custom_ops(const std::vector<const OrtmoduleCustomOp*>& ops, const
     KernelRegistry::instance()
         .add(ops[i]->domain, ops[i]->name, "aten", make_custom_kernel, file)
         .opset(ops[i]->since_version, last)
+        .runs_foreign_code()
         .rare_types(RareTypes::kAsIs);
   }
 }

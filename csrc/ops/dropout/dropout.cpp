@@ -69,7 +69,7 @@ void upgrade_dropout(UpgradeContext& c) {
     c.node().graph().drop_output(&c.result(), 1);
   }
   std::vector<NodeArg*> inputs{c.I(0), c.scalar(ratio.value_or(0.5), DType::kFloat)};
-  if (training) inputs.push_back(c.scalar(1, DType::kBool));
+  if (c.opset() < 7) inputs.push_back(c.scalar(training, DType::kBool));
   c.rewrite(inputs);
 }
 

@@ -1,10 +1,11 @@
-// Kernels of Gelu and GeluGrad: vectorized loops of our own for plain floats on the CPU, also those of 16 bits, which
-// are computed in float a block at a time; ATen for everything else.
+// Kernels of Gelu, BiasGelu, FastGelu and GeluGrad: vectorized loops of our own for plain floats on the CPU, also those
+// of 16 bits, which are computed in float a block at a time; ATen for everything else.
 //
 // ATen's loops take tanh and erf from Sleef, at some 4 ns an element with AVX2. One exponential does for either:
 // 1 + tanh(u) is 2 / (1 + exp(-2u)), without the cancellation for negative u, and erf has a short formula around
 // exp(-x^2), the one that fused kernels use. Gradient kernels write over dY where it is theirs to take.
 #include <ATen/Parallel.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -145,6 +146,40 @@ Kernel make_gelu(const Node& node) {
   };
 }
 
+// to[i] = from[i] + bias[(begin + i) % width]
+void add_bias(const float* from, const float* bias, int64_t width, int64_t begin, int64_t n, float* to) {
+  for (int64_t i = 0; i < n;) {
+    const int64_t first = (begin + i) % width, count = std::min(n - i, width - first);
+#pragma omp simd
+    for (int64_t k = 0; k < count; ++k) to[i + k] = from[i + k] + bias[first + k];
+    i += count;
+  }
+}
+
+// gelu(x + bias), the bias along the last axis: sums of 16 bits are rounded as Add rounds them.
+template <bool tanh>
+Kernel make_bias_gelu(const Node&) {
+  return [](KernelContext& c) {
+    const at::Tensor &x = c.in(0), bias = c.in_or_undefined(1);
+    const char* how = tanh ? "tanh" : "none";
+    const bool along_rows = bias.defined() && plain(bias) && bias.dim() == 1 && x.dim() > 0 &&
+                            bias.size(0) == x.size(-1) && bias.scalar_type() == at::kFloat && bias.numel() > 0;
+    if (!plain(x) || x.scalar_type() != at::kFloat || !along_rows) {
+      const at::Tensor sum = bias.defined() ? at::add(x, bias) : x;
+      return c.out(0, at::gelu(sum, how));
+    }
+    at::Tensor y = c.may_overwrite(0) ? x : at::empty_like(x);
+    const auto *from = x.const_data_ptr<float>(), *added = bias.const_data_ptr<float>();
+    auto* to = y.mutable_data_ptr<float>();
+    for_blocks(x.numel(), [&](int64_t begin, int64_t n) {
+      std::array<float, Block::kElements> sums;
+      add_bias(from + begin, added, bias.size(0), begin, n, sums.data());
+      (tanh ? gelu_tanh : gelu_erf)(sums.data(), to + begin, n);
+    });
+    c.out(0, std::move(y));
+  };
+}
+
 Kernel make_gelu_grad(const Node& node) {
   return [tanh = is_tanh(node)](KernelContext& c) {
     const at::Tensor &dy = c.in(0), &x = c.in(1);
@@ -166,6 +201,9 @@ Kernel make_gelu_grad(const Node& node) {
 }  // namespace
 
 ORTMODULE_KERNEL("", Gelu, "aten", make_gelu).inplace();
+ORTMODULE_KERNEL("com.microsoft", Gelu, "aten", make_bias_gelu<false>).inplace();
+ORTMODULE_KERNEL("com.microsoft", FastGelu, "aten", make_bias_gelu<true>).inplace();
+ORTMODULE_KERNEL("com.microsoft", BiasGelu, "aten", make_bias_gelu<false>).inplace();
 ORTMODULE_KERNEL("ai.ortmodule", GeluGrad, "aten", make_gelu_grad).inplace();
 
 }  // namespace ortmodule

@@ -144,7 +144,7 @@ void upgrade_batch_norm(UpgradeContext& c) {
   if (!spatial) c.unsupported("spatial=0 is not supported");
   if (c.wants(3) || c.wants(4)) c.unsupported("the outputs saved_mean and saved_var are not supported");
   const bool training = c.wants(1) || c.wants(2) || (c.opset() < 7 && is_test.value_or(0) == 0);
-  if (training) c.set("training_mode", int64_t{1});
+  c.set("training_mode", int64_t{training});
   c.rewrite(c.node().inputs());
 }
 

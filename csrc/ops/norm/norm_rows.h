@@ -19,6 +19,13 @@ struct NormRows {
 // y = (x - mean) * inv_std * scale + bias, by rows; bias may be null. The variance is of the differences from the mean.
 void normalize_rows(const NormRows& of, const float* bias, double epsilon, float* y, float* mean, float* inv_std);
 
+// The same of rows [begin, end) on this thread; y may be x.
+void normalize_row_range(const NormRows& of, const float* bias, double epsilon, float* y, float* mean, float* inv_std,
+                         int64_t begin, int64_t end);
+
+// y = x / sqrt(mean(x^2) + epsilon) * scale of one row of n elements; y may be x.
+void scale_row_by_rms(const float* x, const float* scale, int64_t n, double epsilon, float* y, float* inv_rms);
+
 // Null where a gradient is not wanted; dscale and dbias go together.
 struct NormGradients {
   float *dx, *dscale, *dbias;

@@ -128,6 +128,11 @@ ORTMODULE_SIMD void inputs(const NormRows& of, const float* dy, const float* mea
 
 }  // namespace
 
+void normalize_row_range(const NormRows& of, const float* bias, double epsilon, float* y, float* mean, float* inv_std,
+                         int64_t begin, int64_t end) {
+  forward(of, bias, epsilon, y, mean, inv_std, begin, end);
+}
+
 void normalize_rows(const NormRows& of, const float* bias, double epsilon, float* y, float* mean, float* inv_std) {
   at::parallel_for(0, of.rows, std::max<int64_t>(1, kGrain / of.width),
                    [&](int64_t begin, int64_t end) { forward(of, bias, epsilon, y, mean, inv_std, begin, end); });

@@ -19,6 +19,7 @@
 #include "kernels/cpu_simd.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
+#include "ops/norm/norm_rows.h"
 #include "records/kernel_registry.h"
 
 namespace ortmodule {
@@ -86,6 +87,16 @@ bool float_rows(const at::Tensor& x, const at::Tensor& scale, int64_t axis) {
          scale.is_contiguous() && scale.sizes() == x.sizes().slice(axis) && x.numel() > 0;
 }
 
+}  // namespace
+
+void scale_row_by_rms(const float* x, const float* scale, int64_t n, double epsilon, float* y, float* inv_rms) {
+  const double mean = static_cast<double>(sum_of_squares(x, n)) / static_cast<double>(n);
+  *inv_rms = static_cast<float>(1.0 / std::sqrt(mean + epsilon));
+  normalize(x, scale, *inv_rms, y, n);
+}
+
+namespace {
+
 void cpu_forward(KernelContext& c, int64_t axis_attr, double epsilon) {
   const at::Tensor &x = c.in(0), &scale = c.in(1);
   const int64_t axis = positive_axis(axis_attr, x.dim(), "RMSNormalization");
@@ -99,11 +110,7 @@ void cpu_forward(KernelContext& c, int64_t axis_attr, double epsilon) {
   const float *xp = x.const_data_ptr<float>(), *sp = scale.const_data_ptr<float>();
   float *yp = y.mutable_data_ptr<float>(), *rp = rstd.mutable_data_ptr<float>();
   at::parallel_for(0, rows, std::max<int64_t>(1, 16384 / n), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const double mean = static_cast<double>(sum_of_squares(xp + r * n, n)) / static_cast<double>(n);
-      rp[r] = static_cast<float>(1.0 / std::sqrt(mean + epsilon));
-      normalize(xp + r * n, sp, rp[r], yp + r * n, n);
-    }
+    for (int64_t r = begin; r < end; ++r) scale_row_by_rms(xp + r * n, sp, n, epsilon, yp + r * n, rp + r);
   });
   c.out(1, rstd);
   c.out(0, y);

@@ -1,17 +1,17 @@
-// ATen kernels of com.microsoft's optimizers, out of place.
+// Kernels of com.microsoft's optimizers, out of place: the rules of kernels/optimizer on copies.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/div.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/sqrt.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sub.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/status.h"
 #include "kernels/kernel_context.h"
+#include "kernels/optimizer/any_device.h"
 #include "kernels/sequence_value.h"
 #include "records/kernel_registry.h"
 
@@ -23,18 +23,22 @@ using Tensors = std::vector<at::Tensor>;
 bool updates(const KernelContext& c, size_t signal) { return !c.has(signal) || c.double_value(signal) != 0; }
 at::Tensor flag(bool value) { return at::full({1}, value, at::TensorOptions(at::kBool)); }
 
-struct Moments {
-  double alpha, beta, epsilon;
-  Moments(const Node& node, double fallback)
-      : alpha(node.get_float("alpha", 0.9)),
-        beta(node.get_float("beta", 0.999)),
-        epsilon(node.get_float("epsilon", fallback)) {}
-  Moments(double alpha, double beta, double epsilon) : alpha(alpha), beta(beta), epsilon(epsilon) {}
-  at::Tensor first(const at::Tensor& m, const at::Tensor& g) const { return at::add(at::mul(m, alpha), g, 1 - alpha); }
-  at::Tensor second(const at::Tensor& m, const at::Tensor& g) const {
-    return at::add(at::mul(m, beta), at::mul(g, g), 1 - beta);
-  }
-};
+// A weight and both moments in the weight's type, copied, for a step whose number is `t`.
+Updated copied(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& first, const at::Tensor& second,
+               double t) {
+  const auto own = [&](const at::Tensor& x) { return x.to(weight.scalar_type(), false, /*copy=*/true); };
+  return {.parameter = own(weight),
+          .gradient = gradient,
+          .step = at::scalar_tensor(t - 1, at::kDouble),
+          .states = {own(first), own(second)}};
+}
+
+UpdateGroup moments(const Node& node) {
+  return {{{"beta1", node.get_float("alpha", 0.9)},
+           {"beta2", node.get_float("beta", 0.999)},
+           {"eps", node.get_float("epsilon", 1e-8)}},
+          {}};
+}
 
 const Tensors& list(const KernelContext& c, size_t i, size_t size, const char* op) {
   const Tensors& elements = sequence_elements(c.in(i));
@@ -47,9 +51,11 @@ at::Tensor sequence_like(Tensors elements, const at::Tensor& like) {
 }
 
 ORTMODULE_KERNEL("com.microsoft", AdamWOptimizer, "aten", [](const Node& node) -> Kernel {
-  const double decay = node.get_float("weight_decay", 1e-2);
-  const bool correct = node.get_int("correct_bias", 1) != 0, after = node.get_int("adam_mode", 0) != 0;
-  return [=, moments = Moments(node, 1e-8)](KernelContext& c) {
+  UpdateGroup form = moments(node);
+  form.settings["weight_decay"] = node.get_float("weight_decay", 1e-2);
+  form.settings["correct_bias"] = node.get_int("correct_bias", 1) != 0;
+  form.settings["decay"] = node.get_int("adam_mode", 0) != 0 ? 2 : 1;
+  return [form](KernelContext& c) {
     c.out(0, flag(updates(c, 6)));
     const Tensors& weights = sequence_elements(c.in(2));
     const size_t n = weights.size();
@@ -60,20 +66,16 @@ ORTMODULE_KERNEL("com.microsoft", AdamWOptimizer, "aten", [](const Node& node) -
       c.out(2, c.in(4));
       return c.out(3, c.in(5));
     }
-    const double rate = c.double_value(0), t = c.double_value(1);
-    const double alpha = correct ? 1 - std::pow(moments.alpha, t) : 1,
-                 beta = correct ? 1 - std::pow(moments.beta, t) : 1;
-    Tensors w(n), m(n), v(n);
-    for (size_t i = 0; i < n; ++i) {
-      m[i] = moments.first(first[i], gradients[i]);
-      v[i] = moments.second(second[i], gradients[i]);
-      if (after) {
-        w[i] = at::add(weights[i], m[i].div(v[i].sqrt().add_(moments.epsilon)), -rate * std::sqrt(beta) / alpha);
-        w[i] = w[i].mul_(1 - rate * decay);
-      } else {
-        w[i] = at::add(at::mul(weights[i], 1 - rate * decay),
-                       m[i].div(v[i].sqrt().div_(std::sqrt(beta)).add_(moments.epsilon)), -rate / alpha);
-      }
+    UpdateGroup group = form;
+    group.settings["lr"] = c.double_value(0);
+    for (size_t i = 0; i < n; ++i)
+      group.parameters.push_back(copied(weights[i], gradients[i], first[i], second[i], c.double_value(1)));
+    update_anywhere("adam", {group});
+    Tensors w, m, v;
+    for (const Updated& u : group.parameters) {
+      w.push_back(u.parameter);
+      m.push_back(u.states[0]);
+      v.push_back(u.states[1]);
     }
     c.out(1, sequence_like(std::move(w), c.in(2)));
     c.out(2, sequence_like(std::move(m), c.in(4)));
@@ -109,57 +111,68 @@ double gradient_scale(const KernelContext& c, size_t loss_scale, size_t norm, do
 }
 
 ORTMODULE_KERNEL("com.microsoft", AdamOptimizer, "aten", [](const Node& node) -> Kernel {
-  const double lambda = node.get_float("lambda", 0), bound = node.get_float("max_norm_clip", 1);
-  const bool correct = node.get_int("do_bias_correction", 1) != 0, after = node.get_int("weight_decay_mode", 0) != 0;
-  return [=, moments = Moments(node, 1e-8)](KernelContext& c) {
+  UpdateGroup form = moments(node);
+  form.settings["weight_decay"] = node.get_float("lambda", 0);
+  form.settings["correct_bias"] = node.get_int("do_bias_correction", 1) != 0;
+  form.settings["decay"] = node.get_int("weight_decay_mode", 0) != 0 ? 2 : 1;
+  return [form, bound = node.get_float("max_norm_clip", 1)](KernelContext& c) {
     const at::Tensor& w = c.in(2);
     if (!updates(c, 9)) {
       for (const auto& [slot, input] : {std::pair<size_t, size_t>{0, 1}, {1, 4}, {2, 5}, {3, 2}, {4, 3}, {5, 6}})
         if (c.has(input)) c.out(slot, c.in(input));
       return;
     }
-    const double rate = c.double_value(0), t = c.double_value(1);
-    const double alpha = correct ? 1 - std::pow(moments.alpha, t) : 1,
-                 beta = correct ? 1 - std::pow(moments.beta, t) : 1;
     const at::Tensor g = c.in(3).to(w.scalar_type()).div(gradient_scale(c, 7, 8, bound));
-    const at::Tensor m = moments.first(c.in(4).to(w.scalar_type()), g),
-                     v = moments.second(c.in(5).to(w.scalar_type()), g);
-    at::Tensor change;
-    if (after) {
-      change = m.div(v.sqrt().add_(moments.epsilon)).mul_(-rate * std::sqrt(beta) / alpha);
-      change = at::add(change, at::add(w, change), -rate * lambda);
-    } else {
-      change = m.div(alpha).div_(v.div(beta).sqrt_().add_(moments.epsilon)).add_(w, lambda).mul_(-rate);
-    }
-    const at::Tensor next = at::add(w, change);
+    UpdateGroup group = form;
+    group.settings["lr"] = c.double_value(0);
+    group.parameters.push_back(copied(w, g, c.in(4), c.in(5), c.double_value(1)));
+    update_anywhere("adam", {group});
+    const Updated& u = group.parameters.front();
     c.out(0, at::add(c.in(1), 1));
-    c.out(1, m.to(c.in(4).scalar_type()));
-    c.out(2, v.to(c.in(5).scalar_type()));
-    c.out(3, next);
-    if (c.wants(4)) c.out(4, change.to(c.in(3).scalar_type()));
-    if (c.wants(5) && c.has(6)) c.out(5, next.to(c.in(6).scalar_type()));
+    c.out(1, u.states[0].to(c.in(4).scalar_type()));
+    c.out(2, u.states[1].to(c.in(5).scalar_type()));
+    c.out(3, u.parameter);
+    if (c.wants(4)) c.out(4, at::sub(u.parameter, w).to(c.in(3).scalar_type()));
+    if (c.wants(5) && c.has(6)) c.out(5, u.parameter.to(c.in(6).scalar_type()));
   };
 });
 
+std::vector<double> numbers(const Node& node, const char* name) {
+  const AttributeValue* value = node.find_attribute(name);
+  const auto* given = value ? std::get_if<std::vector<double>>(value) : nullptr;
+  return given ? *given : std::vector<double>{};
+}
+
+// The attributes that have a value for each group of inputs.
+struct LambGroups {
+  std::vector<double> alphas, betas, lambdas, epsilons, bounds;
+  explicit LambGroups(const Node& node)
+      : alphas(numbers(node, "alpha")),
+        betas(numbers(node, "beta")),
+        lambdas(numbers(node, "lambda")),
+        epsilons(numbers(node, "epsilon")),
+        bounds(numbers(node, "max_norm_clip")) {}
+
+  static double of(const std::vector<double>& all, size_t i, double fallback) {
+    return i < all.size() ? all[i] : fallback;
+  }
+  UpdateGroup form(size_t i) const {
+    return {{{"beta1", of(alphas, i, 0.9)},
+             {"beta2", of(betas, i, 0.999)},
+             {"eps", of(epsilons, i, 1e-6)},
+             {"weight_decay", of(lambdas, i, 0)}},
+            {}};
+  }
+};
+
 ORTMODULE_KERNEL("com.microsoft", LambOptimizer, "aten", [](const Node& node) -> Kernel {
-  const auto list_of = [&](const char* name) {
-    const AttributeValue* value = node.find_attribute(name);
-    const auto* given = value ? std::get_if<std::vector<double>>(value) : nullptr;
-    return given ? *given : std::vector<double>{};
-  };
-  const std::vector<double> alphas = list_of("alpha"), betas = list_of("beta"), lambdas = list_of("lambda"),
-                            epsilons = list_of("epsilon"), bounds = list_of("max_norm_clip");
   const double infinity = std::numeric_limits<double>::infinity();
   const double low = node.get_float("ratio_min", -infinity), high = node.get_float("ratio_max", infinity);
   const bool correct = node.get_int("do_bias_correction", 1) != 0;
-  return [=](KernelContext& c) {
+  return [=, groups = LambGroups(node)](KernelContext& c) {
     const bool update = updates(c, 0);
-    const double t = c.has(4) ? c.double_value(4) : 1;
     if (c.has(4)) c.out(0, update ? at::add(c.in(4), 1) : c.in(4));
-    const auto of = [](const std::vector<double>& all, size_t i, double fallback) {
-      return i < all.size() ? all[i] : fallback;
-    };
-    for (size_t i = 5, group = 0; i + 3 < c.input_count(); i += 5, ++group) {
+    for (size_t i = 5, number = 0; i + 3 < c.input_count(); i += 5, ++number) {
       if (!c.has(i)) continue;
       if (!update) {
         for (size_t k = 0; k < 5; ++k)
@@ -167,22 +180,21 @@ ORTMODULE_KERNEL("com.microsoft", LambOptimizer, "aten", [](const Node& node) ->
         continue;
       }
       const at::Tensor& w = c.in(i);
-      const auto type = w.scalar_type();
-      const Moments moments(of(alphas, group, 0.9), of(betas, group, 0.999), of(epsilons, group, 1e-6));
-      const at::Tensor g = c.in(i + 1).to(type).div(gradient_scale(c, 1, 2, of(bounds, group, 1)));
-      const at::Tensor m = moments.first(c.in(i + 2).to(type), g), v = moments.second(c.in(i + 3).to(type), g);
-      const double alpha = correct ? 1 - std::pow(moments.alpha, t) : 1,
-                   beta = correct ? 1 - std::pow(moments.beta, t) : 1;
-      const at::Tensor direction =
-          m.div(alpha).div_(v.div(beta).sqrt_().add_(moments.epsilon)).add_(w, of(lambdas, group, 0));
-      const double weight_norm = w.norm().item<double>(), norm = direction.norm().item<double>();
-      const double ratio = weight_norm > 0 && norm > 0 ? std::clamp(weight_norm / norm, low, high) : 1;
-      const at::Tensor change = at::mul(direction, -c.double_value(3) * ratio), next = at::add(w, change);
-      c.out(i - 4, next);
-      if (c.wants(i - 3)) c.out(i - 3, change.to(c.in(i + 1).scalar_type()));
-      c.out(i - 2, m.to(c.in(i + 2).scalar_type()));
-      c.out(i - 1, v.to(c.in(i + 3).scalar_type()));
-      if (c.has(i + 4)) c.out(i, next.to(c.in(i + 4).scalar_type()));
+      const double scale = gradient_scale(c, 1, 2, LambGroups::of(groups.bounds, number, 1));
+      UpdateGroup group = groups.form(number);
+      group.settings["lr"] = c.double_value(3);
+      group.settings["correct_bias"] = correct;
+      group.settings["ratio_min"] = low;
+      group.settings["ratio_max"] = high;
+      const double t = c.has(4) ? c.double_value(4) : 1;
+      group.parameters.push_back(copied(w, c.in(i + 1).to(w.scalar_type()).div(scale), c.in(i + 2), c.in(i + 3), t));
+      update_anywhere("lamb", {group});
+      const Updated& u = group.parameters.front();
+      c.out(i - 4, u.parameter);
+      if (c.wants(i - 3)) c.out(i - 3, at::sub(u.parameter, w).to(c.in(i + 1).scalar_type()));
+      c.out(i - 2, u.states[0].to(c.in(i + 2).scalar_type()));
+      c.out(i - 1, u.states[1].to(c.in(i + 3).scalar_type()));
+      if (c.has(i + 4)) c.out(i, u.parameter.to(c.in(i + 4).scalar_type()));
     }
   };
 });

@@ -9,6 +9,7 @@
 #include "autograd/gradient_writer.h"
 #include "base/status.h"
 #include "kernels/aten_bridge.h"
+#include "session/engine_options.h"
 #include "session/value_infos.h"
 
 namespace ortmodule {
@@ -20,15 +21,8 @@ size_t place_of(const std::vector<std::string>& names, const std::string& name) 
 
 SessionSettings settings_of(const TrainingSessionOptions& options, const Artifacts& artifacts,
                             const ArtifactGraph& graph, bool training) {
-  ORTMODULE_CHECK_ARG(options.dropout == "fast" || options.dropout == "torch",
-                      "dropout should be 'fast' or 'torch', got '", options.dropout, "'");
-  SessionSettings settings;
+  SessionSettings settings = engine_settings(options);
   settings.training = training;
-  settings.device = parse_device(options.device);
-  settings.dropout = options.dropout;
-  settings.matmul = options.matmul;
-  settings.memory_budget = options.memory_budget;
-  settings.fusion = options.fusion;
   settings.weights = graph.tensors;
   for (const ArtifactTensor& tensor : artifacts.tensors)
     if (training && tensor.trainable && place_of(graph.tensors, tensor.name) < graph.tensors.size())

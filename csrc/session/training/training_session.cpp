@@ -40,7 +40,8 @@ class ArtifactSession : public TrainingSession {
         training_(*open_model(artifacts_.path_of(artifacts_.training.file)).bytes, artifacts_, artifacts_.training,
                   options, true, state_) {
     for (const ArtifactRule& rule : artifacts_.rules)
-      rules_.emplace_back(artifacts_.path_of(rule.file), rule.states, parse_device(options.device));
+      rules_.emplace_back(artifacts_.path_of(rule.file), rule.states, parse_device(options.device),
+                          options.allow_aten_operators);
   }
 
   std::vector<ValueInfo> inputs() const override { return training_.inputs(); }

@@ -11,17 +11,19 @@
 namespace ortmodule {
 namespace {
 
-SessionSettings settings_for(c10::Device device) {
+SessionSettings settings_for(c10::Device device, bool allow_aten_operators) {
   SessionSettings settings;
   settings.training = false;
   settings.device = device;
+  settings.import.aten_operators = allow_aten_operators;
   return settings;
 }
 
 }  // namespace
 
-UpdateRule::UpdateRule(const std::string& path, const std::vector<std::string>& states, c10::Device device)
-    : session_(*open_model(path).bytes, settings_for(device)) {
+UpdateRule::UpdateRule(const std::string& path, const std::vector<std::string>& states, c10::Device device,
+                       bool allow_aten_operators)
+    : session_(*open_model(path).bytes, settings_for(device, allow_aten_operators)) {
   std::vector<std::string> known{"learning_rate", "parameter", "gradient"};
   known.insert(known.end(), states.begin(), states.end());
   const auto place_of = [&](const std::string& name, const char* what) {

@@ -17,7 +17,8 @@ namespace ortmodule {
 class UpdateRule {
  public:
   // Throws kInvalidGraph for a graph with other inputs than these.
-  UpdateRule(const std::string& path, const std::vector<std::string>& states, c10::Device device);
+  UpdateRule(const std::string& path, const std::vector<std::string>& states, c10::Device device,
+             bool allow_aten_operators);
 
   // Writes `parameter` and `states`.
   void apply(double rate, const at::Tensor& parameter, const at::Tensor& gradient,

@@ -4,8 +4,11 @@
 //
 // each of a, b, c and the mask perhaps absent; k^T is a Transpose of the last two axes, also between Reshapes that
 // count batch and heads as one. Rows that the mask hides whole are zeros in Attention: where nothing looks for NaN,
-// only scores without a mask become one. Values that something else reads, or that are graph outputs, stay. Not here:
+// only scores without a mask become one, and with a mask that is known to hide no row: finite numbers, or a constant
+// that leaves a key in each row. Values that something else reads, or that are graph outputs, stay. Not here:
 // attention of a training capture, which is one node from the start.
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "records/resolve.h"
@@ -89,6 +92,33 @@ bool find_scores(NodeArg* scores, Parts& out) {
   return same(*transposed) && same(*v) && (*transposed)[3] == (*v)[2];
 }
 
+// Whether an initializer's elements are finite; `by_row`: one in each row of the last axis is, and none is no number.
+bool is_finite(const NodeArg* value, bool by_row) {
+  if (!value->constant() || value->constant()->dims.empty()) return number(value) && std::isfinite(*number(value));
+  const std::vector<double> all = value->constant()->to_doubles();
+  const auto width = static_cast<size_t>(value->constant()->dims.back());
+  for (size_t row = 0; width > 0 && row < all.size(); row += width) {
+    size_t finite = 0;
+    for (size_t i = row; i < row + width; ++i) {
+      if (std::isnan(all[i]) || all[i] > std::numeric_limits<double>::max()) return false;
+      finite += std::isfinite(all[i]);
+    }
+    if (finite < (by_row ? 1 : width)) return false;
+  }
+  return true;
+}
+
+// Whether the mask cannot hide all keys of a row. Of a choice between two numbers also behind what moves elements.
+bool leaves_keys(const NodeArg* mask) {
+  if (is_finite(mask, true)) return true;
+  for (const Node* node = mask->producer(); node; node = node->input(0)->producer()) {
+    const std::string op = node->qualified_op();
+    if (op == "Where") return is_finite(node->input(1), false) && is_finite(node->input(2), false);
+    if (op != "Expand" && op != "Unsqueeze" && op != "Squeeze" && op != "Slice" && op != "Transpose") return false;
+  }
+  return false;
+}
+
 std::optional<Parts> find(const Node& node) {
   Parts out;
   out.v = node.input(1);
@@ -108,12 +138,13 @@ std::optional<Parts> find(const Node& node) {
   if (const int64_t axis = softmax->get_int("axis", -1); axis != -1 && axis != 3) return std::nullopt;
   NodeArg* scores = softmax->input(0);
   if (find_scores(scores, out)) return out;
-  const Node* masked = without_nan ? made_by(scores, "Add") : nullptr;
+  const Node* masked = made_by(scores, "Add");
   for (size_t i = 0; masked && i < 2; ++i) {
     out.scale = 1;
     out.mask = masked->input(1 - i);
     NodeArg* unmasked = masked->input(i);
     if (!out.mask->type().shape || out.mask->type().shape->size() < 2 || !shape_of(unmasked)) continue;
+    if (!without_nan && !leaves_keys(out.mask)) continue;
     if (*shape_of(unmasked) == *shape_of(scores) && find_scores(unmasked, out)) return out;
   }
   return std::nullopt;

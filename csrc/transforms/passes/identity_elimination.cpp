@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "records/registry.h"
+#include "records/shared_operands.h"
 #include "transforms/pass_registry.h"
 
 namespace ortmodule {
@@ -62,16 +63,7 @@ class IdleCopy : public BypassRule {
   std::vector<std::string> ops() const override { return {"ai.ortmodule::Copy"}; }
   bool is_identity(const Node& node, const TransformContext& context) const override {
     if (context.stage != PassStage::kForward || node.get_int("of_input", 0) == 0) return false;
-    return !context.training || !shows_input(node.input(0));
-  }
-
- private:
-  static bool shows_input(const NodeArg* value) {
-    while (const Node* maker = value->producer()) {
-      if (!maker->record()->has(kView) || !maker->input(0)) return false;
-      value = maker->input(0);
-    }
-    return value->is_graph_input();
+    return !context.training || shown_inputs(node.input(0)).empty();
   }
 };
 

@@ -37,6 +37,7 @@ struct GraphOptions {
   // none: only what is nearly free is computed again. Negative: nothing is.
   std::optional<double> memory_budget{};
   bool fusion = true;  // elementwise work in one kernel each, on the CPU
+  bool allow_aten_operators = false;  // let the graph call operators of PyTorch by name, some of which read files
 };
 
 class ORTMODULE_API GraphFunction {

@@ -86,6 +86,10 @@ class ORTMODULE_API RunOptions {
  public:
   RunOptions();
   bool only_execute_path_to_fetches = true;
+  // Dropout without the input training_mode and BatchNormalization without the attribute do what they do in training:
+  // drop by torch's generator, normalize with the batch's statistics (those of the model stay). The first such run
+  // compiles the model for it; a session that was parsed from bytes and has such nodes keeps the bytes.
+  bool training_mode = false;
   // Ends the runs with these options, from any thread, before their next node; later ones too, until go_on().
   void terminate() const;
   void go_on() const;
@@ -126,12 +130,14 @@ class ORTMODULE_API InferenceSession {
   struct State;
   explicit InferenceSession(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   std::vector<at::Tensor> run_values(std::vector<at::Tensor> values, const std::vector<size_t>& wanted,
-                                     const RunOptions* options) const;
+                                     const RunOptions* options, IOBinding* binding = nullptr) const;
   std::shared_ptr<const State> state_;
 };
 
 // Inputs and outputs of runs by one thread at a time. Tensors are held, their memory is the caller's: it is read and
-// written at each run.
+// written at each run. From the second run on a node writes its result straight into a buffer of 32 KiB or more that is
+// contiguous, of the result's type and shape, and meets no input or other buffer in memory; else the result is copied
+// there once, after the last node. What a buffer holds when a run has failed is not said.
 class ORTMODULE_API IOBinding {
  public:
   explicit IOBinding(const InferenceSession& session);
@@ -145,6 +151,8 @@ class ORTMODULE_API IOBinding {
 
   // Of the last run, in the order in which they were bound.
   const std::vector<at::Tensor>& outputs() const { return results_; }
+  // Names of the outputs whose last results were copied into their buffers; others were written there.
+  std::vector<std::string> copied() const;
 
  private:
   friend class InferenceSession;
@@ -153,6 +161,7 @@ class ORTMODULE_API IOBinding {
   std::vector<size_t> wanted_;       // places of the bound outputs
   std::vector<at::Tensor> buffers_;  // parallel; undefined: none
   std::vector<at::Tensor> results_;
+  std::vector<char> copied_;  // parallel
 };
 
 }  // namespace ortmodule

@@ -35,6 +35,7 @@ struct TrainingSessionOptions {
   // none: only what is nearly free is computed again. Negative: nothing is.
   std::optional<double> memory_budget{};
   bool fusion = true;        // elementwise work in one kernel each, on the CPU
+  bool allow_aten_operators = false;  // let graphs call operators of PyTorch by name, some of which read files
   std::string checkpoint{};  // to begin from; empty: the one that was written with the artifacts
 };
 

@@ -1,5 +1,6 @@
-// What tests ask of the guarded device and set on it, for ctypes.
+// What tests ask of the guarded device and set on it, for ctypes; and what the simulated GPU needs of it (tests/cuda).
 #include "copies.h"
+#include "memory.h"
 #include "streams.h"
 
 #define GUARDED_EXPORT extern "C" __attribute__((visibility("default")))
@@ -26,3 +27,16 @@ GUARDED_EXPORT void guarded_reset_copies() { guarded::reset_copies(); }
 GUARDED_EXPORT void guarded_synchronize() { guarded::drain(); }
 
 GUARDED_EXPORT uint64_t guarded_jobs() { return guarded::jobs_queued(); }
+
+// Where the device's threads find an address, and the memory around it that was asked for; nulls: not known.
+GUARDED_EXPORT void guarded_reach(const void* address, void** at, const void** begin, const void** end) {
+  *at = guarded::within_reach(address);
+  const guarded::Extent extent = guarded::extent_of(address);
+  *begin = extent.begin;
+  *end = extent.end;
+}
+
+// A job of the stream with this native handle.
+GUARDED_EXPORT void guarded_enqueue(void* stream, void (*job)(void*), void* data) {
+  static_cast<guarded::WorkQueue*>(stream)->push([job, data] { job(data); });
+}

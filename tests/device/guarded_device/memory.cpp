@@ -44,15 +44,24 @@ class DeviceMemory {
       char* const start = it->first;
       if (it->second > size) free[start + size] = it->second - size;
       free.erase(start);
-      taken_.emplace(start, Block{size, &queue, {}});
+      taken_.emplace(start, Block{size, bytes, &queue, {}});
       return start;
     }
     TORCH_CHECK_WITH(OutOfMemoryError, fresh_ + size <= kBytes, "the guarded device has no ", bytes, " bytes left");
     char* const start = base_ + fresh_;
     fresh_ += size;
     std::memset(within_reach(start), kPoison, size);  // nobody can be using it yet
-    taken_.emplace(start, Block{size, &queue, {}});
+    taken_.emplace(start, Block{size, bytes, &queue, {}});
     return start;
+  }
+
+  Extent extent(const void* pointer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto after = taken_.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
+    if (after == taken_.begin()) return {nullptr, nullptr};
+    --after;
+    const char* const begin = static_cast<const char*>(within_reach(after->first));
+    return {begin, begin + after->second.bytes};
   }
 
   void record(const void* start, WorkQueue& queue) {
@@ -75,7 +84,7 @@ class DeviceMemory {
 
  private:
   struct Block {
-    size_t size;
+    size_t size, bytes;  // taken and asked for
     WorkQueue* queue;
     std::set<WorkQueue*> users;  // beside it
   };
@@ -166,6 +175,11 @@ c10::DeviceIndex device_of(const void* pointer) {
 void* within_reach(const void* pointer) {
   const c10::DeviceIndex device = device_of(pointer);
   return device < 0 ? const_cast<void*>(pointer) : memories()[device]->within_reach(pointer);
+}
+
+Extent extent_of(const void* pointer) {
+  const c10::DeviceIndex device = device_of(pointer);
+  return device < 0 ? Extent{nullptr, nullptr} : memories()[device]->extent(pointer);
 }
 
 void record_use(const void* block, WorkQueue& queue) {

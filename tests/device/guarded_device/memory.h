@@ -26,6 +26,12 @@ c10::Allocator& allocator();
 // The address at which the device's threads find what tensors have at `pointer`; the host's own is itself.
 void* within_reach(const void* pointer);
 
+// The memory that was asked for around `pointer`, as the device's threads find it; nulls where it is not this device's.
+struct Extent {
+  const void *begin, *end;
+};
+Extent extent_of(const void* pointer);
+
 // Of the memory at `pointer`; below 0: not this device's.
 c10::DeviceIndex device_of(const void* pointer);
 

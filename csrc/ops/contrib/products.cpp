@@ -1,7 +1,5 @@
-// com.microsoft's fused activations and products: Gelu, FastGelu, BiasGelu, FusedMatMul, TransposeMatMul, ScaledSum.
-//
-// Gradients go through the standard's gradient operators; the sum that a fused activation starts from is computed
-// again.
+// com.microsoft's fused products and sums: FusedMatMul, TransposeMatMul, ScaledSum. Gradients of products run the
+// operator again.
 #include "base/status.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
@@ -10,36 +8,6 @@
 
 namespace ortmodule {
 namespace {
-
-// dX and the bias's gradient of gelu(X + bias).
-void gelu_gradient(GradContext& c, const char* approximate) {
-  const bool biased = c.input_count() > 1 && c.I(1);
-  NodeArg* sum = biased ? c.emit("Add", {c.I(0), c.I(1)}) : c.I(0);
-  NodeArg* dx = c.emit("ai.ortmodule::GeluGrad", {c.GO(0), sum}, {{"approximate", std::string(approximate)}});
-  c.GI(0, dx);
-  if (biased && c.needs(1)) c.GI(1, c.reduce_to(dx, c.I(1)));
-}
-
-ORTMODULE_OP("com.microsoft", Gelu, 1)
-    .input("X")
-    .output("Y")
-    .infer(infer_same)
-    .traits(kElementwise)
-    .grad({"X"}, [](GradContext& c) { gelu_gradient(c, "none"); });
-
-ORTMODULE_OP("com.microsoft", FastGelu, 1)
-    .input("X")
-    .optional_input("bias")
-    .output("Y")
-    .infer(infer_same)
-    .grad({"X", "bias"}, [](GradContext& c) { gelu_gradient(c, "tanh"); });
-
-ORTMODULE_OP("com.microsoft", BiasGelu, 1)
-    .input("A")
-    .input("B")
-    .output("C")
-    .infer(infer_same)
-    .grad({"A", "B"}, [](GradContext& c) { gelu_gradient(c, "none"); });
 
 // alpha A' B', where ' swaps the last two axes (trans) or moves the first axis before the last (transBatch).
 Shape operand(const Shape& s, bool trans, bool trans_batch) {

@@ -1,7 +1,5 @@
-// ATen kernels of com.microsoft's fused activations and products.
+// ATen kernels of com.microsoft's fused products and sums.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
 
@@ -10,20 +8,6 @@
 
 namespace ortmodule {
 namespace {
-
-template <bool tanh>
-Kernel gelu(const Node&) {
-  return [](KernelContext& c) {
-    const char* how = tanh ? "tanh" : "none";
-    if (!c.has(1)) return c.out(0, at::gelu(c.in(0), how));
-    at::Tensor sum = at::add(c.in(0), c.in(1));
-    c.out(0, at::gelu_(sum, how));
-  };
-}
-
-ORTMODULE_KERNEL("com.microsoft", Gelu, "aten", gelu<false>);
-ORTMODULE_KERNEL("com.microsoft", FastGelu, "aten", gelu<true>);
-ORTMODULE_KERNEL("com.microsoft", BiasGelu, "aten", gelu<false>);
 
 at::Tensor operand(const at::Tensor& t, bool trans, bool trans_batch) {
   at::Tensor out = trans_batch && t.dim() > 2 ? t.movedim(0, -2) : t;

@@ -1,0 +1,88 @@
+// Sums over the rows of a matrix, for each column: gradients of scales and biases, and reductions to a shape.
+//
+// Two kernels. Blocks of the first have a tile of columns and a chunk of rows each: threads that stand beside one
+// another read a row's neighbours, and the sums of the block's 8 rows are added in shared memory. The second adds the
+// chunks. No atomics: the order of every addition is given by the sizes, so that runs give the same bits.
+#pragma once
+
+#include "cuda/elements.cuh"
+
+namespace ortmodule::cuda {
+
+constexpr int kTileRows = 8, kTileThreads = kWarpSize * kTileRows;
+constexpr int kMostChunks = 64, kRowsPerChunk = 64;
+
+// Of so many rows; a workspace has chunks * sums * columns floats.
+inline int64_t column_sum_chunks(int64_t rows) {
+  const int64_t chunks = (rows + kRowsPerChunk - 1) / kRowsPerChunk;
+  return chunks < 1 ? 1 : chunks < kMostChunks ? chunks : kMostChunks;
+}
+
+// Terms::get(row, column, float (&to)[kSums][N]) has what is added, for N columns from `column` on.
+template <typename Terms, int kSums, int N>
+__global__ void __launch_bounds__(kTileThreads)
+    column_sum_parts(Terms terms, Global<float> parts, int64_t rows, int64_t columns, int64_t chunk_rows) {
+  ORTMODULE_SHARED(float, tile, kSums * N * kTileThreads);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, line = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int64_t column = (int64_t{blockIdx.x} * kWarpSize + lane) * N;
+  const int64_t first = int64_t{blockIdx.y} * chunk_rows;
+  const int64_t last = first + chunk_rows < rows ? first + chunk_rows : rows;
+  float sums[kSums][N] = {};
+  if (column < columns) {
+    for (int64_t row = first + line; row < last; row += kTileRows) {
+      float values[kSums][N];
+      terms.get(row, column, values);
+#pragma unroll
+      for (int s = 0; s < kSums; ++s)
+#pragma unroll
+        for (int k = 0; k < N; ++k) sums[s][k] += values[s][k];
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < kSums; ++s)
+#pragma unroll
+    for (int k = 0; k < N; ++k) tile[(s * N + k) * kTileThreads + threadIdx.x] = sums[s][k];
+  __syncthreads();
+  if (line != 0 || column >= columns) return;
+#pragma unroll
+  for (int s = 0; s < kSums; ++s) {
+    float total[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      total[k] = sums[s][k];
+      for (int other = 1; other < kTileRows; ++other)
+        total[k] += tile[(s * N + k) * kTileThreads + other * kWarpSize + lane];
+    }
+    store_floats<N>(parts, (int64_t{blockIdx.y} * kSums + s) * columns + column, total);
+  }
+}
+
+// The `sum`-th of `sums` sums, over the chunks.
+template <typename T>
+__global__ void __launch_bounds__(kTileThreads)
+    column_sum_total(Global<const float> parts, Global<T> to, int64_t columns, int64_t chunks, int sums, int sum) {
+  const int64_t column = int64_t{blockIdx.x} * kTileThreads + threadIdx.x;
+  if (column >= columns) return;
+  float total = 0;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) total += load(parts, (chunk * sums + sum) * columns + column);
+  store(to, column, from_float<T>(total));
+}
+
+// Fills the workspace; column_sum_total() is then launched for each sum that is wanted.
+template <int kSums, int N, typename Terms>
+int launch_column_parts(const char* name, const Terms& terms, void* workspace, int64_t rows, int64_t columns,
+                        void* stream) {
+  const int64_t chunks = column_sum_chunks(rows), chunk_rows = (rows + chunks - 1) / chunks;
+  const dim3 blocks(blocks_for(columns, int64_t{kWarpSize} * N), static_cast<unsigned>(chunks));
+  return launch(name, &column_sum_parts<Terms, kSums, N>, blocks, kTileThreads, stream, terms, global<float>(workspace),
+                rows, columns, chunk_rows);
+}
+
+template <typename T>
+int launch_column_total(const char* name, const void* workspace, void* to, int64_t rows, int64_t columns, int sums,
+                        int sum, void* stream) {
+  return launch(name, &column_sum_total<T>, blocks_for(columns, kTileThreads), kTileThreads, stream,
+                global<const float>(workspace), global<T>(to), columns, column_sum_chunks(rows), sums, sum);
+}
+
+}  // namespace ortmodule::cuda

@@ -1,0 +1,53 @@
+// How kernels of provider "cuda" run: they check their operands and call a launch function of their device's table.
+//
+// What such a kernel does not take (strides, types, sizes) it leaves to the operator's "aten" kernel, which is also its
+// oracle in tests and serves where no table is there. Only *_kernel.cpp files include this header.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+
+#include "cuda/launch_table.h"
+#include "kernels/kernel_context.h"
+#include "records/kernel_registry.h"
+
+namespace ortmodule {
+
+// The launch functions of a step's device, and the stream that is current there.
+class CudaQueue {
+ public:
+  CudaQueue(const cuda::LaunchTable& table, void* stream) : table_(table), stream_(stream) {}
+
+  // Queues the launch of that name. Throws kRuntime with the driver's reason where that fails.
+  template <typename Arguments>
+  void run(const char* name, const Arguments& arguments) const {
+    run(name, &arguments, sizeof(Arguments));
+  }
+
+ private:
+  void run(const char* name, const void* arguments, size_t bytes) const;
+
+  const cuda::LaunchTable& table_;
+  void* stream_;
+};
+
+// False: the call is one for the "aten" kernel, and nothing was handed out.
+using CudaAttempt = std::function<bool(KernelContext&, const CudaQueue&)>;
+
+Kernel cuda_kernel(const Node& node, CudaAttempt attempt);
+
+// None for a type that the kernels do not compute with.
+std::optional<cuda::Element> cuda_element(const at::Tensor& x);
+
+// Whether the tensor is there, of the device, in row-major order, and has elements.
+bool cuda_plain(const KernelContext& c, const at::Tensor& x);
+
+// Floats that are gone when the step is done, on the step's device.
+at::Tensor cuda_workspace(const KernelContext& c, int64_t floats);
+
+inline const void* address(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
+inline void* mutable_address(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
+
+}  // namespace ortmodule

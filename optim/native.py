@@ -1,0 +1,206 @@
+"""What the optimizers of this package share: one call of the C++ engine updates all parameters of a step.
+
+What: `NativeStep`, a class that stands before one of torch.optim's and replaces its `step`. Groups, states, defaults,
+state dicts, hooks and closures are torch's. A group that the engine cannot serve (another device, tensors of a
+subclass, sparse gradients, `foreach`, `fused`, `capturable` or `differentiable` asked for) is updated by torch's code.
+Not here: the rules (csrc/kernels/optimizer), what their settings and states are (a file for each class).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ortmodule import _C
+
+Row = tuple[Tensor | None, ...]
+Group = dict[str, Any]
+
+_TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128})
+_TORCHS = ("foreach", "fused", "capturable", "differentiable")
+_STATE_BLOCK = 256
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether the engine may write the tensor's memory: a strided one of the CPU, of no subclass."""
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.layout == torch.strided
+
+
+def scalar_dtype() -> torch.dtype:
+    """The type of `step`, as torch.optim has it."""
+    return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+
+
+def number(value: Any) -> float:
+    return float(value.item() if isinstance(value, Tensor) else value)
+
+
+def state_like(p: Tensor, bits: int = 32, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor | None]:
+    """Zeros for a state of `p`, and with 8 bits their scales."""
+    if bits != 8:
+        return torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format), None
+    codes = torch.zeros_like(p, dtype=torch.uint8, memory_format=torch.preserve_format)
+    return codes, torch.zeros((p.numel() + _STATE_BLOCK - 1) // _STATE_BLOCK)
+
+
+class NativeStep(torch.optim.Optimizer):
+    """One native call a step. Before a class of torch.optim in the bases."""
+
+    _rule = ""
+    _takes_sparse = False
+    _step_supports_amp_scaling = True  # torch.amp.GradScaler hands over found_inf and grad_scale
+    _state_dtype: torch.dtype | None = None  # of states that are made; the parameter's where None
+
+    # -- what a class says -------------------------------------------------------------------------------------------
+
+    def _settings(self, group: Group) -> dict[str, float]:
+        """The rule's numbers (csrc/kernels/optimizer/update.cpp)."""
+        raise NotImplementedError
+
+    def _row(self, group: Group, p: Tensor, gradient: Tensor, copy: Tensor | None) -> Row:
+        """What the engine takes for a parameter: itself, gradient, step, copy, states, scales. Makes missing states."""
+        raise NotImplementedError
+
+    def _torch_step(self, groups: list[Group]) -> None:
+        """The step of groups that the engine does not serve; gradients are unscaled."""
+        step: Any = torch_step(type(self))
+        own = self.param_groups
+        self.param_groups = [self._fused_where_possible(group) for group in groups]
+        try:
+            step(self)
+        finally:
+            self.param_groups = own
+
+    # -- torch's surface ---------------------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates every parameter that has a gradient; returns what `closure` returns.
+
+        An error leaves parameters and states of the engine's groups as they were. Gradients are not changed, except
+        that they are unscaled where torch.amp.GradScaler gives a scale.
+
+        Args:
+            closure: computes the loss anew, with gradients enabled.
+
+        Raises:
+            InvalidArgumentError: tensors of a parameter do not belong together (shape, type, device).
+            RuntimeError: gradients or options that torch's class refuses as well.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if torch.compiler.is_compiling():
+            self._torch_step(self.param_groups)
+            return loss
+        with torch.no_grad():
+            self._step_groups()
+        return loss
+
+    def _step_groups(self) -> None:
+        found = getattr(self, "found_inf", None)
+        if found is not None and number(found):
+            return
+        scale = getattr(self, "grad_scale", None)
+        native = [group for group in self.param_groups if self._is_native(group)]
+        others = [group for group in self.param_groups if not any(group is g for g in native)]
+        self.native_step(native, divisor=1.0 if scale is None else number(scale), written=scale is not None)
+        if others:
+            self._unscaled_torch_step(others, scale)
+
+    def _unscaled_torch_step(self, groups: list[Group], scale: Tensor | None) -> None:
+        """torch's code asserts that nobody else has a scale."""
+        hidden: dict[str, Any] = {
+            name: self.__dict__.pop(name) for name in ("grad_scale", "found_inf") if name in self.__dict__
+        }
+        try:
+            if scale is not None:
+                for gradient in (p.grad for group in groups for p in group["params"] if p.grad is not None):
+                    gradient.div_(scale.to(gradient.device) if isinstance(scale, Tensor) else scale)
+            self._torch_step(groups)
+        finally:
+            self.__dict__.update(hidden)
+
+    # -- the native call ---------------------------------------------------------------------------------------------
+
+    def native_step(
+        self,
+        groups: list[Group],
+        *,
+        gradient_of: Callable[[Tensor], Tensor | None] = lambda p: p.grad,
+        copy_of: Callable[[Tensor], Tensor | None] = lambda p: None,
+        divisor: float = 1.0,
+        written: bool = False,
+        settings: dict[str, float] | None = None,
+    ) -> None:
+        """One step of `groups` in one call.
+
+        Args:
+            groups: some of this optimizer's, all of whose tensors `is_plain`.
+            gradient_of: a parameter's gradient, which may be of another floating-point type; None skips it.
+            copy_of: a tensor in 16 bits that gets the new parameter, too.
+            divisor: gradients are divided by it first.
+            written: the divided gradients take the place of the given ones.
+            settings: further numbers of every group: `stochastic` and `seed`.
+        """
+        given = []
+        for group in groups:
+            numbers = {**self._settings(group), **(settings or {})}
+            rows: list[Row] = []
+            for p in group["params"]:
+                gradient = gradient_of(p)
+                if gradient is not None:
+                    rows.append(self._row(group, p, gradient, copy_of(p)))
+            given += self._split(numbers, rows)
+        if given:
+            _C.update_parameters(self._rule, given, divisor, written)
+            self._stepped(given)
+
+    def _split(self, numbers: dict[str, float], rows: list[Row]) -> list[tuple[dict[str, float], list[Row]]]:
+        """A group as groups of one kind of rows."""
+        return [(numbers, rows)] if rows else []
+
+    def _stepped(self, given: list[tuple[dict[str, float], list[Row]]]) -> None:
+        """After a step that went well."""
+
+    def _is_native(self, group: Group) -> bool:
+        if any(group.get(name) for name in _TORCHS) or not self._serves(group):
+            return False
+        plain = True
+        for p in group["params"]:
+            gradient = p.grad
+            if gradient is None:
+                continue
+            if gradient.is_sparse and not self._takes_sparse:
+                raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
+            plain = plain and is_plain(p) and is_plain(gradient) and p.dtype in _TYPES
+        return plain
+
+    def _serves(self, group: Group) -> bool:
+        """Whether the engine's rule has the group's options."""
+        return not any(isinstance(beta, Tensor) for beta in group.get("betas", ()))
+
+    def _fused_where_possible(self, group: Group) -> Group:
+        """On CUDA devices torch's fused kernel, which has to be asked for and refuses what it cannot serve."""
+        if "fused" not in group or any(group.get(name) is not None for name in ("foreach", "fused")):
+            return group
+        if group.get("capturable") or group.get("differentiable"):
+            return group
+        used = [p for p in group["params"] if p.grad is not None]
+        steps = [self.state.get(p, {}).get("step") for p in used]
+        fits = all(type(p) in (Tensor, nn.Parameter) and p.is_cuda and p.is_floating_point() for p in used)
+        fits = fits and not any(p.grad.is_sparse for p in used)
+        fits = fits and all(not isinstance(s, Tensor) or s.is_cuda for s in steps)
+        return {**group, "fused": True} if used and fits else group
+
+
+def torch_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
+    """`step` of torch's class behind ours, without the hooks that torch puts around a step: ours has them already."""
+    base: Any = next(c for c in kind.__mro__ if c.__module__.startswith("torch.optim") and "step" in vars(c))
+    step: Any = base.step
+    while getattr(step, "hooked", False):
+        step = step.__wrapped__
+    return step

@@ -1,0 +1,54 @@
+"""The CUDA kernels compute what PyTorch does, on the simulated GPU, and whole models train through them.
+
+In processes of their own: the device that stands for a GPU is torch's for good. Not here: that nvcc compiles them
+(test_sources.py), the simulator by itself (tests/cpp/cuda).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ..device.__main__ import ROOT
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "build" / "libsimulated_cuda.so").exists(), reason="build/libsimulated_cuda.so is built by `make test`"
+)
+
+
+def run(*arguments: str) -> list[dict[str, Any]]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.cuda", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode in (0, 1), f"{done.stdout[-300:]} {done.stderr[-3000:]}"
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("match", "least"),
+    [
+        ("Norm", 40),
+        ("oftmax ", 40),
+        ("CrossEntropy", 20),
+        ("lu ", 20),
+        ("Dropout", 10),
+        ("Embedding", 10),
+        ("Gather", 8),
+    ],
+)
+def test_a_kernel_computes_what_pytorch_does_in_any_order_of_threads(match: str, least: int) -> None:
+    found = run("kernels", "--match", match)
+    assert len(found) >= least
+    assert not {one["case"]: one["failures"] for one in found if one["failures"]}
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("gpt2", {"layer_norm", "softmax"}), ("mlp", set())])
+def test_a_model_trains_through_our_kernels(name: str, kernels: set[str]) -> None:
+    (found,) = run("models", "--match", name)
+    assert not found["failures"]
+    assert kernels <= found["launches"].keys()

@@ -1,0 +1,86 @@
+"""Every .cu file is compiled by nvcc for three architectures: no warning, nothing spilled, no header of torch.
+
+nvcc needs no GPU; it comes with the test dependencies (nvidia-cuda-nvcc). What it said of a source is kept in
+build/nvcc by a hash of all that it read, so that only what changed is compiled. Not here: what kernels compute
+(test_kernels.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ..device.__main__ import ROOT
+
+CSRC = ROOT / "csrc"
+SOURCES = sorted(str(path.relative_to(CSRC)) for path in CSRC.rglob("*.cu"))
+ARCHITECTURES = ("80", "90", "100")
+
+
+@functools.cache
+def nvcc() -> str | None:
+    """The one of the test dependencies, else the one on the path."""
+    package = importlib.util.find_spec("nvidia")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        for found in sorted(Path(folder).glob("cu*/bin/nvcc")):
+            return str(found)
+    return shutil.which("nvcc")
+
+
+def read_by(name: str, seen: set[str] | None = None) -> set[str]:
+    """Our own files that a source includes, and itself."""
+    seen = set() if seen is None else seen
+    if name not in seen and (CSRC / name).is_file():
+        seen.add(name)
+        for other in re.findall(r'#include "([^"]+)"', (CSRC / name).read_text()):
+            read_by(other, seen)
+    return seen
+
+
+def compiled(name: str) -> str:
+    """What nvcc and ptxas say of a source; raises AssertionError where they refuse it."""
+    program = nvcc()
+    assert program
+    digest = hashlib.sha256(subprocess.run([program, "--version"], capture_output=True).stdout)
+    for file in sorted(read_by(name)):
+        digest.update((CSRC / file).read_bytes())
+    folder = ROOT / "build" / "nvcc"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{name.replace('/', '_')}-{digest.hexdigest()[:16]}.log"
+    if not kept.exists():
+        targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES]
+        flags = ["-std=c++20", "-O3", "-Werror=all-warnings", "-Xptxas=-v,-warn-spills", "-Xcompiler=-Wall,-Wextra"]
+        command = [program, *flags, *targets, f"-I{CSRC}", "-c", str(CSRC / name), "-o", str(kept.with_suffix(".o"))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        kept.with_suffix(".o").unlink()
+        kept.write_text(done.stdout + done.stderr)
+    return kept.read_text()
+
+
+@pytest.mark.skipif(nvcc() is None, reason="nvcc comes with nvidia-cuda-nvcc, a test dependency on Linux")
+@pytest.mark.parametrize("name", SOURCES)
+def test_nvcc_compiles_it_without_a_warning_or_a_spill(name: str) -> None:
+    said = compiled(name)
+    assert "warning" not in said
+    spilled = [line for line in said.splitlines() if "spill" in line and not line.strip().startswith("0 bytes")]
+    assert spilled == []
+    for architecture in ARCHITECTURES:
+        kernels = re.findall(rf"Compiling entry function '(\w+)' for 'sm_{architecture}'", said)
+        assert kernels or "__global__" not in (CSRC / name).read_text()
+    assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in said.splitlines() if "spill" in line)
+
+
+def test_kernels_see_cuda_and_our_own_headers_alone() -> None:
+    assert SOURCES
+    for name in SOURCES:
+        for file in read_by(name):
+            for header in re.findall(r"#include [<\"]([^>\"]+)[>\"]", (CSRC / file).read_text()):
+                assert not header.startswith(("ATen/", "c10/", "torch/")), f"{file} includes {header}"
