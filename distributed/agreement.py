@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -50,7 +51,9 @@ class Agreement:
         self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
         self._count = self._reached = 0
         self.waited = 0.0
+        self._on_host = dist.get_backend() == "gloo"
         self._watch: _Watch | None = None
+        self._waiter: _Waiter | None = None
 
     # -- the same on all ranks --------------------------------------------------------------------------------------
 
@@ -115,18 +118,31 @@ class Agreement:
         return "; ".join(said) or None
 
     def wait(self, work: Any, what: str) -> None:
-        """Waits for a collective.
+        """Waits for a collective. (On a GPU the stream waits, and who is behind is told in the log.)
 
         Raises:
             LostRankError: it failed, or takes longer than ranks may hang; the text names those that are behind.
         """
         start = time.perf_counter()
         try:
-            work.wait(datetime.timedelta(seconds=self._hang_seconds))
-            self.waited += time.perf_counter() - start
-        except RuntimeError as error:
+            if self._on_host:
+                self._wait_on_host(work)
+            else:
+                with self.watched(what):
+                    work.wait()
+        except (RuntimeError, TimeoutError) as error:
             behind = self.behind() or f"no rank is behind ({str(error).splitlines()[0]})"
             raise LostRankError(f"{what} did not come to its end: {behind}") from error
+        self.waited += time.perf_counter() - start
+
+    def _wait_on_host(self, work: Any) -> None:
+        if self._waiter is None:
+            self._waiter = _Waiter()
+        try:
+            self._waiter.wait(work, self._hang_seconds)
+        except queue.Empty:
+            self._waiter = None  # it waits on
+            raise TimeoutError(f"it takes more than {self._hang_seconds:g} s") from None
 
     @contextmanager
     def watched(self, what: str) -> Iterator[None]:
@@ -140,6 +156,33 @@ class Agreement:
             yield
         finally:
             self._watch.since = before
+
+
+class _Waiter:
+    """A thread that waits for collectives: gloo's own wait with a limit goes on for longer than that."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="ortmodule waits", daemon=True).start()
+
+    def wait(self, work: Any, seconds: float) -> None:
+        """Raises queue.Empty where it takes longer, and what the collective raises."""
+        self._asked.put(work)
+        error = self._done.get(timeout=seconds)
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        while True:
+            work = self._asked.get()
+            try:
+                work.wait()
+            except RuntimeError as error:
+                self._done.put(error)
+            else:
+                self._done.put(None)
+            del work  # it holds the operands
 
 
 class _Watch:

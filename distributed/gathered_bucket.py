@@ -1,7 +1,7 @@
 """A bucket of parameters that are divided themselves (stage 3): every rank has its shard of their values alone.
 
 The parameters keep shape and type, and their storage is empty. A captured graph gathers them (sharded_graph.py); what a
-backward adds to the shard's `.grad` is the mean over ranks already. `gathered` puts the values back for a while.
+backward adds to the shard's `.grad` is summed over ranks already. `gathered` puts the values back for a while.
 Not here: the rewriting of graphs, and buckets that are whole (bucket.py).
 """
 
@@ -87,7 +87,7 @@ class GatheredBucket:
             return torch.zeros(self.layout.shard_numel, dtype=self.leaf.dtype, device=self.leaf.device)
         if self._ranks.replicas > 1:
             collectives.all_reduce(gradient, self._ranks, over_replicas=True)
-        return gradient
+        return gradient.div_(self._ranks.world * self._ranks.replicas)
 
     def clear(self, set_to_none: bool = True) -> None:
         self.filled.clear()

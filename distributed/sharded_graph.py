@@ -17,6 +17,7 @@ from onnx import helper
 from ortmodule.capture.convert.onnx_graph import ORTMODULE, onnx_type
 from ortmodule.distributed.collectives import Ranks
 from ortmodule.distributed.gathered_bucket import GatheredBucket
+from ortmodule.distributed.policy import ZeroPolicy
 from ortmodule.errors import CaptureError
 from ortmodule.graph_transition import PostExportProcessedModelInfo
 
@@ -33,7 +34,7 @@ def gather_in_graph(
     buckets: Sequence[GatheredBucket],
     names: dict[str, tuple[int, int]],
     ranks: Ranks,
-    again: bool,
+    policy: ZeroPolicy,
 ) -> PostExportProcessedModelInfo:
     """The same graph over shards.
 
@@ -41,7 +42,7 @@ def gather_in_graph(
         info: of a captured graph.
         buckets: in the order in which they are gathered.
         names: of every name of a divided parameter, its bucket and slot.
-        again: whether backward gathers again.
+        policy: whether backward gathers again, and how much is under way ahead of its use.
     """
     model = onnx.ModelProto()
     model.CopyFrom(info.post_export_processed_model)
@@ -59,7 +60,7 @@ def gather_in_graph(
     for number in sorted(read):
         bucket = buckets[number]
         bucket.used |= set(read[number])
-        nodes += _nodes(bucket, number, read[number], ranks, again)
+        nodes += _nodes(bucket, number, read[number], ranks, policy)
         shards[shard_name(number)] = bucket.leaf
         graph.input.append(
             helper.make_tensor_value_info(shard_name(number), onnx_type(bucket.leaf.dtype), [bucket.layout.shard_numel])
@@ -96,15 +97,15 @@ def _refuse(info: PostExportProcessedModelInfo, divided: set[str]) -> None:
 
 
 def _nodes(
-    bucket: GatheredBucket, number: int, read: dict[int, str], ranks: Ranks, again: bool
+    bucket: GatheredBucket, number: int, read: dict[int, str], ranks: Ranks, policy: ZeroPolicy
 ) -> list[onnx.NodeProto]:
     """Shard -> whole -> flat parts -> parameters."""
     shard = shard_name(number)
     attributes: dict[str, Any] = {
         "group": ranks.shard.group_name,
         "world": ranks.world,
-        "mean_of": ranks.world * ranks.replicas,
-        "again": int(again),
+        "again": int(policy.regather),
+        "window": policy.prefetch_bytes,
     }
     if bucket.dtype != bucket.leaf.dtype:
         attributes["to"] = onnx_type(bucket.dtype)

@@ -91,9 +91,7 @@ class _Sharding:
         place = {p: (b, i) for b, bucket in enumerate(buckets) for i, p in enumerate(bucket.params)}
         named = self._module.named_parameters(remove_duplicate=False)
         names = {name: place[p] for name, p in named if p in place}
-        info = gather_in_graph(info, buckets, names, self._ranks, self._policy.regather)
-        info.session_options = {**info.session_options, "collective_window": float(self._policy.prefetch_bytes)}
-        return info
+        return gather_in_graph(info, buckets, names, self._ranks, self._policy)
 
     def _agree(self, session: Any, reason: str) -> None:
         """Ranks must run the same collectives in the same order; a session that does what others did is not asked."""

@@ -51,7 +51,6 @@ class PostExportProcessedModelInfo:
         captured: what capture said besides.
         until_backward: looks at a step again in its backward; None: nothing there can tell.
         replaced: graph inputs that are in the place of tensors of the module (shards of parameters), by name.
-        session_options: what the session is told besides.
     """
 
     onnx_graph_input_names: list[str]
@@ -66,7 +65,6 @@ class PostExportProcessedModelInfo:
     captured: Captured
     until_backward: UntilBackward | None = None
     replaced: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
-    session_options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def build(

@@ -119,7 +119,6 @@ class SessionBuilder:
             "keep_stages": self._debug.save_onnx,
             "keep_history": bool(self._debug.inspect_path),
             "mutations": mutations,
-            **info.session_options,
             **session_passes(self._options.passes, self._options.disabled_passes),
         }
         session = _C.Session(info.post_export_processed_model.SerializeToString(), mode, list(wanted), options)

@@ -94,8 +94,6 @@ SessionSettings read_options(const std::string& mode, const std::vector<std::str
       out.fusion = value.cast<bool>();
     else if (name == "weights")
       out.weights = value.cast<std::vector<std::string>>();
-    else if (name == "collective_window")
-      out.collective_window = value.cast<double>();
     else if (name == "sizes")
       out.sizes = value.cast<SymbolTable>();
     else if (name == "mutations")

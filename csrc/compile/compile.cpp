@@ -102,7 +102,7 @@ Finished finish(Graph& graph, const CompileOptions& options, size_t forward_outp
     resolve(graph, {.infer = false});
     if (log) log->done("fusion", graph);
   }
-  split_collectives(graph, options.sizes, options.collective_window);
+  split_collectives(graph, options.sizes);
   return done;
 }
 

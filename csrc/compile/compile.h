@@ -20,7 +20,6 @@
 #include "runtime/training_agent.h"
 #include "transforms/fuse.h"
 #include "transforms/recompute.h"
-#include "transforms/split_collectives.h"
 
 namespace ortmodule {
 
@@ -37,7 +36,6 @@ struct CompileOptions {
   std::vector<std::string> weights;  // graph inputs that are parameters: backward may read them, trained or not
   SymbolTable sizes;                 // of the call that is compiled for; estimates are made with them
   ImportOptions import;              // of the model
-  double collective_window = kCollectiveWindow;  // bytes that may be on their way ahead of their use
   ExecutionOrder order = ExecutionOrder::kDefault;
   PassLevel level = PassLevel::kExtended;  // the passes that run
   bool memory_pattern = true;              // TrainingProgram::plans_memory

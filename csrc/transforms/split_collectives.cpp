@@ -66,10 +66,16 @@ class Overlap {
   void start_what_can() {
     while (!queue_.empty() && is_ready(*queue_.front())) {
       const double bytes = bytes_of(*queue_.front());
-      while (in_flight_ > 0 && in_flight_ + bytes > window_ && !is_read_later(*flying_.front())) wait(flying_.front());
-      if (in_flight_ > 0 && in_flight_ + bytes > window_) return;
+      const double window = window_of(*queue_.front());
+      while (in_flight_ > 0 && in_flight_ + bytes > window && !is_read_later(*flying_.front())) wait(flying_.front());
+      if (in_flight_ > 0 && in_flight_ + bytes > window) return;
       start();
     }
+  }
+
+  double window_of(const Node& node) const {
+    const int64_t own = node.get_int("window", 0);
+    return own > 0 ? static_cast<double>(own) : window_;
   }
 
   bool is_read_later(const Node& node) const {

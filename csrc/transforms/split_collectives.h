@@ -10,7 +10,7 @@
 
 namespace ortmodule {
 
-// What may be on its way at one time.
+// What may be on its way at one time, unless the collective that would start says otherwise (`window`).
 constexpr double kCollectiveWindow = 64.0 * (1 << 20);
 
 // Returns how many collectives were split. `sizes` of the call that is compiled for; near linear in nodes.

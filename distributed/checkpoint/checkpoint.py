@@ -61,34 +61,8 @@ def save_checkpoint(
         CheckpointError: it cannot be written; there is no folder then.
     """
     optimizer.wait()
-    own = {"scalars": entries.scalar_states(optimizer), "random": plain.random_state()}
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, own)
-    scalars: dict[str, Any] = {}
-    for one in everyone:
-        scalars.update(one["scalars"])
     parts, shapes = entries.entries_to_save(model, optimizer)
-    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    rest = {
-        "scalars": scalars,
-        "groups": groups,
-        "scheduler": scheduler.state_dict() if scheduler is not None else None,
-        "scaler": scaler.state_dict() if scaler is not None else None,
-        "data": data,
-        "steps": [optimizer.steps, optimizer.skipped_steps],
-    }
-    manifest = {
-        "world": dist.get_world_size(),
-        "stage": int(optimizer.stage),
-        "step": step,
-        "random": [one["random"] for one in everyone],
-        "rest": plain.to_plain(rest, "the state"),
-        "dtypes": {name: str(p.dtype)[6:] for name, p in model.named_parameters()},
-    }
-    # Shapes are known where a piece is; the coordinator writes the manifest.
-    everywhere: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everywhere, shapes)
-    manifest["shapes"] = {name: shape for some in everywhere for name, shape in some.items()}
+    manifest = _manifest(model, optimizer, shapes, scheduler, scaler, {"step": step, "data": data})
     writer = storage.Writer(path, dist.get_rank(), manifest)
     group = _group()
     if asynchronous:
@@ -99,6 +73,32 @@ def save_checkpoint(
         return _in_background(lambda: _save(copies, writer, group))
     _save(parts, writer, group)
     return None
+
+
+def _manifest(
+    model: nn.Module, optimizer: ZeroOptimizer, shapes: dict[str, list[int]], scheduler: Any, scaler: Any, own: Any
+) -> dict[str, Any]:
+    """What the manifest holds besides where tensors lie; on all ranks, as each knows its pieces alone."""
+    mine = {"scalars": entries.scalar_states(optimizer), "random": plain.random_state(), "shapes": shapes}
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    rest = {
+        "scalars": {name: state for one in everyone for name, state in one["scalars"].items()},
+        "groups": [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
+        "scheduler": scheduler.state_dict() if scheduler is not None else None,
+        "scaler": scaler.state_dict() if scaler is not None else None,
+        "data": own["data"],
+        "steps": [optimizer.steps, optimizer.skipped_steps],
+    }
+    return {
+        "world": dist.get_world_size(),
+        "stage": int(optimizer.stage),
+        "step": own["step"],
+        "random": [one["random"] for one in everyone],
+        "rest": plain.to_plain(rest, "the state"),
+        "dtypes": {name: str(p.dtype)[6:] for name, p in model.named_parameters()},
+        "shapes": {name: shape for one in everyone for name, shape in one["shapes"].items()},
+    }
 
 
 def load_checkpoint(

@@ -249,6 +249,22 @@ def test_what_is_on_its_way_is_bounded() -> None:
     assert starts == ["w0", "w1", "w2"], "the same order on all ranks"
 
 
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_gathered_weight_is_freed_and_gathered_again_where_it_is_said(again: int) -> None:
+    nodes = [
+        helper.make_node("AllGather", ["w"], ["g"], domain=OWN, group="any", world=2, again=again),
+        helper.make_node("Split", ["g"], ["a", "b"], axis=0, num_outputs=2),
+        helper.make_node("MatMul", ["x", "a"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["t"]),
+        helper.make_node("MatMul", ["t", "b"], ["y"]),
+    ]
+    core = compiled(nodes, {"x": (4, 8), "w": (8, 8)}, ["y"])
+    forward, backward = ([step["op"].removeprefix(f"{OWN}::") for step in plan["steps"]] for plan in core.plans())
+    assert forward.count("AllGather") == 1
+    assert backward.count("AllGather") == again
+    assert backward.count("ReduceScatter") == 1
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ def hangs(rank: int, case: str) -> None:
     model, optimizer = zero(model, torch.optim.AdamW(model.parameters()), stage=2, policy=POLICY)
     for step in range(3):
         if rank == 1 and step == 2:
-            time.sleep(4)
+            time.sleep(6)
             raise DistributedError("this rank slept")
         optimizer.zero_grad()
         model(batch(step, 0, rank)).backward()
@@ -152,7 +152,7 @@ def test_a_call_that_would_run_in_pytorch_is_an_error_at_stage_3(found: dict[str
 def test_a_rank_that_hangs_is_named(found: dict[str, list[Any]]) -> None:
     text, seconds = found["hangs"][0]
     assert "rank 1 was last seen at 'backward 2'" in text
-    assert seconds < 10
+    assert seconds < 5, "before it is gone"
 
 
 def refused(rank: int) -> list[str]:

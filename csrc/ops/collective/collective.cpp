@@ -87,16 +87,12 @@ void gradient(GradContext& c) {
   c.GI(0, c.emit(op, {c.GO(0)}, {{"group", node.get_string("group", "")}, {"world", node.get_int("world", 1)}}));
 }
 
-// The same in the type of this rank's part, whatever was gathered, and the mean over ranks where that is asked for.
+// The same in the type of this rank's part, whatever was gathered.
 void gathered_gradient(GradContext& c) {
   const Node& node = c.node();
-  const int64_t world = node.get_int("world", 1);
   NodeArg* whole = c.cast(c.GO(0), c.I(0)->type().dtype);
-  NodeArg* part =
-      c.emit("ai.ortmodule::ReduceScatter", {whole}, {{"group", node.get_string("group", "")}, {"world", world}});
-  if (const int64_t mean_of = node.get_int("mean_of", 0); mean_of > 1)
-    part = c.emit("Mul", {part, c.scalar(1.0 / static_cast<double>(mean_of), part)});
-  c.GI(0, part);
+  c.GI(0, c.emit("ai.ortmodule::ReduceScatter", {whole},
+                 {{"group", node.get_string("group", "")}, {"world", node.get_int("world", 1)}}));
 }
 
 constexpr const char* kAllGather = "ai.ortmodule::AllGather";
@@ -117,9 +113,9 @@ void collective(OpRecord& r) {
 // x[n, ..] of each rank -> y[world * n, ..], in the order of the ranks, as elements of the type `to`
 ORTMODULE_OP("ai.ortmodule", AllGather, 1)
     .apply(collective)
-    .attr("to", AttrKind::kInt)       // a TensorProto data type; without it that of x
-    .attr("mean_of", AttrKind::kInt)  // the gradient is divided by it: how many ranks add to it
-    .attr("again", AttrKind::kInt)    // what it gathers is freed after forward, and gathered again by backward
+    .attr("to", AttrKind::kInt)      // a TensorProto data type; without it that of x
+    .attr("again", AttrKind::kInt)   // what it gathers is freed after forward, and gathered again by backward
+    .attr("window", AttrKind::kInt)  // bytes that may be on their way when it starts (split_collectives.h)
     .infer(infer_all_gather)
     .grad({"x"}, gathered_gradient);
 
