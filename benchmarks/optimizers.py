@@ -9,7 +9,7 @@ the time that this machine's memory takes for it, by the rate of a plain pass (o
 and written by torch's in-place addition, in the same turns); `% of limit` is the limit over ours. torch has no LAMB:
 `foreach` is its formula in torch's _foreach operations (optim/lamb.py). `flat` is ours over one tensor of all elements:
 what flattening would gain. Clipping is measured with gradients above the bound (they are written) and below it (they
-are only read).
+are only read). `processor_ms` of the JSON is of all threads together.
 """
 
 from __future__ import annotations
@@ -104,19 +104,22 @@ def plain_pass(elements: int) -> Runner:
     return lambda: one.add_(1e-9)
 
 
-def measure(kind: str, shapes: list[tuple[int, ...]], rounds: int) -> dict[str, Any]:
+def measure(kind: str, shapes: list[tuple[int, ...]], rounds: int, others: list[str] | None) -> dict[str, Any]:
     elements = sum(torch.Size(shape).numel() for shape in shapes)
     runners = (clips_of if kind.startswith("clip") else steps_of)(kind, shapes)
+    runners = {name: run for name, run in runners.items() if name == "ours" or others is None or name in others}
     runners["memory"] = plain_pass(elements)
     samples: dict[str, list[float]] = {name: [] for name in runners}
+    processor: dict[str, list[float]] = {name: [] for name in runners}
     for turn in range(rounds + 1):
         names = list(runners) if turn % 2 else list(runners)[::-1]
         for name in names:
-            start = time.perf_counter()
+            start, start_cpu = time.perf_counter(), time.process_time()
             runners[name]()
-            seconds = time.perf_counter() - start
+            seconds, seconds_cpu = time.perf_counter() - start, time.process_time() - start_cpu
             if turn:  # the first makes states
                 samples[name].append(seconds)
+                processor[name].append(seconds_cpu)
     medians = {name: statistics.median(seconds) for name, seconds in samples.items()}
     rate = RATE_BYTES * elements / medians.pop("memory")
     bytes_moved = BYTES[kind] * elements
@@ -125,6 +128,7 @@ def measure(kind: str, shapes: list[tuple[int, ...]], rounds: int) -> dict[str, 
         "elements": elements,
         "tensors": len(shapes),
         "ms": {name: seconds * 1e3 for name, seconds in medians.items()},
+        "processor_ms": {name: statistics.median(processor[name]) * 1e3 for name in medians},
         "fastest_ms": {name: min(samples[name]) * 1e3 for name in medians},
         "ratios": {name: seconds / medians["ours"] for name, seconds in medians.items() if name != "ours"},
         "bytes": bytes_moved,
@@ -137,6 +141,7 @@ def measure(kind: str, shapes: list[tuple[int, ...]], rounds: int) -> dict[str, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", type=lambda s: s.split(","), default=list(BYTES), help=", ".join(BYTES))
+    parser.add_argument("--runners", type=lambda s: s.split(","), help="beside ours; all where it is not given")
     parser.add_argument("--small", action="store_true", help="tiny sizes, for a test of this script")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
@@ -146,7 +151,7 @@ def main() -> int:
     shapes = gpt2_shapes(16, 2, 50, 8) if args.small else gpt2_shapes(768, 12, 50257, 1024)
     rows = []
     for kind in args.kinds:
-        rows.append(measure(kind, shapes, args.rounds))
+        rows.append(measure(kind, shapes, args.rounds, args.runners))
         if args.json:
             write_json(args.json, {"environment": facts(threads=args.threads), "arguments": vars(args), "rows": rows})
     cells = []
