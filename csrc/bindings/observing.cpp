@@ -122,6 +122,8 @@ void append(std::string& bytes, const T& value) {
 // figures, four of each: in float where they are as good as the elements.
 std::pair<py::bytes, py::bytes> packed(const std::vector<ValueStatistics>& values, bool figures) {
   std::string numbers, forms;
+  numbers.reserve(values.size() * (figures ? 40 : 8));
+  forms.reserve(values.size() * 64);
   for (const ValueStatistics& v : values) append(numbers, v.fingerprint);
   for (const ValueStatistics& v : values) {
     const bool doubles = needs_doubles(v.dtype);

@@ -114,6 +114,8 @@ SessionSettings read_options(const std::string& mode, const std::vector<std::str
       out.import.limits = parse_limits(value.cast<py::dict>());
     else if (name == "aten_operators")
       out.import.aten_operators = value.cast<bool>();
+    else if (name == "weights_folder")
+      out.import.weights_folder = value.cast<std::string>();
     else if (name == "external_data_root")
       out.import.external_data_root = value.cast<std::string>();
     else if (name == "memory_pattern")

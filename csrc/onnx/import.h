@@ -36,6 +36,8 @@ struct ImportOptions {
   std::set<std::string> fed{};
   // Operators that leave it open do what they do in training (transforms/training_mode.h).
   bool training_mode = false;
+  // Where large tensors of the model's own bytes are put aside (onnx/set_aside.h); empty: they stay in memory.
+  std::string weights_folder{};
 };
 
 // The versions of ai.onnx that can be read; which of them an operator works at is the operator's matter.

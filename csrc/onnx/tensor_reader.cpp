@@ -51,11 +51,16 @@ std::string typed_fields(const pb::TensorProto& t, DType dtype) {
   }
 }
 
+}  // namespace
+
 // Many bytes go where tensors want them, so that a session has no copy of its own to make.
-SharedBytes settled(std::string bytes) {
+SharedBytes TensorReader::settled(std::string bytes) {
   if (bytes.size() < kManyBytes) return bytes;
+  if (SharedBytes aside = aside_.put(bytes)) return aside;
   return SharedBytes::aligned(bytes.size(), [&](char* to) { std::memcpy(to, bytes.data(), bytes.size()); });
 }
+
+namespace {
 
 uint64_t number(const std::string& text, const char* key, const std::string& owner) {
   uint64_t value = 0;

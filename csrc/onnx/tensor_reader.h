@@ -9,6 +9,7 @@
 #include "onnx/external_file.h"
 #include "onnx/import.h"
 #include "onnx/proto.h"
+#include "onnx/set_aside.h"
 
 namespace ortmodule {
 
@@ -17,6 +18,7 @@ class TensorReader {
   explicit TensorReader(const ImportOptions& options)
       : options_(options),
         files_(options.external_data_dir, options.external_data_root),
+        aside_(options.weights_folder),
         given_(options.initializers),
         bytes_left_(options.limits.tensor_bytes),
         limit_(options.limits.tensor_bytes) {}
@@ -34,10 +36,13 @@ class TensorReader {
  private:
   // Bytes of the tensor in the file.
   uint64_t checked_size(const pb::TensorProto& tensor, DType dtype, const std::string& owner);
+  // Where they stay.
+  SharedBytes settled(std::string bytes);
   SharedBytes external(const pb::TensorProto& tensor, uint64_t size, const std::string& owner);
 
   const ImportOptions& options_;
   ExternalFiles files_;
+  SetAside aside_;
   std::map<std::string, TensorData> given_;  // those that were not taken yet
   uint64_t bytes_left_, limit_;
 };

@@ -25,7 +25,8 @@ namespace {
 constexpr int64_t kPieceBytes = 1 << 15;
 constexpr int64_t kBlock = 2048;  // elements whose figures are taken at a time
 constexpr int64_t kPiecesPerThread = 4;
-constexpr int kLanes = 32;
+constexpr int kLanes = 64;     // products of one lane wait for one another: with fewer the processor waits too
+constexpr int64_t kRun = 512;  // floats that are summed in floats
 constexpr int64_t kStripe = kLanes * sizeof(uint32_t);
 constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;  // odd, 2^64 over the golden ratio
 
@@ -109,8 +110,39 @@ ORTMODULE_INLINE int64_t quick_figures(const T* x, int64_t n, Figures& out) {
   return static_cast<int64_t>(special);
 }
 
-ORTMODULE_SIMD int64_t quick_floats(const float* x, int64_t n, Figures& out) {
+ORTMODULE_SIMD int64_t wide_floats(const float* x, int64_t n, Figures& out) {
   return quick_figures<float, uint32_t, 0x7f800000u>(x, n, out);
+}
+
+// The same with short sums in floats, a third faster; -1 where squares leave what floats hold.
+ORTMODULE_SIMD int64_t quick_floats(const float* x, int64_t n, Figures& out) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float pivot = x[0];
+  uint32_t special = 0;
+  float lo = kInfinity, hi = -kInfinity;
+  double sum = 0, squares = 0;
+  for (int64_t begin = 0; begin < n; begin += kRun) {
+    const int64_t end = begin + kRun < n ? begin + kRun : n;
+    float plain = 0, square = 0;
+#pragma omp simd reduction(+ : special, plain, square) reduction(min : lo) reduction(max : hi)
+    for (int64_t i = begin; i < end; ++i) {
+      special += static_cast<uint32_t>((std::bit_cast<uint32_t>(x[i]) & 0x7f800000u) == 0x7f800000u);
+      lo = x[i] < lo ? x[i] : lo;
+      hi = x[i] > hi ? x[i] : hi;
+      const float apart = x[i] - pivot;
+      plain += apart;
+      square += apart * apart;
+    }
+    sum += plain;
+    squares += square;
+  }
+  if (special) return special;
+  const double spread = static_cast<double>(hi) - static_cast<double>(lo);
+  if (!(spread < 1e17) || (spread > 0 && spread < 1e-17)) return -1;
+  const double offset = sum / static_cast<double>(n);
+  squares = std::max(squares - sum * offset, 0.0);
+  out = {n, 0, 0, static_cast<double>(lo), static_cast<double>(hi), static_cast<double>(pivot) + offset, squares};
+  return 0;
 }
 
 ORTMODULE_SIMD int64_t quick_doubles(const double* x, int64_t n, Figures& out) {
@@ -134,7 +166,9 @@ Figures careful_figures(const T* x, int64_t n) {
 
 Figures figures_of(const float* x, int64_t n) {
   Figures out;
-  return quick_floats(x, n, out) ? careful_figures(x, n) : out;
+  const int64_t special = quick_floats(x, n, out);
+  if (special == 0) return out;
+  return special > 0 || wide_floats(x, n, out) ? careful_figures(x, n) : out;
 }
 
 Figures figures_of(const double* x, int64_t n) {
@@ -200,19 +234,26 @@ void add_tensor(const at::Tensor& t, bool figures, ValueStatistics& out, Figures
   const auto* elements = static_cast<const uint8_t*>(counted.const_data_ptr());
   const auto size = static_cast<int64_t>(here.nbytes());
   const int64_t pieces = (size + kPieceBytes - 1) / kPieceBytes;
-  std::vector<Piece> found(static_cast<size_t>(pieces));
   // `counted` may have elements of another size: it is cut into as many pieces.
-  const int64_t each = pieces ? (counted.numel() + pieces - 1) / pieces : 0;
-  at::parallel_for(0, pieces, kPiecesPerThread, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const int64_t from = p * kPieceBytes;
-      found[p].hash = hash_of(bytes + from, std::min(kPieceBytes, size - from));
-      const int64_t first = std::min(p * each, counted.numel()), last = std::min(first + each, counted.numel());
-      if (figures) found[p].figures = figures_in(elements, counted.scalar_type(), first, last);
-    }
-  });
-  for (const Piece& piece : found) add(piece, out, all);
-  if (!figures) all.finite += here.numel();
+  const int64_t numel = counted.numel(), each = pieces ? (numel + pieces - 1) / pieces : 0;
+  const auto piece_of = [&, type = counted.scalar_type()](int64_t p) {
+    Piece piece;
+    const int64_t from = p * kPieceBytes;
+    piece.hash = hash_of(bytes + from, std::min(kPieceBytes, size - from));
+    const int64_t first = std::min(p * each, numel), last = std::min(first + each, numel);
+    if (figures) piece.figures = figures_in(elements, type, first, last);
+    return piece;
+  };
+  if (pieces <= kPiecesPerThread) {
+    for (int64_t p = 0; p < pieces; ++p) add(piece_of(p), out, all);
+  } else {
+    std::vector<Piece> found(static_cast<size_t>(pieces));
+    at::parallel_for(0, pieces, kPiecesPerThread, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) found[p] = piece_of(p);
+    });
+    for (const Piece& piece : found) add(piece, out, all);
+  }
+  if (!figures) all.finite += numel;
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ SessionSettings settings_of(const SessionOptions& options) {
                        options.max_seconds};
   out.import.aten_operators = options.allow_aten_operators;
   out.import.external_data_root = options.external_data_root;
+  out.import.weights_folder = options.weights_folder;
   out.import.sizes = options.free_dimensions;
   out.import.sizes_by_denotation = options.free_dimensions_by_denotation;
   for (const auto& [name, tensor] : options.initializers)

@@ -24,7 +24,7 @@ from .statistics import Statistics, read_statistics
 
 __all__ = ["Layout", "RecordedHalf", "RecordedStep", "RecordedValue", "Recording", "RecordingWriter", "recordings"]
 
-_MAGIC = b"ortmodule recording 1\n"
+_MAGIC = b"ortmodule recording 2\n"
 _FRAME = struct.Struct("<4sII")
 _FORM = struct.Struct("<I")  # layout
 _HALF = struct.Struct("<qI?")  # step, layout, whole

@@ -211,6 +211,12 @@ class SessionOptions(_Checked):
     external_data_root = _Setting(
         "", _path, "Links in the model's folder are followed to external data in this one; empty: they are refused."
     )
+    weights_folder = _Setting(
+        "",
+        _path,
+        "Where tensors of 1 MiB or more that the model has in its own bytes are put aside, in a file without a name "
+        "that goes with the session: those that kernels lay out anew take no memory beside that. Empty: nowhere.",
+    )
     max_tensor_bytes = _Setting(64 << 30, _count, "How many bytes the model's tensors may have together.")
     max_nodes = _Setting(
         500_000,
@@ -331,6 +337,7 @@ def compile_options(settings: SessionOptions, fed: frozenset[str], training: boo
         "deterministic": settings.use_deterministic_compute,
         "aten_operators": settings.allow_aten_operators,
         "external_data_root": settings.external_data_root,
+        "weights_folder": settings.weights_folder,
         "limits": {
             "tensor_bytes": settings.max_tensor_bytes,
             "nodes": settings.max_nodes,

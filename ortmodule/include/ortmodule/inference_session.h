@@ -58,8 +58,8 @@ struct SessionOptions {
   // Of the parallel mode: how many nodes run side by side; 0: as many as the graph has, at most at::get_num_threads()
   // divided by intra_op_num_threads, which is what is left of them where it is 0.
   int inter_op_num_threads = 0;
-  bool inter_op_allow_spinning = true;  // threads look for work for some hundred microseconds before they sleep
-  bool use_per_session_threads = true;  // false: the process's (set_global_inter_op_threads)
+  bool inter_op_allow_spinning = true;     // threads look for work for some hundred microseconds before they sleep
+  bool use_per_session_threads = true;     // false: the process's (set_global_inter_op_threads)
   bool use_deterministic_compute = false;  // on the CPU: as under torch.use_deterministic_algorithms
   // Numbers for sizes that the model leaves free, by name and by denotation.
   std::map<std::string, int64_t> free_dimensions{}, free_dimensions_by_denotation{};
@@ -67,6 +67,9 @@ struct SessionOptions {
   std::map<std::string, at::Tensor> initializers{};
   // Links in the model's folder are followed to external data in this one (of a hub's cache); empty: they are refused.
   std::string external_data_root{};
+  // Where tensors of 1 MiB or more that the model has in its own bytes are put aside, in a file without a name that
+  // goes with the session: those that kernels lay out anew take no memory beside that. Empty: they stay in memory.
+  std::string weights_folder{};
   bool allow_aten_operators = false;  // nodes that call an operator of PyTorch by its name; some read files
   // What a model may cost that somebody else has made (docs/safety.md). One that wants more is an Error; kInvalidGraph.
   uint64_t max_tensor_bytes = uint64_t{64} << 30;  // of its tensors together
