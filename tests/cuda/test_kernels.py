@@ -37,6 +37,8 @@ def run(*arguments: str) -> list[dict[str, Any]]:
         ("CrossEntropy", 20),
         ("lu ", 20),
         ("Reduce", 25),
+        ("Tanh", 3),
+        ("Sigmoid", 3),
         ("Dropout", 10),
         ("Embedding", 10),
         ("Gather", 8),
