@@ -1,6 +1,7 @@
 #include "runtime/bound_results.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <utility>
@@ -214,8 +215,8 @@ void place_results(std::vector<at::Tensor>& outputs, ResultBuffers& results, Bou
     if (!buffer.defined() || fits(buffer, result)) continue;
     const bool tensor = result.defined() && result.has_storage();
     fail(ErrorCode::kInvalidArgument, "the buffer of the output '", names[i], "' is of ",
-         c10::toString(buffer.scalar_type()), " and shape ", buffer.sizes(), ", the result ",
-         tensor ? ::ortmodule::str("of ", c10::toString(result.scalar_type()), " and ", result.sizes())
+         c10::getDtypeNames(buffer.scalar_type()).first, " and shape ", buffer.sizes(), ", the result ",
+         tensor ? ::ortmodule::str("of ", c10::getDtypeNames(result.scalar_type()).first, " and ", result.sizes())
                 : std::string("no tensor"));
   }
   if (bound) bound->take(outputs, buffers);

@@ -163,7 +163,7 @@ MISTAKES: dict[str, Mistake] = {
     "no output that is bound": Mistake(bound(BIND_X, BIND_W), "no output is bound", "bind_output"),
     "a buffer that is too small": Mistake(
         bound(BIND_X, BIND_W, lambda b: b.bind_output("y", "cpu", 0, np.float32, [1, 2], SMALL.ctypes.data)),
-        "output 'y'", "is of torch.float32, [1, 2], the result of",
+        "output 'y'", "is of float32 and shape [1, 2], the result of float32 and [3, 2]",
     ),
     "an unknown name is bound": Mistake(bound(lambda b: b.bind_cpu_input("q", X)), "'q'", "it has ['x', 'w']"),
     "no profile": Mistake(lambda: session().end_profiling(), "nothing was profiled", "SessionOptions.enable_profiling"),

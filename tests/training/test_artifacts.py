@@ -312,7 +312,9 @@ def test_an_operator_that_no_standard_has_is_said_and_trained(tmp_path: Path) ->
     with pytest.warns(UserWarning, match="will need ortmodule to run"):
         export(module, tmp_path, (x, y), nn.MSELoss())
     assert not manifest(tmp_path)["graphs"]["inference"]["portable"]
-    session = TrainingSession(tmp_path)
+    with pytest.raises(UnsupportedError, match="allow_aten_operators"):
+        TrainingSession(tmp_path)
+    session = TrainingSession(tmp_path, allow_aten_operators=True)
     losses = train(session, [(x, y)] * 3)
     assert losses[0] == pytest.approx(nn.functional.mse_loss(module(x), y).item()) and losses[2] < losses[0]
     session.export_model_for_inference(tmp_path / "model.onnx")
