@@ -34,7 +34,7 @@ def train(task: Task, args: argparse.Namespace) -> None:
     groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     policy = ZeroPolicy(bucket_bytes=4 << 20, persistence_bytes=4096)
     model, optimizer = zero(model, torch.optim.AdamW(groups, lr=args.lr), stage=args.zero, policy=policy)
-    steps = args.schedule_steps or args.steps
+    steps = args.schedule_steps or max(args.steps, args.default_steps)  # the same when a run goes on
     scheduler = warmup_cosine(optimizer, warmup_steps=args.warmup, total_steps=steps)
     order, step = ShuffledOrder(task.examples, args.seed), 0
     folder = args.out / "checkpoints"
