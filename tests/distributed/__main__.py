@@ -10,18 +10,13 @@ import itertools
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ortmodule.distributed import memory_estimate
 from tests.distributed import test_checkpoints as checkpoints
 from tests.distributed.spawn import on_ranks
-from tests.distributed.training import Case, distance, on_rank, one_process
-
-
-def train_all(rank: int, cases: list[Case]) -> list[dict[str, Any]]:
-    return [on_rank(rank, case) for case in cases]
+from tests.distributed.training import Case, all_on_rank, distance, one_process
 
 
 def zero_matrix(args: argparse.Namespace) -> bool:
@@ -35,7 +30,7 @@ def zero_matrix(args: argparse.Namespace) -> bool:
     ]
     print("stage dtype accumulation world   loss rel.   params rel.   bytes/formula   reduced/P   gathered/P")
     for world in args.world:
-        results = on_ranks(world, train_all, cases)
+        results = on_ranks(world, all_on_rank, cases)
         for i, case in enumerate(cases):
             losses, parameters = one_process(case, world)
             mine = [one[i] for one in results]

@@ -130,6 +130,11 @@ def on_rank(rank: int, case: Case) -> dict[str, Any]:
     }
 
 
+def all_on_rank(rank: int, cases: list[Case]) -> list[dict[str, Any]]:
+    """Each case in turn: what `on_rank` gives of it."""
+    return [on_rank(rank, case) for case in cases]
+
+
 def observed(run: nn.Module) -> list[int]:
     """Bytes that the collectives of a model's graphs reduce and gather from now on, as their nodes run."""
     seen = [0, 0]
