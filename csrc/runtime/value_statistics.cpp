@@ -26,7 +26,6 @@ constexpr int64_t kPieceBytes = 1 << 15;
 constexpr int64_t kBlock = 2048;  // elements whose figures are taken at a time
 constexpr int64_t kPiecesPerThread = 4;
 constexpr int kLanes = 64;     // products of one lane wait for one another: with fewer the processor waits too
-constexpr int64_t kRun = 512;  // floats that are summed in floats
 constexpr int64_t kStripe = kLanes * sizeof(uint32_t);
 constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;  // odd, 2^64 over the golden ratio
 
@@ -110,39 +109,8 @@ ORTMODULE_INLINE int64_t quick_figures(const T* x, int64_t n, Figures& out) {
   return static_cast<int64_t>(special);
 }
 
-ORTMODULE_SIMD int64_t wide_floats(const float* x, int64_t n, Figures& out) {
-  return quick_figures<float, uint32_t, 0x7f800000u>(x, n, out);
-}
-
-// The same with short sums in floats, a third faster; -1 where squares leave what floats hold.
 ORTMODULE_SIMD int64_t quick_floats(const float* x, int64_t n, Figures& out) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const float pivot = x[0];
-  uint32_t special = 0;
-  float lo = kInfinity, hi = -kInfinity;
-  double sum = 0, squares = 0;
-  for (int64_t begin = 0; begin < n; begin += kRun) {
-    const int64_t end = begin + kRun < n ? begin + kRun : n;
-    float plain = 0, square = 0;
-#pragma omp simd reduction(+ : special, plain, square) reduction(min : lo) reduction(max : hi)
-    for (int64_t i = begin; i < end; ++i) {
-      special += static_cast<uint32_t>((std::bit_cast<uint32_t>(x[i]) & 0x7f800000u) == 0x7f800000u);
-      lo = x[i] < lo ? x[i] : lo;
-      hi = x[i] > hi ? x[i] : hi;
-      const float apart = x[i] - pivot;
-      plain += apart;
-      square += apart * apart;
-    }
-    sum += plain;
-    squares += square;
-  }
-  if (special) return special;
-  const double spread = static_cast<double>(hi) - static_cast<double>(lo);
-  if (!(spread < 1e17) || (spread > 0 && spread < 1e-17)) return -1;
-  const double offset = sum / static_cast<double>(n);
-  squares = std::max(squares - sum * offset, 0.0);
-  out = {n, 0, 0, static_cast<double>(lo), static_cast<double>(hi), static_cast<double>(pivot) + offset, squares};
-  return 0;
+  return quick_figures<float, uint32_t, 0x7f800000u>(x, n, out);
 }
 
 ORTMODULE_SIMD int64_t quick_doubles(const double* x, int64_t n, Figures& out) {
@@ -166,9 +134,7 @@ Figures careful_figures(const T* x, int64_t n) {
 
 Figures figures_of(const float* x, int64_t n) {
   Figures out;
-  const int64_t special = quick_floats(x, n, out);
-  if (special == 0) return out;
-  return special > 0 || wide_floats(x, n, out) ? careful_figures(x, n) : out;
+  return quick_floats(x, n, out) ? careful_figures(x, n) : out;
 }
 
 Figures figures_of(const double* x, int64_t n) {
