@@ -115,12 +115,20 @@ def load_checkpoint(
     as before a run goes on bit by bit.)
 
     Raises:
-        CheckpointError: a bit of it is not as it was written (the text names the tensor), or it is of another model.
+        CheckpointError: a bit of it is not as it was written (the text names the tensor), or it is of another model, or
+            holds no scheduler or scaler where one is given. Nothing has been loaded then but where a bit is wrong.
+        TypeError: the optimizer is not one that `zero` returned.
     """
+    if not isinstance(optimizer, ZeroOptimizer):
+        raise TypeError(f"load_checkpoint needs the optimizer that zero() returned, got {type(optimizer).__name__}")
     optimizer.wait()
     reader = storage.Reader(path)
     manifest = reader.manifest
     rest = plain.from_plain(manifest["rest"])
+    given = {"scheduler": scheduler, "scaler": scaler}
+    for name, one in given.items():
+        if one is not None and rest[name] is None:
+            raise CheckpointError(f"the checkpoint holds no {name}")
     _check_groups(rest["groups"], optimizer)
     dtypes = {name: getattr(torch, facts["dtype"]) for name, facts in manifest["tensors"].items()}
     parts, states = entries.entries_to_load(model, optimizer, dtypes, rest["scalars"])
@@ -137,9 +145,7 @@ def load_checkpoint(
     optimizer.steps, optimizer.skipped_steps = rest["steps"]
     optimizer.zero_grad()
     optimizer.publish()
-    for name, one in (("scheduler", scheduler), ("scaler", scaler)):
-        if one is not None and rest[name] is None:
-            raise CheckpointError(f"the checkpoint holds no {name}")
+    for name, one in given.items():
         if one is not None:
             one.load_state_dict(rest[name])
     if dist.get_rank() < len(manifest["random"]):
