@@ -135,14 +135,8 @@ void update_moments(const Prepared& p, double l2, const Run<float>& run) { apply
 void update_moments(const Prepared& p, double l2, const Run<double>& run) { apply(MomentNumbers<double>(p, l2), run); }
 
 void adam_step(const std::vector<Prepared>& parameters) {
-  const std::vector<Piece> pieces = pieces_of(parameters);
-  for_each_index(pieces.size(), [&](size_t i) {
-    const Prepared& p = parameters[pieces[i].parameter];
-    in_its_type(p, [&]<typename T>(T) {
-      const Numbers<T> numbers(p);
-      for_each_run<T>(p, pieces[i].begin, pieces[i].end, {.parameter = true, .states = true},
-                      [&](const Run<T>& run) { apply(numbers, run); });
-    });
+  step_by_elements(parameters, []<typename T>(const Prepared& p, T) {
+    return [numbers = Numbers<T>(p)](const Run<T>& run) { apply(numbers, run); };
   });
 }
 

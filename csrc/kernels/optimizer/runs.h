@@ -90,4 +90,16 @@ void in_its_type(const Prepared& p, const Work& work) {
     work(float{});
 }
 
+// A step in which each element and its states change by themselves: work_of(p, T{}) is the work over runs of p.
+template <typename WorkOf>
+void step_by_elements(const std::vector<Prepared>& parameters, const WorkOf& work_of) {
+  const std::vector<Piece> pieces = pieces_of(parameters);
+  for_each_index(pieces.size(), [&](size_t i) {
+    const Prepared& p = parameters[pieces[i].parameter];
+    in_its_type(p, [&]<typename T>(T type) {
+      for_each_run<T>(p, pieces[i].begin, pieces[i].end, {.parameter = true, .states = true}, work_of(p, type));
+    });
+  });
+}
+
 }  // namespace ortmodule
