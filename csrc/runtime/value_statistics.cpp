@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kPieceBytes = 1 << 15;
 constexpr int64_t kBlock = 2048;  // elements whose figures are taken at a time
 constexpr int64_t kPiecesPerThread = 4;
-constexpr int kLanes = 64;     // products of one lane wait for one another: with fewer the processor waits too
+constexpr int kLanes = 64;  // products of one lane wait for one another: with fewer the processor waits too
 constexpr int64_t kStripe = kLanes * sizeof(uint32_t);
 constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;  // odd, 2^64 over the golden ratio
 
