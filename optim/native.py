@@ -97,8 +97,7 @@ class NativeStep(torch.optim.Optimizer):
         if torch.compiler.is_compiling():
             self._torch_step(self.param_groups)
             return loss
-        with torch.no_grad():
-            self._step_groups()
+        self._step_groups()
         return loss
 
     def _step_groups(self) -> None:
@@ -110,7 +109,8 @@ class NativeStep(torch.optim.Optimizer):
         others = [group for group in self.param_groups if not any(group is g for g in native)]
         self.native_step(native, divisor=1.0 if scale is None else number(scale), written=scale is not None)
         if others:
-            self._unscaled_torch_step(others, scale)
+            with torch.no_grad():
+                self._unscaled_torch_step(others, scale)
 
     def _unscaled_torch_step(self, groups: list[Group], scale: Tensor | None) -> None:
         """torch's code asserts that nobody else has a scale."""
@@ -142,7 +142,7 @@ class NativeStep(torch.optim.Optimizer):
         written: bool = False,
         settings: dict[str, float] | None = None,
     ) -> None:
-        """One step of `groups` in one call.
+        """One step of `groups` in one call, which holds autograd off by itself: an interrupt cannot leave it off.
 
         Args:
             groups: some of this optimizer's, all of whose tensors `is_plain`.

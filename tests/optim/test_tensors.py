@@ -231,6 +231,7 @@ def test_an_interrupt_leaves_whole_steps(kind: str) -> None:
                     optimizer.step()
             except KeyboardInterrupt:
                 pass
+            assert torch.is_grad_enabled()
             counts = {float(optimizer.state[p].get("step", 0.0)) for p in ps}
             assert len(counts) == 1
             others, again = fresh()
