@@ -31,22 +31,20 @@ void copy_to(const at::Tensor& leaf, const at::Tensor& gradient) {
 
 }  // namespace
 
-void GradientWriter::write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor gradient) {
+bool GradientWriter::write_otherwise(const at::Tensor& leaf, at::Tensor& slot, at::Tensor& gradient) {
+  if (leaf.sizes() != gradient.sizes()) return false;
   if (slot.defined()) {
     slot.add_(gradient);
     slot.unsafeGetTensorImpl()->bump_version();  // add_ runs below what counts
-    return;
-  }
-  const c10::StorageImpl* storage = storage_of(gradient);
-  if (gradient.use_count() > 1 || !storage || !laid_out_for(leaf, gradient)) {
+  } else if (gradient.use_count() > 1 || !storage_of(gradient) || !laid_out_for(leaf, gradient)) {
     copy_to(leaf, gradient);
-  } else if (storage->nbytes() == gradient.nbytes() &&
-             gradient.unsafeGetTensorImpl()->unsafe_storage().use_count() == 1) {
+  } else if (has_all_of_its_buffer(gradient)) {
     slot = std::move(gradient);
   } else {
     if (parts_.empty()) parts_.reserve(most_);
     parts_.push_back({&leaf, &slot, std::move(gradient)});
   }
+  return true;
 }
 
 void GradientWriter::finish() {

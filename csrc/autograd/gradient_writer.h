@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
 #include <vector>
 
 namespace ortmodule {
@@ -17,13 +18,37 @@ class GradientWriter {
   // `most`: how many gradients may come.
   explicit GradientWriter(size_t most) : most_(most) {}
 
-  // Adds `gradient` to what is in `slot`, the leaf's gradient, or puts it there. Keeps it for finish() where it shares
-  // a buffer; leaf and slot must stay until then.
-  void write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor gradient);
+  // Adds `gradient` to what is in `slot`, the leaf's gradient, or puts it there; false, and nothing done, where it has
+  // other sizes than the leaf. Keeps it for finish() where it shares a buffer; leaf and slot must stay until then.
+  bool write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor& gradient) {
+    if (slot.defined() || !lie_alike(leaf, gradient) || !has_all_of_its_buffer(gradient))
+      return write_otherwise(leaf, slot, gradient);
+    slot = std::move(gradient);
+    return true;
+  }
   // To be called when nothing of the backward is alive any more but what it must keep.
   void finish();
 
  private:
+  // Of the same sizes and strides; few, so that a call of memcmp would take longer.
+  static bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
+    const c10::TensorImpl &left = *a.unsafeGetTensorImpl(), &right = *b.unsafeGetTensorImpl();
+    const c10::IntArrayRef sizes = left.sizes(), strides = left.strides(), others = right.sizes();
+    if (sizes.size() != others.size()) return false;
+    const int64_t* const steps = right.strides().data();
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (sizes[i] != others[i] || strides[i] != steps[i]) return false;
+    return true;
+  }
+  // Whether nobody else holds the tensor or its buffer, and that is no larger.
+  static bool has_all_of_its_buffer(const at::Tensor& t) {
+    const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+    const c10::Storage& storage = impl.unsafe_storage();
+    return t.use_count() == 1 && storage && storage.use_count() == 1 &&
+           storage.unsafeGetStorageImpl()->nbytes() == static_cast<size_t>(impl.numel()) * impl.itemsize();
+  }
+  bool write_otherwise(const at::Tensor& leaf, at::Tensor& slot, at::Tensor& gradient);
+
   struct Part {
     const at::Tensor* leaf;
     at::Tensor* slot;

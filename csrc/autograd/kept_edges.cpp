@@ -86,7 +86,7 @@ class KeptAccumulator {
   }
   // The same for a leaf that this accumulator was of at the step before, whose edge `edge` is.
   static const AutogradMeta* meta_of(const at::Tensor& leaf, const Edge& edge) {
-    const AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
+    const auto* const meta = static_cast<const AutogradMeta*>(leaf.unsafeGetTensorImpl()->autograd_meta());
     return meta && !meta->grad_fn_ && refers_to(meta->grad_accumulator_, edge.function) ? meta : nullptr;
   }
 

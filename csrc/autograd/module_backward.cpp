@@ -99,15 +99,6 @@ bool wants_other_type(const at::Tensor& leaf, const Meta& meta) {
   return leaf.grad_dtype() != leaf.scalar_type();
 }
 
-// Of few sizes: a call of memcmp takes longer than they do.
-bool of_same_sizes(const at::Tensor& a, const at::Tensor& b) {
-  const c10::IntArrayRef left = a.unsafeGetTensorImpl()->sizes(), right = b.unsafeGetTensorImpl()->sizes();
-  if (left.size() != right.size()) return false;
-  for (size_t i = 0; i < left.size(); ++i)
-    if (left[i] != right[i]) return false;
-  return true;
-}
-
 struct CutEdges : torch::autograd::FunctionPostHook {
   explicit CutEdges(ModuleBackward* node) : node(node) {}
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
@@ -208,7 +199,7 @@ void ModuleBackward::release_variables() {
 at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
   if (!leaves_[edge]) return nullptr;
   const at::Tensor& leaf = *leaves_[edge];
-  AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
+  auto* const meta = static_cast<AutogradMeta*>(leaf.unsafeGetTensorImpl()->autograd_meta());
   if (!meta || is_watched(next_edge(edge), *meta, holders(edge)) || !meta->requires_grad_ ||
       wants_other_type(leaf, *meta))
     return nullptr;
@@ -273,8 +264,8 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
     const size_t edge = all ? index : place[index];
     if (edge == SIZE_MAX) {
       progress.early[index] = std::move(value);
-    } else if (at::Tensor* slot = plain ? direct_slot(edge) : nullptr; slot && of_same_sizes(*leaves_[edge], value)) {
-      writer.write(*leaves_[edge], *slot, std::move(value));
+    } else if (at::Tensor* slot = plain ? direct_slot(edge) : nullptr;
+               slot && writer.write(*leaves_[edge], *slot, value)) {
       written[edge] = true;
     } else if (next_edge(edge).is_valid()) {
       if (results.empty()) results.resize(num_outputs());
@@ -399,10 +390,8 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
                                          std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
-  if (wanted) {
-    wanted = false;
-    for (size_t i : program.x_inputs) wanted = wanted || inputs[i].requires_grad();
-  }
+  wanted = wanted && std::any_of(program.x_inputs.begin(), program.x_inputs.end(),
+                                 [&](size_t i) { return inputs[i].requires_grad(); });
   if (!wanted) return agent->forward(std::move(inputs), nullptr, checked);
 
   // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.

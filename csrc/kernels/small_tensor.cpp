@@ -45,11 +45,11 @@ c10::DispatchKeySet plain_keys() {
   return keys;
 }
 
-// Whether `t` lies in small blocks, objects and elements, is as make_float makes it but for its sizes, and is known to
-// nobody but its holder: no other tensor, no weak reference, no Python object, no history.
+// Whether `t`, an object in a small block, has its memory there, is as make_float makes it but for its sizes, and is
+// known to nobody but its holder: no other tensor, no weak reference, no Python object, no history.
 bool is_unknown(const at::Tensor& t) {
   const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
-  if (!SmallBlocks::owns(&impl) || t.use_count() != 1 || t.weak_use_count() != 1) return false;
+  if (t.use_count() != 1 || t.weak_use_count() != 1) return false;
   if (impl.dtype() != caffe2::TypeMeta::Make<float>() || impl.key_set() != plain_keys()) return false;
   const c10::Storage& storage = impl.unsafe_storage();  // plain tensors have one
   if (!storage) return false;
@@ -85,8 +85,8 @@ at::Tensor make_float(c10::IntArrayRef sizes) {
   return out;
 }
 
-void recycle(at::Tensor& value) {
-  if (!value.defined() || !is_unknown(value)) {
+void recycle_block(at::Tensor& value) {
+  if (!is_unknown(value)) {
     value.reset();
     return;
   }

@@ -239,7 +239,8 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   const bool ranged = at::hasCallbacks();
   const RunStop* const stop = RunStop::current();
   const Allowance* const allowance = Allowance::current().get();
-  for (size_t i = begin; i < std::min(end, steps_.size()); ++i) {
+  const size_t last = std::min(end, steps_.size());
+  for (size_t i = begin; i < last; ++i) {
     const Prepared& prepared = steps_[i];
     if (stop) stop->check();
     if (allowance) allowance->check_time();

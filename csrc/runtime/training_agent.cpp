@@ -29,23 +29,20 @@ const c10::StorageImpl* memory_of(const at::Tensor& t) {
 }
 
 // Which of its storage's elements a tensor shows, and in which order: `.data = t.data.t()` changes that alone. Taken of
-// each weight in each step, and so of as little as tells it: of a contiguous one, how many there are and how they are
-// cut at either end.
-uint64_t layout_of(const at::Tensor& t) {
+// each weight in each step.
+[[gnu::always_inline]] inline uint64_t layout_of(const at::Tensor& t) {
   const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
   constexpr uint64_t kPrime = 0x100000001b3;  // of the hash FNV-1a
-  const auto mix = [](uint64_t a, int64_t b) { return (a ^ static_cast<uint64_t>(b)) * kPrime; };
   const c10::IntArrayRef sizes = impl.sizes();
-  uint64_t mixed = mix(static_cast<uint64_t>(impl.storage_offset()), impl.numel());
-  if (!sizes.empty()) mixed = mix(mixed, sizes.front()) + static_cast<uint64_t>(sizes.back());
-  if (impl.is_contiguous()) return mixed;
-  for (int64_t size : sizes) mixed = mix(mixed, size);
-  for (int64_t stride : impl.strides()) mixed = mix(mixed, stride);
-  return ~mixed;
+  const int64_t* const strides = impl.strides().data();
+  auto mixed = static_cast<uint64_t>(impl.storage_offset());
+  for (size_t i = 0; i < sizes.size(); ++i)
+    mixed = ((mixed ^ static_cast<uint64_t>(sizes[i])) * kPrime ^ static_cast<uint64_t>(strides[i])) * kPrime;
+  return mixed;
 }
 
 // t._version() without its way through autograd's hooks.
-uint32_t version_of(const at::Tensor& t) { return t.unsafeGetTensorImpl()->version_counter().current_version(); }
+inline uint32_t version_of(const at::Tensor& t) { return t.unsafeGetTensorImpl()->version_counter().current_version(); }
 
 bool meet(const OutputSet& a, const OutputSet& b) {
   for (size_t k = 0; k < std::min(a.size(), b.size()); ++k)
@@ -182,7 +179,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
         frame.slots[slot].reset();
     set_apart(frame.slots, overwritten);
   }
-  const auto watch = [&](int slot) {
+  const auto watch = [&](int slot) [[gnu::always_inline]] {
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t), layout_of(t)});
   };

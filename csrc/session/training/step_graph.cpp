@@ -108,7 +108,8 @@ void StepGraph::add_gradients(TrainingAgent::RunState& run, const at::Tensor& lo
   GradientWriter writer(program.x_inputs.size());
   agent.backward(run, dys, false, [&](size_t k, at::Tensor gradient) {
     const at::Tensor& leaf = arguments[program.x_inputs[k]];
-    if (gradient.defined()) writer.write(leaf, leaf.mutable_grad(), std::move(gradient));
+    ORTMODULE_INTERNAL(!gradient.defined() || writer.write(leaf, leaf.mutable_grad(), gradient),
+                       "a gradient of other sizes than its parameter");
   });
   writer.finish();
 }
