@@ -6,6 +6,7 @@
 #                       in the environment, or 2.13.0)
 #   ARGS="--steps 50"   arguments for the example of `make train`  PYTEST_ARGS=-x arguments for pytest
 #   FUZZ_SECONDS=600    how long `make fuzz` runs                 CLANGXX=clang++-16  its compiler
+#   FUZZER=ortmodule_load_fuzz   loads and checks alone, many times as fast
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?=
@@ -135,13 +136,14 @@ asan: setup $(STAMPS)/deps-test
 
 CLANGXX ?= $(or $(shell command -v clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang++-14 | head -1),clang++)
 FUZZ_SECONDS ?= 600
+FUZZER ?= ortmodule_fuzz
 fuzz: setup $(STAMPS)/deps-test
 	@command -v $(CLANGXX) >/dev/null || { echo "ortmodule: clang is missing; run: apt-get install clang" >&2; exit 1; }
 	cmake -G Ninja -S . -B build/fuzz -DORTMODULE_FUZZ=ON -DORTMODULE_SANITIZE=address,undefined -DORTMODULE_CUDA=0 \
 	  -DCMAKE_CXX_COMPILER=$(CLANGXX) -DPython_EXECUTABLE=$(abspath $(PY))
-	cmake --build build/fuzz --target ortmodule_fuzz
+	cmake --build build/fuzz --target $(FUZZER)
 	$(PY) -m tests.fuzz --corpus build/fuzz/corpus
-	build/fuzz/ortmodule_fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=1024 -max_len=16384 \
+	build/fuzz/$(FUZZER) -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=1024 -max_len=16384 \
 	  -artifact_prefix=build/fuzz/ build/fuzz/corpus
 
 # Up to four processes: one needs 2 GiB.

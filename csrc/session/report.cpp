@@ -13,6 +13,7 @@
 #include "plan/streams.h"
 #include "records/registry.h"
 #include "transforms/lower_portable.h"
+#include "transforms/schema_types.h"
 
 namespace ortmodule {
 namespace {
@@ -116,7 +117,8 @@ std::string stage_model(const Session& session, const std::string& stage, bool p
     ORTMODULE_CHECK_ARG(graph, "the graph of stage '", stage, "' was not kept; create the session with keep_stages");
     ExportOptions options;
     options.portable = portable;
-    return export_model(portable ? *lower_portable(*graph) : *graph, options);
+    const std::unique_ptr<Graph> other = portable ? lower_portable(*graph) : with_schema_types(*graph);
+    return export_model(other ? *other : *graph, options);
   }
   fail(ErrorCode::kInvalidArgument, "there is no stage '", stage, "'");
 }

@@ -61,6 +61,14 @@ def test_side_by_side_compares_with_one_by_one(tmp_path: Path) -> None:
     assert result["gains"]["median"]["side by side"] > 0 and result["settings"]["branches"] == 2
 
 
+def test_ranges_that_nobody_hears_cost_under_a_hundredth_of_a_small_step(tmp_path: Path) -> None:
+    out = tmp_path / "ranges.json"
+    done = run("profiler_cost.py", *"--models tiny --small --rounds 2 --repeats 1 --json".split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["nodes"] > 20 and 0 < row["fastest"]["off"] < 0.01, row  # far less on an idle machine
+
+
 def test_core_scaling_runs_the_chain(tmp_path: Path) -> None:
     out = tmp_path / "chain.json"
     done = run("core_scaling.py", "--nodes", "50,200", "--symbolic", "--run", "--json", str(out))

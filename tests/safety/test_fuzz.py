@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from ..fuzz.__main__ import text
+from ..fuzz.__main__ import CORPUS, text
 from ..fuzz.seeds import write_seeds
 from ..fuzz.watchdog import Worker, run
 
@@ -38,6 +39,16 @@ def test_files_that_once_did_worse_are_errors_now(tmp_path: Path) -> None:
     findings = run(tmp_path, 0, 20 * len(FOUND), files=FOUND * 20)  # what is read beyond a tensor varies
     print(f"{len(FOUND)} files that were found before, 20 times each: {text(findings)}")
     assert len(FOUND) > 0 and findings.problems == {}
+
+
+def test_what_libfuzzer_has_kept_does_no_worse_than_an_error(tmp_path: Path) -> None:
+    """The files beyond the seeds that reach a line of loading and checking each (`make fuzz`)."""
+    with zipfile.ZipFile(CORPUS) as kept:
+        files = [kept.extract(name, tmp_path) for name in kept.namelist()]
+    findings = run(tmp_path, 0, len(files), files=files)
+    print(f"libFuzzer's corpus: {text(findings)}")
+    assert findings.files == len(files) > 500 and findings.problems == {}
+    assert CORPUS.stat().st_size < 200 << 10
 
 
 def test_a_crash_a_hang_and_a_foreign_error_are_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

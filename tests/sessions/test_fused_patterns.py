@@ -265,6 +265,27 @@ def test_counts_of_a_mask_come_with_the_embeddings(tmp_path: Path) -> None:
     np.testing.assert_allclose(whole.run(None, given)[0], unfused.run(None, given)[0], rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("ids", ["int64", "int32"])
+def test_embeddings_of_both_integers_are_written_as_the_schema_has_them(ids: str, tmp_path: Path) -> None:
+    """com.microsoft's EmbedLayerNormalization reads int32 alone; here int64 too, and beyond int32 it is no row."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    _, inputs, parts = PATTERNS["embeddings"]
+    inputs = {name: text.replace("int64", ids) for name, text in inputs.items()}
+    unfused, whole, graph = sessions(model(inputs, parts), tmp_path)
+    casts = [node for node in graph.node if node.op_type == "Cast"]
+    assert has(graph, "EmbedLayerNormalization") and len(casts) == (3 if ids == "int64" else 0)
+    stock = onnxruntime.InferenceSession(str(tmp_path / "fused.onnx"), providers=["CPUExecutionProvider"])
+    again = InferenceSession(tmp_path / "fused.onnx")
+    for batch, seq in ((1, 3), (3, 6)):
+        given = {name: value.astype(ids) for name, value in feeds(IDS, batch, seq).items()}
+        expected = unfused.run(None, given)[0]
+        for session in (whole, again, stock):
+            np.testing.assert_allclose(session.run(None, given)[0], expected, rtol=2e-5, atol=1e-5)
+    if ids == "int64":
+        with pytest.raises(IndexError, match="is no row of a table of 20"):
+            whole.run(None, {**given, "ids": given["ids"] + 2**32})
+
+
 def test_ids_from_the_end_and_beyond() -> None:
     _, inputs, parts = PATTERNS["embeddings"]
     whole = InferenceSession(model(inputs, parts))

@@ -1,6 +1,7 @@
 // NonNegative: positions on their way to an operator that counts negative ones from the end, where PyTorch's refuses
 // them (embedding, index_select, gather, scatter and their kin).
 #include "base/status.h"
+#include "records/grad_context.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
 

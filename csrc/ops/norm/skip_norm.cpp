@@ -101,6 +101,7 @@ void embed_body(BodyContext& c) {
 }  // namespace
 
 // Word, position and segment embeddings added and normalized; mask_index counts each row's ones in `mask`.
+// Ids are int32 in com.microsoft's schema, and here int64 as well.
 ORTMODULE_OP("com.microsoft", EmbedLayerNormalization, 1)
     .input("input_ids")
     .optional_input("segment_ids")

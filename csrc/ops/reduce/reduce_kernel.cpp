@@ -22,6 +22,7 @@
 
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
+#include "ops/reduce/mean_of_pictures.h"
 #include "records/kernel_registry.h"
 
 namespace ortmodule {
@@ -65,8 +66,10 @@ Kernel floating_reduction(const Node& node, Compute compute) {
 }
 
 ORTMODULE_KERNEL("", ReduceMean, "aten", [](const Node& node) -> Kernel {
-  return floating_reduction(
-      node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) { return at::mean(x, axes, keep); });
+  return floating_reduction(node, [](const at::Tensor& x, c10::IntArrayRef axes, bool keep) {
+    at::Tensor means = mean_of_pictures(x, axes, keep);
+    return means.defined() ? means : at::mean(x, axes, keep);
+  });
 });
 
 // What the extreme of no element is: the type's own limit, an infinity for floats.

@@ -3,10 +3,10 @@
 //     LayerNormalization(Gather(words, ids) + Gather(positions, where) [+ Gather(segments, kinds)])
 //
 // in any order of the sum, over the last axis, with scale and bias; ids and kinds [batch, seq], `where` of the same
-// sizes, [1, seq] or [seq]. com.microsoft's EmbedLayerNormalization is this operator, here of int64 too. Who else reads
-// the sum reads it from the third output. A mask's row sums, ReduceSum(mask, axis 1), become the second output where
-// the mask is int32[batch, seq], an input of the graph, and they are read by nodes that read the normalization, as
-// com.microsoft's Attention does.
+// sizes, [1, seq] or [seq]. com.microsoft's EmbedLayerNormalization is this operator, here of int64 too (files get
+// int32: transforms/schema_types.h). Who else reads the sum reads it from the third output. A mask's row sums,
+// ReduceSum(mask, axis 1), become the second output where the mask is int32[batch, seq], an input of the graph, and
+// they are read by nodes that read the normalization, as com.microsoft's Attention does.
 #include <algorithm>
 
 #include "records/resolve.h"

@@ -14,16 +14,11 @@
 #include "onnx/export.h"
 #include "plan/execution_plan.h"
 #include "records/resolve.h"
-#include "runtime/constant_evaluator.h"
 #include "transforms/fuse.h"
 #include "transforms/recompute.h"
 #include "transforms/split_collectives.h"
 
 namespace ortmodule {
-
-// No kernels here: nothing is computed.
-std::vector<TensorData> evaluate_constant_node(const Node&) { return {}; }
-
 namespace {
 
 Limits limits() {
