@@ -3,9 +3,7 @@ order, their overlap with other work, and what is said where something does not 
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from onnx import TensorProto, helper
 
 from ortmodule import _C, InvalidGraphError, UnsupportedError
 from ortmodule.errors import ORTModuleError
+from tests.distributed.spawn import on_ranks
 
 OWN = "ai.ortmodule"
 SHAPES = [
@@ -125,21 +123,14 @@ def check_many_in_a_row(rank: int, world: int) -> None:
             torch.testing.assert_close(part.grad, w.grad.chunk(world)[rank])
 
 
-def worker(rank: int, world: int, port: int) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def worker(rank: int, world: int) -> None:
     for check in (check_gradients, check_maximum, check_many_in_a_row):
         check(rank, world)
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_values_and_gradients_are_those_of_one_process(world: int) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(worker, args=(world, port), nprocs=world)
+    on_ranks(world, worker, world)
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------
