@@ -220,6 +220,25 @@ def test_other_work_runs_while_a_slow_group_works(slow_group: str) -> None:
     assert SECONDS <= took < 1.6 * SECONDS, f"{took:.2f} s for two things of {SECONDS} s each"
 
 
+def test_backward_gathers_the_next_weight_before_it_sums_a_gradient() -> None:
+    nodes, h, inputs = [], "x", {"x": (4, 8)}
+    for i in range(3):
+        gather = {"group": "any", "world": 2, "again": 1, "window": 8 * 8 * 4}  # one at a time
+        nodes += [
+            helper.make_node("AllGather", [f"w{i}"], [f"g{i}"], domain=OWN, **gather),
+            helper.make_node("MatMul", [h, f"g{i}"], [f"m{i}"]),
+            helper.make_node("Tanh", [f"m{i}"], [f"h{i}"]),
+        ]
+        h, inputs[f"w{i}"] = f"h{i}", (4, 8)
+    forward, backward = compiled(nodes, inputs, [h]).plans()
+    assert forward["streams"] == ["cpu", "communication"]
+    starts = [(s["op"], s["inputs"][0]["name"]) for s in backward["steps"] if s["notifies"] is not None]
+    assert [op.removeprefix(f"{OWN}::") for op, _ in starts] == [
+        "AllGather", "AllGather", "ReduceScatter", "AllGather", "ReduceScatter", "ReduceScatter",
+    ]  # fmt: skip
+    assert [name for op, name in starts if op.endswith("AllGather")] == ["w2", "w1", "w0"]
+
+
 def test_what_is_on_its_way_is_bounded() -> None:
     """Gathers of 40 MiB each: the second starts when the first has arrived."""
     rows = 40 * 2**20 // 4
