@@ -131,7 +131,8 @@ def _before_readers(
     there no longer than it is used, and the builder of gradients, which goes backwards, sums its gradient as soon as it
     is made.
     """
-    left, out = dict(makers), []
+    left = dict(makers)
+    out: list[onnx.NodeProto] = []
     for node in nodes:
         for name in names_read(node):
             if name in left:
