@@ -68,7 +68,7 @@ class Bucket:
         self, layout: BucketLayout, params: Sequence[nn.Parameter], ranks: Ranks, policy: ZeroPolicy, keeps: bool
     ) -> None:
         self.layout, self.params = layout, list(params)
-        self._ranks, self._keeps = ranks, keeps
+        self._ranks, self._keeps, self._waited_in_graphs = ranks, keeps, policy.overlap_gather
         first = params[0]
         self.flat = torch.zeros(layout.numel, dtype=first.dtype, device=first.device)
         with torch.no_grad():
@@ -164,7 +164,8 @@ class Bucket:
         """Starts gathering all ranks' shards into the parameters; what to wait for."""
         if self.shard.values.data_ptr() != self._own.data_ptr():
             self._own.copy_(self.shard.values)
-        return collectives.all_gather(self.flat, self._own, self._ranks)
+        gather = collectives.all_gather_for_graphs if self._waited_in_graphs else collectives.all_gather
+        return gather(self.flat, self._own, self._ranks)
 
     def adopt_values(self, source: int) -> None:
         """Parameters and shards become what the parameters are on rank `source`, where somebody has written them."""

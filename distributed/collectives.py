@@ -12,7 +12,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["Ranks", "Volume", "all_gather", "all_reduce", "broadcast", "broadcast_all", "reduce_scatter"]
+__all__ = [
+    "Ranks",
+    "Volume",
+    "all_gather",
+    "all_gather_for_graphs",
+    "all_reduce",
+    "broadcast",
+    "broadcast_all",
+    "reduce_scatter",
+]
 
 # Torch 2.13 has other names for them.
 _REDUCE_SCATTER: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -79,6 +88,22 @@ def all_gather(whole: torch.Tensor, shard: torch.Tensor, ranks: Ranks) -> Any:
     """Starts putting all ranks' `shard` [n] into `whole` [world * n]."""
     ranks.volume.gathered += whole.nbytes
     return _ALL_GATHER(whole, shard, group=ranks.shard, async_op=True)
+
+
+def all_gather_for_graphs(whole: torch.Tensor, shard: torch.Tensor, ranks: Ranks) -> Any:
+    """The same; whoever reads views of `whole` in a graph can wait for it there, too (ai.ortmodule::CollectiveWait)."""
+    torch._C._distributed_c10d._register_work(whole, all_gather(whole, shard, ranks))
+    return _Registered(whole)
+
+
+@dataclasses.dataclass
+class _Registered:
+    """A collective that torch knows by its result."""
+
+    result: torch.Tensor
+
+    def wait(self) -> None:
+        torch.ops._c10d_functional.wait_tensor(self.result)
 
 
 def all_reduce(tensor: torch.Tensor, ranks: Ranks, op: Any = dist.ReduceOp.SUM, over_replicas: bool = False) -> None:

@@ -153,7 +153,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.wait()
 
     def _start_gathers(self, buckets: Sequence[Any]) -> None:
-        for bucket in buckets:
+        for bucket in reversed(buckets):  # in the order in which forward reads them
             if (work := bucket.start_publish()) is not None:
                 self._gathers.append((work, bucket.layout.slots[0].name))
 

@@ -41,7 +41,9 @@ class ZeroPolicy:
             the parameters.
         reduce_dtype: in which gradients are summed; None: the shards'.
         overlap_reduce: buckets are reduced while backward runs; else when it is done.
-        overlap_gather: stages 1 and 2: step() does not wait for the new parameters; the next forward does.
+        overlap_gather: stages 1 and 2: step() does not wait for the new parameters; the next forward does, an
+            ORTModule's for each where a layer reads it. Somebody who looks at parameters in between calls
+            `optimizer.wait()` first.
         skip_nonfinite: a step whose gradients hold an inf or a NaN on any rank is skipped on all of them.
         offload: "cpu": shards and states of the optimizer lie in host memory, where it runs, too.
         broadcast: parameters and buffers become those of rank 0 when training is set up.

@@ -1,14 +1,14 @@
 """A captured graph whose trained parameters are divided: each becomes shard + AllGather + views.
 
 Post-export processing: done on the model before the gradient is built, so that the gradient builder makes the
-ReduceScatter, and each collective's order is that of the buckets in the list, on all ranks alike.
+ReduceScatter; the order of the collectives is that in which the model reads its parameters, on all ranks alike.
 Not here: the shards (gathered_bucket.py), and when collectives start (csrc/transforms/split_collectives.h).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -21,7 +21,7 @@ from ortmodule.distributed.policy import ZeroPolicy
 from ortmodule.errors import CaptureError
 from ortmodule.graph_transition import PostExportProcessedModelInfo
 
-__all__ = ["collectives_of", "gather_in_graph", "shard_name"]
+__all__ = ["collectives_of", "gather_in_graph", "names_read", "replace_field", "shard_name"]
 
 
 def shard_name(number: int) -> str:
@@ -56,18 +56,19 @@ def gather_in_graph(
         return info
     divided = {name for slots in read.values() for name in slots.values()}
     _refuse(info, divided)
-    nodes, shards = [], {}
+    gathers: dict[str, list[onnx.NodeProto]] = {}  # of each parameter those of its bucket
+    shards = {}
     for number in sorted(read):
         bucket = buckets[number]
         bucket.used |= set(read[number])
-        nodes += _nodes(bucket, number, read[number], ranks, policy)
+        gathers.update(dict.fromkeys(read[number].values(), _nodes(bucket, number, read[number], ranks, policy)))
         shards[shard_name(number)] = bucket.leaf
         graph.input.append(
             helper.make_tensor_value_info(shard_name(number), onnx_type(bucket.leaf.dtype), [bucket.layout.shard_numel])
         )
     kept = [value for value in graph.input if value.name not in divided]
-    _replace(graph.input, kept)
-    _replace(graph.node, [*nodes, *graph.node])
+    replace_field(graph.input, kept)
+    replace_field(graph.node, _before_readers(graph.node, gathers))
     if all(opset.domain != ORTMODULE for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(ORTMODULE, 1))
     inputs = [value.name for value in graph.input]
@@ -123,12 +124,41 @@ def _nodes(
     return out
 
 
+def _before_readers(
+    nodes: Iterable[onnx.NodeProto], makers: Mapping[str, Sequence[onnx.NodeProto]]
+) -> list[onnx.NodeProto]:
+    """`nodes` with the makers of each value right before the first of them that reads it. So a gathered parameter is
+    there no longer than it is used, and the builder of gradients, which goes backwards, sums its gradient as soon as it
+    is made.
+    """
+    left = dict(makers)
+    out: list[onnx.NodeProto] = []
+    for node in nodes:
+        for name in names_read(node):
+            if name in left:
+                made = left[name]
+                out += made
+                left = {other: its for other, its in left.items() if its is not made}
+        out.append(node)
+    return out
+
+
+def names_read(node: onnx.NodeProto) -> Iterator[str]:
+    """What a node reads, its subgraphs included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, attribute.g):
+            for inner in graph.node:
+                yield from names_read(inner)
+
+
 def _constant(name: str, values: list[int]) -> onnx.NodeProto:
     tensor = helper.make_tensor(name, onnx.TensorProto.INT64, [len(values)], values)
     return helper.make_node("Constant", [], [name], f"{name}.constant", value=tensor)
 
 
-def _replace(field: object, values: list[object]) -> None:
+def replace_field(field: object, values: Sequence[object]) -> None:
+    """Makes copies of `values` what a repeated field of a message holds."""
     values = list(values)
     copies = [type(value).FromString(value.SerializeToString()) for value in values]  # type: ignore[attr-defined]
     del field[:]  # type: ignore[attr-defined]

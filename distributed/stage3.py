@@ -77,7 +77,7 @@ class _Sharding:
         self._module = model.module
         call = model._engine_call
         call.keep_in_engine("its parameters are divided among the ranks (ZeRO stage 3)")
-        call.manager.process_graphs(self._post_process, self._agree)
+        call.manager.process_graphs(self._post_process, self._agree, in_engine=True)
         model.module.register_state_dict_pre_hook(self._refuse_state_dict)
 
     def _buckets(self) -> list[GatheredBucket]:

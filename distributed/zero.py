@@ -77,9 +77,29 @@ def zero(
 
     sharded = ZeroOptimizer(optimizer, Stage(stage), policy, ranks, agreement, names, make_buckets)
     if policy.overlap_gather:
-        model.register_forward_pre_hook(lambda *_: sharded.wait())
-        model.register_state_dict_pre_hook(lambda *_: sharded.wait())
+        _overlap_gather(model, sharded)
     return model, sharded
+
+
+def _overlap_gather(model: nn.Module, sharded: ZeroOptimizer) -> None:
+    """Whoever reads parameters waits for them: a graph layer by layer, PyTorch for all."""
+    model.register_state_dict_pre_hook(lambda *_: sharded.wait())
+    if not isinstance(model, ORTModule):
+        model.register_forward_pre_hook(lambda *_: sharded.wait())
+        return
+    from ortmodule.distributed.awaited_graph import wait_in_graph
+
+    trained = {p for bucket in sharded.buckets for p in bucket.params}
+    names = {name for name, p in model.module.named_parameters(remove_duplicate=False) if p in trained}
+    call = model._engine_call
+    eager = call.eager
+
+    def after_waiting(*args: Any, **kwargs: Any) -> Any:
+        sharded.wait()
+        return eager(*args, **kwargs)
+
+    call.eager = after_waiting
+    call.manager.process_graphs(lambda info: wait_in_graph(info, names))
 
 
 def _ranks(policy: ZeroPolicy) -> tuple[Ranks, Agreement]:

@@ -91,12 +91,15 @@ class GraphTransitionManager:
     def process_graphs(
         self,
         post_process: Callable[[PostExportProcessedModelInfo], PostExportProcessedModelInfo],
-        on_session: Callable[[_C.Session, str], None],
+        on_session: Callable[[_C.Session, str], None] | None = None,
+        in_engine: bool = False,
     ) -> None:
         """From now on every graph is compiled as `post_process` makes it of what was captured; `on_session` is told of
-        a session before it first runs, with the reason for its graph. No session asks PyTorch for anything.
+        a session before it first runs, with the reason for its graph. `in_engine`: no session asks PyTorch for
+        anything.
         """
-        self._options = dataclasses.replace(self._options, fallback="error")
+        if in_engine:
+            self._options = dataclasses.replace(self._options, fallback="error")
         self._post_process, self._on_session = post_process, on_session
         self._keep_fast_calls([])
         for graphs in self._graphs.values():

@@ -38,7 +38,7 @@ class Overlap {
       start_what_can();
       emit(node);
     }
-    while (!queue_.empty()) start();
+    while (!queue_.empty()) start(queue_.front());
     while (!flying_.empty()) wait(flying_.front());
     order.insert(order.end(), order_.begin(), order_.end());
     split += waits_;
@@ -50,7 +50,7 @@ class Overlap {
     const auto flying = std::find(flying_.begin(), flying_.end(), maker);
     if (flying != flying_.end()) return wait(maker);
     if (!unstarted_.count(maker)) return;
-    while (unstarted_.count(maker)) start();
+    while (unstarted_.count(maker)) start(queue_.front());
     wait(maker);
   }
 
@@ -64,18 +64,39 @@ class Overlap {
   }
 
   void start_what_can() {
-    while (!queue_.empty() && is_ready(*queue_.front())) {
-      const double bytes = bytes_of(*queue_.front());
-      const double window = window_of(*queue_.front());
-      while (in_flight_ > 0 && in_flight_ + bytes > window && !is_read_later(*flying_.front())) wait(flying_.front());
-      if (in_flight_ > 0 && in_flight_ + bytes > window) return;
-      start();
+    for (Node* next = ready_one(); next; next = ready_one()) {
+      if (!runs_ahead(*next) && !make_room(bytes_of(*next))) return;
+      start(next);
     }
   }
 
-  double window_of(const Node& node) const {
-    const int64_t own = node.get_int("window", 0);
-    return own > 0 ? static_cast<double>(own) : window_;
+  // The first in the queue, if its operand is there; else a gather that may run ahead of it.
+  Node* ready_one() const {
+    if (queue_.empty()) return nullptr;
+    if (Node* first = queue_.front(); is_ready(*first) && (!runs_ahead(*first) || fits_ahead(*first))) return first;
+    for (Node* node : queue_)
+      if (runs_ahead(*node)) return fits_ahead(*node) && is_ready(*node) ? node : nullptr;
+    return nullptr;
+  }
+
+  // Of what is divided among the ranks: its sizes do not depend on the call, so that all ranks overtake alike.
+  bool runs_ahead(const Node& node) const { return window_of(node) > 0 && node.input(0)->is_graph_input(); }
+  bool fits_ahead(const Node& node) const {
+    return ahead_ == 0 || ahead_ + bytes_of(node) <= static_cast<double>(window_of(node));
+  }
+  static int64_t window_of(const Node& node) { return node.get_int("window", 0); }
+
+  // Of what nobody in this half reads the oldest is waited for.
+  bool make_room(double bytes) {
+    const auto oldest = [&] {
+      return std::find_if(flying_.begin(), flying_.end(), [&](Node* node) { return !runs_ahead(*node); });
+    };
+    while (in_flight_ > 0 && in_flight_ + bytes > window_) {
+      const auto first = oldest();
+      if (is_read_later(**first)) return false;
+      wait(*first);
+    }
+    return true;
   }
 
   bool is_read_later(const Node& node) const {
@@ -83,21 +104,20 @@ class Overlap {
     return std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return use.node->phase() == node.phase(); });
   }
 
-  // The first one in the queue; what it reads may be on its way itself.
-  void start() {
-    Node* node = queue_.front();
+  // What it reads may be on its way itself.
+  void start(Node* node) {
     for (const NodeArg* in : node->inputs())
       if (in && std::find(flying_.begin(), flying_.end(), in->producer()) != flying_.end()) wait(in->producer());
-    queue_.pop_front();
+    queue_.erase(std::find(queue_.begin(), queue_.end(), node));
     unstarted_.erase(node);
     flying_.push_back(node);
-    in_flight_ += bytes_of(*node);
+    (runs_ahead(*node) ? ahead_ : in_flight_) += bytes_of(*node);
     emit(node);
   }
 
   void wait(Node* node) {
     flying_.erase(std::find(flying_.begin(), flying_.end(), node));
-    in_flight_ -= bytes_of(*node);
+    (runs_ahead(*node) ? ahead_ : in_flight_) -= bytes_of(*node);
     NodeArg* result = node->output(0);
     const TypeInfo type = result->type();
     Node* waiting = graph_.add_node("ai.ortmodule", "CollectiveWait", {node->input(0)}, {}, {}, nullptr,
@@ -130,7 +150,7 @@ class Overlap {
   std::vector<Node*> others_;  // the rest, in order
   std::unordered_set<const Node*> unstarted_, left_;
   std::vector<Node*> flying_, order_;
-  double in_flight_ = 0;
+  double ahead_ = 0, in_flight_ = 0;  // bytes on their way: of what runs ahead, of the rest
   size_t waits_ = 0;
 };
 

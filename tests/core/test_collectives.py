@@ -3,9 +3,7 @@ order, their overlap with other work, and what is said where something does not 
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from onnx import TensorProto, helper
 
 from ortmodule import _C, InvalidGraphError, UnsupportedError
 from ortmodule.errors import ORTModuleError
+from tests.distributed.spawn import on_ranks
 
 OWN = "ai.ortmodule"
 SHAPES = [
@@ -125,21 +123,14 @@ def check_many_in_a_row(rank: int, world: int) -> None:
             torch.testing.assert_close(part.grad, w.grad.chunk(world)[rank])
 
 
-def worker(rank: int, world: int, port: int) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def worker(rank: int, world: int) -> None:
     for check in (check_gradients, check_maximum, check_many_in_a_row):
         check(rank, world)
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_values_and_gradients_are_those_of_one_process(world: int) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(worker, args=(world, port), nprocs=world)
+    on_ranks(world, worker, world)
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------
@@ -227,6 +218,25 @@ def test_other_work_runs_while_a_slow_group_works(slow_group: str) -> None:
         took = min(took, time.perf_counter() - start)
         torch.testing.assert_close(y, x + x.exp())
     assert SECONDS <= took < 1.6 * SECONDS, f"{took:.2f} s for two things of {SECONDS} s each"
+
+
+def test_backward_gathers_the_next_weight_before_it_sums_a_gradient() -> None:
+    nodes, h, inputs = [], "x", {"x": (4, 8)}
+    for i in range(3):
+        gather = {"group": "any", "world": 2, "again": 1, "window": 8 * 8 * 4}  # one at a time
+        nodes += [
+            helper.make_node("AllGather", [f"w{i}"], [f"g{i}"], domain=OWN, **gather),
+            helper.make_node("MatMul", [h, f"g{i}"], [f"m{i}"]),
+            helper.make_node("Tanh", [f"m{i}"], [f"h{i}"]),
+        ]
+        h, inputs[f"w{i}"] = f"h{i}", (4, 8)
+    forward, backward = compiled(nodes, inputs, [h]).plans()
+    assert forward["streams"] == ["cpu", "communication"]
+    starts = [(s["op"], s["inputs"][0]["name"]) for s in backward["steps"] if s["notifies"] is not None]
+    assert [op.removeprefix(f"{OWN}::") for op, _ in starts] == [
+        "AllGather", "AllGather", "ReduceScatter", "AllGather", "ReduceScatter", "ReduceScatter",
+    ]  # fmt: skip
+    assert [name for op, name in starts if op.endswith("AllGather")] == ["w2", "w1", "w0"]
 
 
 def test_what_is_on_its_way_is_bounded() -> None:

@@ -1,4 +1,4 @@
-"""The full matrices of sharded training on gloo ranks: `python -m tests.distributed zero|checkpoints|flips|kills`.
+"""The full matrices of sharded training on gloo ranks: `python -m tests.distributed zero|checkpoints|...` (see --help).
 
 The suite runs a selection (test_zero.py, test_checkpoints.py); this prints a line a case.
 """
@@ -15,6 +15,7 @@ import torch
 
 from ortmodule.distributed import memory_estimate
 from tests.distributed import test_checkpoints as checkpoints
+from tests.distributed.overlap import all_cases
 from tests.distributed.spawn import on_ranks
 from tests.distributed.training import Case, all_on_rank, distance, one_process
 
@@ -107,13 +108,38 @@ def kill_count(args: argparse.Namespace) -> bool:
     return kept == died
 
 
+def overlap_table(args: argparse.Namespace) -> bool:
+    """Stages x how much there is to communicate, with a control in which nothing overlaps."""
+    shares, good = (0.25, 0.5, 0.75), True
+    cases = [(stage, share, True) for stage in args.stage for share in shares]
+    cases += [(stage, 0.5, False) for stage in args.stage if stage < 3]  # at stage 3 one bucket is always ahead
+    print("stage communication/compute   step free (ms)   slow (ms)   link busy (ms)   exposed")
+    for (stage, share, overlaps), found in zip(cases, zip(*on_ranks(2, all_cases, cases, 6), strict=True), strict=True):
+        worst = max(found, key=lambda one: one.share)
+        ok = worst.share <= 0.3 or not overlaps
+        good &= ok
+        said = ("ok" if ok else "FAILED") if overlaps else "without overlap"
+        print(
+            f"{stage:>5} {share:>21.2f}   {1e3 * worst.free:>14.0f}   {1e3 * worst.slow:>9.0f}   "
+            f"{1e3 * worst.busy:>14.0f}   {worst.share:>6.0%}   {said}",
+            flush=True,
+        )
+    return good
+
+
 def main() -> None:
-    what = {"zero": zero_matrix, "checkpoints": checkpoint_matrix, "flips": flip_count, "kills": kill_count}
+    what = {
+        "zero": zero_matrix,
+        "checkpoints": checkpoint_matrix,
+        "flips": flip_count,
+        "kills": kill_count,
+        "overlap": overlap_table,
+    }
     top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     top.add_argument("what", choices=what)
     top.add_argument("--steps", type=int, default=100, help="of each case of zero")
     top.add_argument("--world", type=int, nargs="*", default=[2, 4], help="numbers of ranks of zero")
-    top.add_argument("--stage", type=int, nargs="*", default=[1, 2, 3], help="stages of zero")
+    top.add_argument("--stage", type=int, nargs="*", default=[1, 2, 3], help="stages of zero and overlap")
     top.add_argument("--count", type=int, help="of flips or kills")
     args = top.parse_args()
     torch.set_num_threads(1)

@@ -1,8 +1,14 @@
-"""Runs a function on several gloo ranks of this machine, and gives back what each returns."""
+"""Runs a function on several gloo ranks of this machine, and gives back what each returns.
+
+Ranks are forked from one process that has imported what they need (multiprocessing's forkserver): a rank costs
+milliseconds, where a fresh interpreter spends seconds of imports. A test module runs its cases on one group of ranks;
+what they found is kept for all workers of pytest-xdist (`once`).
+"""
 
 from __future__ import annotations
 
 import datetime
+import multiprocessing
 import os
 import pickle
 import socket
@@ -11,9 +17,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from filelock import FileLock
+
+__all__ = ["in_process", "on_ranks", "once"]
+
+# What ranks import at the latest in their first step.
+_IMPORTED = [
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.distributed.checkpoint",
+    "pytest",
+    "ortmodule",
+    "ortmodule.distributed",
+    "safetensors.torch",
+]
 
 
 def on_ranks(
@@ -26,11 +49,35 @@ def on_ranks(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        mp.spawn(_work, args=(world, port, folder, seconds, end, function, args), nprocs=world)
+        _start(world, _rank, (world, port, folder, seconds, end, function, args))
         return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(world)]
 
 
-def _work(
+def in_process(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls function(*args) in a process of its own, without a process group; what it returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        _start(1, _alone, (folder, function, args))
+        return pickle.loads(Path(folder, "0").read_bytes())
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[], Any]) -> Any:
+    """What make() gives, called once for all workers that run this suite."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # that of the workers together
+    file = folder / f"{name}.pickle"
+    with FileLock(f"{file}.lock"):
+        if not file.exists():
+            file.write_bytes(pickle.dumps(make()))
+        return pickle.loads(file.read_bytes())
+
+
+def _start(count: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+    multiprocessing.set_forkserver_preload(_IMPORTED)
+    mp.start_processes(work, args=args, nprocs=count, start_method="forkserver")
+
+
+def _rank(
     rank: int, world: int, port: int, folder: str, seconds: float, end: bool, function: Callable[..., Any], args: Any
 ) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
@@ -43,3 +90,8 @@ def _work(
             dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def _alone(number: int, folder: str, function: Callable[..., Any], args: Any) -> None:
+    torch.set_num_threads(1)
+    Path(folder, str(number)).write_bytes(pickle.dumps(function(*args)))

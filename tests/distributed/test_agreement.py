@@ -15,7 +15,7 @@ from ortmodule import Options, ORTModule
 from ortmodule.distributed import DistributedError, ZeroPolicy, gathered, zero
 from ortmodule.errors import ORTModuleError
 from tests.distributed.models import GPT, batch
-from tests.distributed.spawn import on_ranks
+from tests.distributed.spawn import on_ranks, once
 
 POLICY = ZeroPolicy(bucket_bytes=1 << 14, agree_seconds=2.0, hang_seconds=2.0)
 
@@ -124,10 +124,10 @@ def said_by(rank: int, cases: list[tuple[Callable[[int, str], None], str]]) -> l
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, list[Any]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     cases: list[Any] = [(set_up, case) for case in DISAGREEMENTS] + [(graphs, "graphs"), (eager_call, "eager")]
     cases.append((hangs, "hangs"))  # the last one: its group is of no use afterwards
-    by_rank = on_ranks(2, said_by, cases, end=False)
+    by_rank = once(tmp_path_factory, "agreement", lambda: on_ranks(2, said_by, cases, end=False))
     return {name: [one[i] for one in by_rank] for i, (_, name) in enumerate(cases)}
 
 

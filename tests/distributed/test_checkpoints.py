@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from ortmodule.distributed import (
     zero,
 )
 from tests.distributed.models import batch, groups
-from tests.distributed.spawn import on_ranks
+from tests.distributed.spawn import in_process, on_ranks, once
 from tests.distributed.training import EPSILON, Case, distance
 
 BEFORE, AFTER = 3, 3
@@ -128,9 +126,12 @@ def test_a_run_goes_on_at_another_world_size_and_stage(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    on_ranks(2, save_one, str(folder / "step-1"))
-    return folder / "step-1"
+    def make() -> Path:
+        path = tmp_path_factory.mktemp("checkpoint") / "step-1"
+        on_ranks(2, save_one, str(path))
+        return path
+
+    return once(tmp_path_factory, "checkpoint", make)
 
 
 def save_one(rank: int, path: str) -> None:
@@ -188,19 +189,13 @@ def test_a_killed_save_leaves_the_last_good_one(tmp_path: Path) -> None:
 
 def kills(folder: Path, count: int) -> tuple[int, int]:
     """Kills a process that saves at random moments `count` times; how often the newest checkpoint was whole."""
-    code = (
-        "import sys; from tests.distributed.test_checkpoints import kill_savers; kill_savers(sys.argv[1], sys.argv[2])"
-    )
-    command = [sys.executable, "-c", code, str(folder), str(count)]
-    out = subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True, text=True).stdout
-    return int(out.split()[-1]), count
+    return in_process(kill_savers, str(folder), count), count
 
 
-def kill_savers(folder: str, count: str) -> None:
-    """In a process of its own, whose children need not import everything again."""
+def kill_savers(folder: str, count: int) -> int:
+    """In a process of its own, which forks one after another."""
     rng, kept = random.Random(0), 0
-    torch.set_num_threads(1)
-    for i in range(int(count)):
+    for i in range(count):
         where = Path(folder, str(i))
         child = os.fork()
         if child == 0:
@@ -213,7 +208,7 @@ def kill_savers(folder: str, count: str) -> None:
         newest = latest_checkpoint(where)
         kept += newest is not None and verify(newest) > 50
         shutil.rmtree(where)
-    print(kept)
+    return kept
 
 
 def save_for_ever(folder: Path) -> None:

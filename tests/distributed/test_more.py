@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from ortmodule import Options, ORTModule
 from ortmodule.distributed import ZeroPolicy, gathered, zero
 from tests.distributed.models import GPT, batch, groups
-from tests.distributed.spawn import on_ranks
+from tests.distributed.spawn import on_ranks, once
 
 SMALL = 1 << 13
 
@@ -172,8 +172,8 @@ def run_checks(rank: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[list[str]]:
-    return on_ranks(2, run_checks)
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    return once(tmp_path_factory, "more", lambda: on_ranks(2, run_checks))
 
 
 @pytest.mark.parametrize("i", range(len(CHECKS)), ids=[check.__name__[6:] for check in CHECKS])
@@ -206,8 +206,9 @@ def test_two_replicas_of_two_shards_train_as_one_process_does() -> None:
     for step in range(3):
         optimizer.zero_grad()
         losses = [eager(batch(step, 0, rank)) for rank in range(4)]
-        (sum(losses) / 4).backward()
+        loss = sum(losses) / 4
+        loss.backward()
         optimizer.step()
-        expected.append(float(sum(losses)) / 4)
+        expected.append(loss.item())
     for found in on_ranks(4, hybrid):
         assert found == pytest.approx(expected, rel=1e-6)

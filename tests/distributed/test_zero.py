@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ortmodule.distributed import memory_estimate
-from tests.distributed.spawn import on_ranks
+from tests.distributed.spawn import on_ranks, once
 from tests.distributed.training import Case, distance, on_rank, one_process
 
 CASES = [
@@ -44,9 +44,10 @@ def check(case: Case, world: int, results: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def two() -> list[list[dict[str, Any]]]:
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """By case, what each of two ranks found."""
-    return [list(pair) for pair in zip(*on_ranks(2, train_all, CASES), strict=True)]
+    by_rank = once(tmp_path_factory, "zero_on_two", lambda: on_ranks(2, train_all, CASES))
+    return [list(pair) for pair in zip(*by_rank, strict=True)]
 
 
 @pytest.mark.parametrize("i", range(len(CASES)))

@@ -6,19 +6,16 @@ So do modules whose forward has collectives in it.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ortmodule import InvalidArgumentError, Options, ORTModule
+from tests.distributed.spawn import on_ranks
 from tests.support import mlp
 
 WAYS: list[dict[str, Any]] = [
@@ -153,27 +150,16 @@ def check_collectives_in_forward(rank: int) -> None:
         torch.testing.assert_close(ours_at.grad, eager_at.grad, rtol=1e-4, atol=1e-4, msg=name)
 
 
-def work(rank: int, port: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    try:
-        check_training(rank)
-        check_buckets_are_ready_early(rank)
-        check_collectives_in_forward(rank)
-        Path(folder, f"rank{rank}").touch()
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
+def work(rank: int) -> str:
+    check_training(rank)
+    check_buckets_are_ready_early(rank)
+    check_collectives_in_forward(rank)
+    return "done"
 
 
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch was built without gloo")
-def test_two_processes_train_as_eager_ddp_does(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(work, args=(port, str(tmp_path)), nprocs=2)
-    assert len(list(tmp_path.iterdir())) == 2
+def test_two_processes_train_as_eager_ddp_does() -> None:
+    assert on_ranks(2, work) == ["done", "done"]
 
 
 @pytest.mark.parametrize("outer", [DistributedDataParallel, nn.DataParallel])
