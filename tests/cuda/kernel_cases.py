@@ -132,6 +132,12 @@ def loss_operands(rows: int, classes: int, weighted: bool, dtype: torch.dtype) -
 def losses() -> list[Case]:
     sizes = [(8, width) for width in WIDTHS if width > 1] + [(1, 16), (33, 32), (1025, 8), (2500, 4)]
     cases = []
+    for rows in (1, 5):  # nothing to learn from: the loss is NaN, the gradient 0
+        cases.append(Case(
+            f"SoftmaxCrossEntropyLoss {rows}x8 ignored", "SoftmaxCrossEntropyLoss",
+            lambda d, r=rows: [normal(r, 8, dtype=d), torch.full((r,), -100)], F.cross_entropy,
+            ("cross_entropy", "cross_entropy_gradient"), attributes={"ignore_index": -100}, aligned=False,
+        ))  # fmt: skip
     for i, (rows, classes) in enumerate(sizes):
         reduction, weighted = ("mean", "sum", "none")[i % 3], i % 2 == 1
         kernels = ["cross_entropy", "cross_entropy_gradient"]
@@ -171,23 +177,28 @@ def activations() -> list[Case]:
     ]  # fmt: skip
 
 
+DRAWN, FIRST_WORD = torch.tensor([-(1 << 40) - 3, 1 << 33]), 2871704593
+
+
 def dropouts() -> list[Case]:
     """From 64 elements on a block of random words is whole; a warp has 128 or 256 elements."""
-    state, ratio = torch.tensor([-(1 << 40) - 3, 1 << 33]), torch.tensor(0.3)
+    counts = (1, 4, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1024, 2047, 2048, 2049, 5000)
+    # The random word of element 0 is as large as the first of these ratios says, and just below the second.
+    ratios = [(count, 0.3) for count in counts] + [(4, FIRST_WORD / 2**32), (4, (FIRST_WORD + 1) / 2**32)]
     return [
         Case(
-            f"PhiloxDropout {count}", "PhiloxDropout",
-            lambda d, n=count: [normal(n, dtype=d), ratio.to(torch.float32), state],
+            f"PhiloxDropout {count} of {ratio:.10f}", "PhiloxDropout",
+            lambda d, n=count, r=ratio: [normal(n, dtype=d), torch.tensor(r, dtype=torch.float64), DRAWN],
             None, ("philox_dropout",), OWN, {"stream": 5}, constants=(1, 2), aligned=count % 16 == 0,
         )
-        for count in (1, 4, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1024, 2047, 2048, 2049, 5000)
+        for count, ratio in ratios
     ]  # fmt: skip
 
 
 def gathers() -> list[Case]:
     cases = []
-    for count, rows, width in ((1, 1, 1), (5, 3, 4), (63, 7, 8), (64, 2, 16), (65, 2, 16), (200, 3, 33), (300, 1, 64),
-                               (129, 50, 260)):  # fmt: skip
+    for count, rows, width in ((1, 1, 1), (5, 3, 4), (63, 7, 8), (64, 2, 16), (65, 2, 16), (128, 1, 16), (129, 1, 16),
+                               (200, 3, 33), (300, 1, 64), (129, 50, 260)):  # fmt: skip
 
         def operands(d: torch.dtype, n: int = count, r: int = rows, w: int = width) -> Operands:
             ids = torch.randint(r, (n,))

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from ..device.__main__ import ROOT
+from .needs import needs_built
 
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "build" / "libsimulated_cuda.so").exists(), reason="build/libsimulated_cuda.so is built by `make test`"
-)
+pytestmark = needs_built(*(ROOT / "build" / f"lib{name}_cuda.so" for name in ("simulated", "sanitized")))
 
 
 def run(*arguments: str) -> list[dict[str, Any]]:
@@ -47,6 +46,13 @@ def run(*arguments: str) -> list[dict[str, Any]]:
 def test_a_kernel_computes_what_pytorch_does_in_any_order_of_threads(match: str, least: int) -> None:
     found = run("kernels", "--match", match)
     assert len(found) >= least
+    assert not {one["case"]: one["failures"] for one in found if one["failures"]}
+
+
+def test_kernels_are_clean_under_sanitizers() -> None:
+    """A part of the cases; `make asan` runs all of them."""
+    found = run("sanitized", "--every", "8")
+    assert len(found) > 20
     assert not {one["case"]: one["failures"] for one in found if one["failures"]}
 
 
