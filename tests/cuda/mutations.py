@@ -15,9 +15,10 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,8 @@ def library_of(sources: dict[str, str]) -> Path:
     return target
 
 
-def in_a_fork(work: Any, seconds: float) -> tuple[str, str]:
-    """What `work` returns there, and how the fork ended; empty: well."""
+def in_a_fork(work: Callable[[], str]) -> tuple[str, int]:
+    """What `work` returns there, and the status that the fork ended with."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -144,26 +145,9 @@ def in_a_fork(work: Any, seconds: float) -> tuple[str, str]:
             out.write(work())
         os._exit(0)
     os.close(writing)
-    deadline = time.monotonic() + seconds
-    said = b""
-    os.set_blocking(reading, False)
-    ended = 0
-    while not ended:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        try:
-            said += os.read(reading, 1 << 20)
-        except BlockingIOError:
-            pass
-        if not ended and time.monotonic() > deadline:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            os.close(reading)
-            return "", "it does not end"
-        time.sleep(0.01)
-    while more := os.read(reading, 1 << 20):
-        said += more
-    os.close(reading)
-    return said.decode(), f"the process ended with {status}" if status else ""
+    with os.fdopen(reading) as told:
+        said = told.read()
+    return said, os.waitpid(child, 0)[1]
 
 
 def with_mutants(library: Path) -> ctypes.CDLL:
@@ -192,12 +176,14 @@ def by_case(library: Path, count: int) -> str:
     return json.dumps(found)
 
 
-def noticed(library: Path, number: int, runs: list[tuple[int, int]]) -> str:
+def noticed(library: Path, number: int, runs: list[tuple[float, int, int]]) -> str:
+    """What the first run that fails says; empty: none does. One that hangs ends this process by a signal."""
     from .cases import TYPES, all_cases, check
 
     with_mutants(library).mutants_choose(number)
     cases = list(all_cases())
-    for i, k in runs:
+    for seconds, i, k in runs:
+        signal.setitimer(signal.ITIMER_REAL, 10 + 10 * seconds)
         try:
             check(cases[i], TYPES[k])
         except BaseException as error:
@@ -211,10 +197,8 @@ def judged(library: Path, todo: list[Mutant], cases: list[Any]) -> Iterator[tupl
         if not runs:
             yield mutant, ""
             continue
-        # A run by itself builds sessions that the first look had built already; and one that hangs is found.
-        seconds = 20 + 5 * sum(run[0] for run in runs)
-        said, ended = in_a_fork(lambda n=mutant.number, r=runs: noticed(library, n, [x[1:] for x in r]), seconds)
-        yield mutant, said or ended
+        said, ended = in_a_fork(lambda n=mutant.number, r=runs: noticed(library, n, r))
+        yield mutant, said or ("it does not end" if ended == signal.SIGALRM else f"signal {ended}" if ended else "")
 
 
 def main(match: str, every: int) -> int:
@@ -227,9 +211,9 @@ def main(match: str, every: int) -> int:
         sources[file], made = rewritten(file, len(mutants))
         mutants += made
     library = library_of(sources)
-    said, ended = in_a_fork(lambda: by_case(library, len(mutants)), 1200)
+    said, ended = in_a_fork(lambda: by_case(library, len(mutants)))
     cases = [] if ended else json.loads(said)
-    if wrong := [ended] * bool(ended) + [one[3] for one in cases if one[3]]:
+    if wrong := [f"status {ended}"] * bool(ended) + [one[3] for one in cases if one[3]]:
         print(json.dumps({"without a mutant": wrong}))
         return 1
     same = {m.number: why for m in mutants if (why := m.same_as_before())}
