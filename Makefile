@@ -117,15 +117,16 @@ tsan: setup
 	  setarch -R $(dir $(realpath build/ortmodule_tests))ortmodule_thread_tests --gtest_brief=1
 
 # A second build, whose every file is checked. Torch is not built so: what its own code does is not seen. The package
-# that Python imports is a folder of links around those libraries. The simulated GPU is left out: its threads are fibers,
-# and the sanitizer knows nothing of their stacks when one throws.
+# that Python imports is a folder of links around those libraries. The CUDA kernels have a library of their own.
 ASAN := $(CURDIR)/build/asan
 ASAN_TESTS ?= tests/ops tests/safety/test_fuzz.py tests/safety/test_attribute_lists.py
+asan: export ORTMODULE_TESTS = 1
 asan: setup $(STAMPS)/deps-test
 	cmake -G Ninja -S . -B $(ASAN) -DORTMODULE_SANITIZE=address,undefined -DORTMODULE_TESTS=ON -DORTMODULE_CUDA=0 \
 	  -DPython_EXECUTABLE=$(abspath $(PY))
 	cmake --build $(ASAN) --target ortmodule_tests _C
-	ASAN_OPTIONS=detect_leaks=0 $(ASAN)/ortmodule_tests --gtest_brief=1 --gtest_filter=-Simt.*
+	ASAN_OPTIONS=detect_leaks=0 $(ASAN)/ortmodule_tests --gtest_brief=1
+	$(PY) -m tests.cuda sanitized
 	rm -rf $(ASAN)/site && mkdir -p $(ASAN)/site/ortmodule
 	ln -s $(CURDIR)/tests $(CURDIR)/examples $(CURDIR)/csrc $(CURDIR)/docs $(CURDIR)/pyproject.toml $(ASAN)/site/
 	ln -s $(filter-out %.so,$(wildcard $(CURDIR)/ortmodule/*)) $(CURDIR)/graph_transition $(CURDIR)/optim \

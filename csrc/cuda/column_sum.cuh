@@ -55,18 +55,26 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-// The `sum`-th of `sums` sums, over the chunks.
-template <typename T>
+// Where the sums go; null: one is not wanted.
+template <typename T, int kSums>
+struct SumTargets {
+  Global<T> to[kSums];
+};
+
+// Blocks (i, s) add the s-th sums over the chunks.
+template <typename T, int kSums>
 __global__ void __launch_bounds__(kTileThreads)
-    column_sum_total(Global<const float> parts, Global<T> to, int64_t columns, int64_t chunks, int sums, int sum) {
+    column_sum_total(Global<const float> parts, SumTargets<T, kSums> targets, int64_t columns, int64_t chunks) {
   const int64_t column = int64_t{blockIdx.x} * kTileThreads + threadIdx.x;
-  if (column >= columns) return;
+  const int sum = static_cast<int>(blockIdx.y);
+  const Global<T> to = targets.to[sum];
+  if (column >= columns || !to) return;
   float total = 0;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) total += load(parts, (chunk * sums + sum) * columns + column);
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) total += load(parts, (chunk * kSums + sum) * columns + column);
   store(to, column, from_float<T>(total));
 }
 
-// Fills the workspace; column_sum_total() is then launched for each sum that is wanted.
+// Fills the workspace; launch_column_total() adds what is there.
 template <int kSums, int N, typename Terms>
 int launch_column_parts(const char* name, const Terms& terms, void* workspace, int64_t rows, int64_t columns,
                         void* stream) {
@@ -76,11 +84,11 @@ int launch_column_parts(const char* name, const Terms& terms, void* workspace, i
                 rows, columns, chunk_rows);
 }
 
-template <typename T>
-int launch_column_total(const char* name, const void* workspace, void* to, int64_t rows, int64_t columns, int sums,
-                        int sum, void* stream) {
-  return launch(name, &column_sum_total<T>, blocks_for(columns, kTileThreads), kTileThreads, stream,
-                global<const float>(workspace), global<T>(to), columns, column_sum_chunks(rows), sums, sum);
+template <typename T, int kSums>
+int launch_column_total(const char* name, const void* workspace, const SumTargets<T, kSums>& targets, int64_t rows,
+                        int64_t columns, void* stream) {
+  return launch(name, &column_sum_total<T, kSums>, dim3(blocks_for(columns, kTileThreads), kSums), kTileThreads, stream,
+                global<const float>(workspace), targets, columns, column_sum_chunks(rows));
 }
 
 }  // namespace ortmodule::cuda

@@ -1,8 +1,8 @@
-"""CUDA kernels on the simulated GPU: `python -m tests.cuda kernels`, `models` or `mutations`.
+"""CUDA kernels on the simulated GPU: `python -m tests.cuda kernels`, `sanitized`, `models` or `mutations`.
 
-kernels: the cases of kernel_cases.py whose names have --match in them, in all types, a line of JSON each. models:
-models.py; mutations: mutations.py. --quick: one order of threads, for a run under a sanitizer. Not here: what pytest
-asks of them (test_kernels.py).
+kernels: the cases of kernel_cases.py whose names have --match in them, in all types, a line of JSON each. sanitized:
+the same under AddressSanitizer and UBSan, with threads in one order. models: models.py; mutations: mutations.py. Not
+here: what pytest asks of them (test_kernels.py).
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import os
+import subprocess
 import sys
 import time
 import traceback
 
 
-def kernels(match: str, quick: bool) -> int:
+def kernels(match: str, every: int, quick: bool) -> int:
     from .cases import TYPES, all_cases, check, wasteful
     from .simulated import ORDERS, simulator
 
     simulator()
     wrong = 0
-    for case in (c for c in all_cases() if match in c.name):
+    for case in [c for c in all_cases() if match in c.name][::every]:
         begin = time.perf_counter()
         failures: dict[str, str] = {}
         for dtype in TYPES:
@@ -39,20 +41,36 @@ def kernels(match: str, quick: bool) -> int:
     return int(wrong > 0)
 
 
+def sanitized(arguments: list[str]) -> int:
+    """Becomes a process that has the sanitizers' libraries before all others, for a library that needs them."""
+    from .simulated import SANITIZED
+
+    found = [subprocess.run(["g++", f"-print-file-name=lib{name}.so"], capture_output=True, text=True, check=True)
+             for name in ("asan", "ubsan")]  # fmt: skip
+    os.environ["LD_PRELOAD"] = " ".join(one.stdout.strip() for one in found)
+    # What leaks is Python's.
+    os.environ["ASAN_OPTIONS"] = "detect_leaks=0:quarantine_size_mb=32"
+    os.environ["ORTMODULE_SIMULATED_CUDA"] = str(SANITIZED)
+    os.execv(sys.executable, [sys.executable, "-m", "tests.cuda", "kernels", "--quick", *arguments])
+
+
 def main() -> int:
     faulthandler.enable()
     parser = argparse.ArgumentParser(description="CUDA kernels on the simulated GPU.")
-    parser.add_argument("part", choices=("kernels", "models", "mutations"))
+    parser.add_argument("part", choices=("kernels", "sanitized", "models", "mutations"))
     parser.add_argument("--match", default="")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--every", type=int, default=1, help="of the mutations or models, each so many")
+    parser.add_argument("--quick", action="store_true", help="threads in one order")
+    parser.add_argument("--every", type=int, default=1, help="of the kernels or mutations, each so many")
+    parser.add_argument("--steps", type=int, default=20, help="of the models")
     args = parser.parse_args()
     if args.part == "kernels":
-        return kernels(args.match, args.quick)
+        return kernels(args.match, args.every, args.quick)
+    if args.part == "sanitized":
+        return sanitized(["--match", args.match, "--every", str(args.every)])
     if args.part == "models":
         from . import models
 
-        return models.main(args.match)
+        return models.main(args.match, args.steps)
     from . import mutations
 
     return mutations.main(args.match, args.every)

@@ -62,6 +62,43 @@ def norms() -> list[Case]:
     return cases
 
 
+def skip_operands(width: int, bias: bool, rms: bool, dtype: torch.dtype) -> Operands:
+    given: Operands = [normal(5, width, dtype=dtype, scale=2), normal(5, width, dtype=dtype) + 1]
+    given.append(normal(width, dtype=dtype))
+    given += [] if rms else [normal(width, dtype=dtype)]
+    return [*given, normal(width, dtype=dtype)] if bias else given
+
+
+def skip_layer_norm(x: torch.Tensor, skip: torch.Tensor, scale: torch.Tensor, beta: torch.Tensor,
+                    bias: torch.Tensor | None = None) -> list[torch.Tensor]:  # fmt: skip
+    total = x + skip if bias is None else x + skip + bias
+    mean, deviation = total.mean(-1, True), (total.var(-1, correction=0, keepdim=True) + 1e-5).rsqrt()
+    return [(total - mean) * deviation * scale + beta, mean, deviation, total]
+
+
+def skip_rms_norm(x: torch.Tensor, skip: torch.Tensor, scale: torch.Tensor,
+                  bias: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+    return F.rms_norm(x + skip if bias is None else x + skip + bias, scale.shape, scale, 1e-5)
+
+
+def skip_norms() -> list[Case]:
+    """Of rows that a warp holds, that a block holds, and that are read again."""
+    cases = []
+    for width in (1, 7, 32, 129, 513, 1024, 4100, 8200):
+        bias = width % 2 == 0
+        cases.append(Case(
+            f"SkipLayerNormalization 5x{width}", "SkipLayerNormalization",
+            lambda d, w=width, b=bias: skip_operands(w, b, False, d), skip_layer_norm, ("skip_layer_norm",), MICROSOFT,
+            {"epsilon": 1e-5}, wrt=(), outputs=4, aligned=whole(width),
+        ))  # fmt: skip
+        cases.append(Case(
+            f"SkipSimplifiedLayerNormalization 5x{width}", "SkipSimplifiedLayerNormalization",
+            lambda d, w=width, b=bias: skip_operands(w, b, True, d), skip_rms_norm, ("skip_rms_norm",), MICROSOFT,
+            {"epsilon": 1e-5}, wrt=(0, 1, 2), aligned=whole(width),
+        ))  # fmt: skip
+    return cases
+
+
 def softmaxes() -> list[Case]:
     cases = []
     for width in WIDTHS:
@@ -132,6 +169,12 @@ def loss_operands(rows: int, classes: int, weighted: bool, dtype: torch.dtype) -
 def losses() -> list[Case]:
     sizes = [(8, width) for width in WIDTHS if width > 1] + [(1, 16), (33, 32), (1025, 8), (2500, 4)]
     cases = []
+    for rows in (1, 5):  # nothing to learn from: the loss is NaN, the gradient 0
+        cases.append(Case(
+            f"SoftmaxCrossEntropyLoss {rows}x8 ignored", "SoftmaxCrossEntropyLoss",
+            lambda d, r=rows: [normal(r, 8, dtype=d), torch.full((r,), -100)], F.cross_entropy,
+            ("cross_entropy", "cross_entropy_gradient"), attributes={"ignore_index": -100}, aligned=False,
+        ))  # fmt: skip
     for i, (rows, classes) in enumerate(sizes):
         reduction, weighted = ("mean", "sum", "none")[i % 3], i % 2 == 1
         kernels = ["cross_entropy", "cross_entropy_gradient"]
@@ -171,23 +214,65 @@ def activations() -> list[Case]:
     ]  # fmt: skip
 
 
-def dropouts() -> list[Case]:
-    """From 64 elements on a block of random words is whole; a warp has 128 or 256 elements."""
-    state, ratio = torch.tensor([-(1 << 40) - 3, 1 << 33]), torch.tensor(0.3)
+DRAWN, FIRST_WORD = torch.tensor([-(1 << 40) - 3, 1 << 33]), 2871704593
+
+
+def biased() -> list[Case]:
+    """Gelu of a sum with a bias; its gradient is the plain one's, of the sum."""
     return [
         Case(
-            f"PhiloxDropout {count}", "PhiloxDropout",
-            lambda d, n=count: [normal(n, dtype=d), ratio.to(torch.float32), state],
+            f"{op} {rows}x{width}", op,
+            lambda d, r=rows, w=width: [normal(r, w, dtype=d, scale=2), normal(w, dtype=d)],
+            lambda x, b, a=approximate: F.gelu(x + b, approximate=a), ("biased_activation", "activation_gradient"),
+            MICROSOFT, wrt=(0, 1), aligned=whole(width),
+        )
+        for op, approximate in (("BiasGelu", "none"), ("FastGelu", "tanh"))
+        for rows, width in ((1, 1), (3, 7), (5, 32), (9, 128), (2, 1025), (3, 2048))
+    ]  # fmt: skip
+
+
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    heads = x if x.dim() == 4 else x.unflatten(2, (-1, 2 * cos.shape[-1])).transpose(1, 2)
+    first, second = heads.chunk(2, -1)
+    cos, sin = cos[:, None], sin[:, None]
+    y = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    return y if x.dim() == 4 else y.transpose(1, 2).flatten(2)
+
+
+def rotations() -> list[Case]:
+    """Heads of 2 * half elements, in front of tokens and behind them; caches of every batch or one for all."""
+    cases = []
+    for heads, tokens, half in ((1, 1, 1), (2, 5, 3), (3, 7, 4), (2, 9, 8), (4, 16, 32), (2, 33, 64)):
+        for packed in (False, True):
+            shape = (2, tokens, heads * 2 * half) if packed else (2, heads, tokens, 2 * half)
+            caches = 2 if half % 3 == 0 or packed else 1
+            cases.append(Case(
+                f"RotaryEmbedding {heads}x{tokens}x{half} {'packed' if packed else ''}", "RotaryEmbedding",
+                lambda d, s=shape, c=(caches, tokens, half): [normal(*s, dtype=d), *(normal(*c, dtype=d) for _ in "cs")],
+                turned, ("rotary",), attributes={"num_heads": heads} if packed else {}, aligned=half % 16 == 0,
+            ))  # fmt: skip
+    return cases
+
+
+def dropouts() -> list[Case]:
+    """From 64 elements on a block of random words is whole; a warp has 128 or 256 elements."""
+    counts = (1, 4, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1024, 2047, 2048, 2049, 5000)
+    # The random word of element 0 is as large as the first of these ratios says, and just below the second.
+    ratios = [(count, 0.3) for count in counts] + [(4, FIRST_WORD / 2**32), (4, (FIRST_WORD + 1) / 2**32)]
+    return [
+        Case(
+            f"PhiloxDropout {count} of {ratio:.10f}", "PhiloxDropout",
+            lambda d, n=count, r=ratio: [normal(n, dtype=d), torch.tensor(r, dtype=torch.float64), DRAWN],
             None, ("philox_dropout",), OWN, {"stream": 5}, constants=(1, 2), aligned=count % 16 == 0,
         )
-        for count in (1, 4, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1024, 2047, 2048, 2049, 5000)
+        for count, ratio in ratios
     ]  # fmt: skip
 
 
 def gathers() -> list[Case]:
     cases = []
-    for count, rows, width in ((1, 1, 1), (5, 3, 4), (63, 7, 8), (64, 2, 16), (65, 2, 16), (200, 3, 33), (300, 1, 64),
-                               (129, 50, 260)):  # fmt: skip
+    for count, rows, width in ((1, 1, 1), (5, 3, 4), (63, 7, 8), (64, 2, 16), (65, 2, 16), (128, 1, 16), (129, 1, 16),
+                               (200, 3, 33), (300, 1, 64), (129, 50, 260)):  # fmt: skip
 
         def operands(d: torch.dtype, n: int = count, r: int = rows, w: int = width) -> Operands:
             ids = torch.randint(r, (n,))
@@ -252,9 +337,12 @@ CASES: list[Case] = [
     *refusals(),
     *sums(),
     *norms(),
+    *skip_norms(),
     *softmaxes(),
     *losses(),
     *activations(),
+    *biased(),
+    *rotations(),
     *dropouts(),
     *gathers(),
 ]

@@ -1,48 +1,65 @@
 """Whether the cases would notice: each barrier of the kernels left out, each bound moved by one.
 
-`python -m tests.cuda mutations --match norm --every 5`. A mutant is one changed line of a .cu or .cuh file; its library
-is compiled beside the build's objects, and loaded by a fork of this process, which runs the cases of a file that has
-that line until one fails, then those of the next such file. What none notices is told. Bounds of arrays in registers
-are checked by the compiler's own means. Not here: mutants of code of the host, which chooses kernels and counts blocks.
+`python -m tests.cuda mutations --match norm`. All mutants are in one library, which is compiled once: a comparison asks
+when it runs whether it is the one that is wrong (mutants.h). Each mutant is a fork of this process, which runs the
+cases that come by its line until one fails, the quickest first. What none notices is told. Bounds of arrays in
+registers are checked by the compiler's own means. Not here: mutants of code of the host, which chooses kernels and
+counts blocks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ..device.__main__ import ROOT
 
 CSRC = ROOT / "csrc"
-# Which cases run a file's kernels.
-CASES = {
-    "ops/norm/norm.cu": ("Norm",),
-    "ops/softmax/softmax.cu": ("oftmax ",),
-    "ops/loss/cross_entropy.cu": ("CrossEntropy",),
-    "ops/elementwise/activation.cu": ("Gelu  ", "Tanh"),
-    "ops/dropout/philox_dropout.cu": ("Dropout",),
-    "ops/reduce/sum.cu": ("Reduce",),
-    "ops/index/rows.cu": ("Embedding", "Gather"),
-}
 BARRIER = re.compile(r"\b__sync(threads|warp)\(\);")
 COMPARISON = re.compile(r"(?<=[\w)\]}]) (<|<=|>|>=) (?=[\w(])")
-SECONDS = 240  # for one mutant; one that goes round for ever is found
+NAMES = {"<": "LESS", "<=": "LESS_OR_EQUAL", ">": "GREATER", ">=": "GREATER_OR_EQUAL"}
+SHIFTED = {"<": ("<=", "+ 1 <"), "<=": ("<", "- 1 <="), ">": (">=", "- 1 >"), ">=": (">", "+ 1 >=")}
+FLAGS = ["-std=c++20", "-O1", "-fPIC", "-w", "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"]
+# What changes no result, by a part of the line and the change.
+EQUIVALENT = {
+    ("first < N; first += kPart", "+ 1 <"): "both are multiples of kPart, which is 4 or 8",
+    ("if (first + N <= n) {", "<"): "the last vector element by element, to the same values",
+    ("first + (lane + 1) * N <= a.count", "<"): "the last vector element by element, to the same values",
+    ("return a > b || a != a ? a : b", ">="): "one of two equal numbers",
+    ("for (int v = 0; v < kHeld; ++v) {", "<="): "the column of a vector that is not held is beyond the row",
+    ("if (now > Maximum::kNothing) {", "- 1 >"): "nothing but minus infinity is minus infinity less 1",
+    ("if (largest > Maximum::kNothing)", "- 1 >"): "nothing but minus infinity is minus infinity less 1",
+    (
+        "if (largest > Maximum::kNothing)",
+        ">=",
+    ): "a sum that is 0 times exp of minus infinity, or of NaN in a row of NaN",
+    ("if (first > 0 && a.same(first - 1, first)", "- 1 >"): "a multiple of 64 is above 1 where it is above 0",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
+    number: int
     file: str
     line: int
     column: int
     change: str
-    text: str  # of the file
+    code: str  # the line
+
+    def same_as_before(self) -> str:
+        """Why it changes nothing; empty: it does."""
+        found = (why for (part, change), why in EQUIVALENT.items() if part in self.code and change == self.change)
+        return next(found, "")
 
 
 def device_lines(text: str) -> set[int]:
@@ -61,138 +78,156 @@ def device_lines(text: str) -> set[int]:
     return found
 
 
-def mutants_of(file: str) -> Iterator[Mutant]:
+def rewritten(file: str, first: int) -> tuple[str, list[Mutant]]:
+    """The file with its mutants in it, which are numbered from `first` on."""
     text = (CSRC / file).read_text()
     lines = text.splitlines(keepends=True)
-
-    def changed(number: int, line: str, at: int, change: str) -> Mutant:
-        return Mutant(file, number + 1, at + 1, change, "".join([*lines[:number], line, *lines[number + 1 :]]))
-
+    mutants: list[Mutant] = []
     for number in sorted(device_lines(text)):
-        line = lines[number]
-        code = line.partition("//")[0]
+        code, comment = lines[number].partition("//")[::2]
+        here: list[tuple[int, int, str, tuple[str, ...]]] = []
         for found in BARRIER.finditer(code):
-            yield changed(number, line[: found.start()] + ";" + line[found.end() :], found.start(), "no barrier")
-        if "template" in code or "constexpr" in code or "#" in code:  # choices of code are no bounds
-            continue
-        for found in COMPARISON.finditer(code):
-            sign = found[1]
-            other = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[sign]
-            shift = "+ 1 <" if sign == "<" else "- 1 <=" if sign == "<=" else "- 1 >" if sign == ">" else "+ 1 >="
-            for new in (other, shift):
-                yield changed(number, f"{line[: found.start()]} {new} {line[found.end() :]}", found.start(), new)
+            here.append((found.start(), found.end(), "BARRIER", ("no barrier",)))
+        if not re.search(r"\btemplate <|constexpr|#", code):  # choices of code are no bounds
+            for found in COMPARISON.finditer(code):
+                here.append((found.start(), found.end(), NAMES[found[1]], SHIFTED[found[1]]))
+        for begin, end, name, changes in sorted(here, reverse=True):
+            n = first + len(mutants)
+            mutants += [
+                Mutant(n + i, file, number + 1, begin + 1, change, lines[number].strip())
+                for i, change in enumerate(changes)
+            ]
+            new = f"MUTANT_OF_BARRIER({n}, {code[begin:end]})" if name == "BARRIER" else f" < MUTANT_OF_{name}({n}) > "
+            code = code[:begin] + new + code[end:]
+        lines[number] = code + ("//" + comment if comment else "")
+    return "".join(lines), mutants
 
 
-def users_of(file: str) -> list[str]:
-    """The .cu files that have it, the one that compiles fastest first."""
-    if file.endswith(".cu"):
-        return [file]
-
-    def reached(name: str) -> set[str]:
-        path = CSRC / name
-        if not path.is_file():
-            return set()
-        names = set(re.findall(r'#include "([^"]+)"', path.read_text()))
-        return names.union(*(reached(n) for n in names)) if names else set()
-
-    return sorted((cu for cu in CASES if file in reached(cu)), key=lambda cu: (CSRC / cu).stat().st_size)
-
-
-def build_folder() -> Path:
-    return (ROOT / "build" / "libsimulated_cuda.so").resolve().parent
-
-
-def compiled(mutant: Mutant, user: str, folder: Path) -> Path | None:
-    """The library with the mutant in it; None where the compiler refuses it."""
-    build = build_folder()
-    object_name = user.replace("/", "_") + ".cpp.o"
+def library_of(sources: dict[str, str]) -> Path:
+    """All of them in one library, which is kept until something that it is made of changes."""
+    build = (ROOT / "build" / "libsimulated_cuda.so").resolve().parent
     objects = sorted((build / "CMakeFiles" / "simulated_cuda.dir").rglob("*.o"))
-    sources = folder / "csrc"
-    (sources / mutant.file).parent.mkdir(parents=True, exist_ok=True)
-    (sources / mutant.file).write_text(mutant.text)
-    mine = folder / object_name
-    include = [f"-I{p}" for p in (sources, CSRC, ROOT / "ortmodule" / "include")]
-    flags = ["-std=c++20", "-O1", "-fPIC", "-w", "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"]
-    compile_ = ["g++", *flags, *include, "-x", "c++", "-c"]
-    source = sources / user
-    if not source.exists():
-        source = CSRC / user
-    done = subprocess.run([*compile_, str(source), "-o", str(mine)], capture_output=True)
-    (sources / mutant.file).unlink()
-    if done.returncode:
-        return None
-    target = folder / "libmutant.so"
-    linked = [str(mine), *(str(o) for o in objects if o.name != object_name)]
+    kept = [o for o in objects if ".cu." not in o.name]
+    header = ROOT / "tests" / "cuda" / "mutants.h"
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    simulator = sorted((CSRC / "cuda").rglob("*.h"))
+    for file in (header, *kept, *simulator, *sorted(CSRC.rglob("*_launch.h"))):
+        digest.update(file.read_bytes())
+    for name, text in sorted(sources.items()):
+        digest.update(f"{name}\n{text}".encode())
+    folder = ROOT / "build" / "mutants"
+    target = folder / f"{digest.hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    for name, text in sources.items():
+        (folder / "csrc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "csrc" / name).write_text(text)
+    include = [f"-I{p}" for p in (folder / "csrc", CSRC, ROOT / "ortmodule" / "include")]
+    made = []
+    for name in (n for n in sources if n.endswith(".cu")):
+        made.append(folder / (name.replace("/", "_") + ".o"))
+        command = ["g++", *FLAGS, "-include", str(header), *include, "-x", "c++", "-c", str(folder / "csrc" / name)]
+        subprocess.run([*command, "-o", str(made[-1])], check=True)
     libraries = [f"-L{build / 'ortmodule'}", "-lortmodule", "-lboost_context", f"-Wl,-rpath,{build / 'ortmodule'}"]
-    subprocess.run(["g++", "-shared", "-o", str(target), *linked, *libraries], check=True)
+    linked = [str(o) for o in (*made, *kept)]
+    subprocess.run(["g++", "-shared", "-fsanitize=bounds", "-o", str(target), *linked, *libraries], check=True)
     return target
 
 
-def noticed(library: Path, matches: tuple[str, ...]) -> str:
-    """What goes wrong first in a fork that has this library; empty: nothing."""
+def in_a_fork(work: Callable[[], str]) -> tuple[str, int]:
+    """What `work` returns there, and the status that the fork ended with."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        from . import simulated
-        from .cases import TYPES, all_cases, check
-
-        simulated.LIBRARY = library
-        simulated.simulator()
-        told = b""
-        for case in (c for c in all_cases() if any(m in c.name for m in matches)):
-            for dtype in TYPES:
-                try:
-                    check(case, dtype)
-                except BaseException as error:
-                    told = told or f"{case.name}: {' '.join(str(error).split())[:200]}".encode()
-            if told:
-                break
-        os.write(writing, told)
+        with os.fdopen(writing, "w") as out:
+            out.write(work())
         os._exit(0)
     os.close(writing)
-    deadline = time.monotonic() + SECONDS
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            break
-        if time.monotonic() > deadline:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            return "it does not end"
-        time.sleep(0.02)
-    with os.fdopen(reading, "rb") as told_by:
-        told = told_by.read().decode()
-    return told or (f"the process ended with {status}" if status else "")
+    with os.fdopen(reading) as told:
+        said = told.read()
+    return said, os.waitpid(child, 0)[1]
+
+
+def with_mutants(library: Path) -> ctypes.CDLL:
+    from . import simulated
+
+    simulated.LIBRARY = library
+    simulated.simulator()
+    return ctypes.CDLL(str(library))
+
+
+def by_case(library: Path, count: int) -> str:
+    """JSON: for each case and type what went wrong, how long it took and which mutants it came by."""
+    from .cases import TYPES, all_cases, check
+
+    knobs = with_mutants(library)
+    found = []
+    for i, case in enumerate(all_cases()):
+        for k, dtype in enumerate(TYPES):
+            begin, wrong = time.perf_counter(), ""
+            try:
+                check(case, dtype)
+            except BaseException as error:
+                wrong = f"{case.name}: {' '.join(str(error).split())[:200]}"
+            reached = [n for n in range(count) if knobs.mutants_reached(n)]
+            found.append((time.perf_counter() - begin, i, k, wrong, reached))
+    return json.dumps(found)
+
+
+def noticed(library: Path, number: int, runs: list[tuple[float, int, int]]) -> str:
+    """What the first run that fails says; empty: none does. One that hangs ends this process by a signal."""
+    from .cases import TYPES, all_cases, check
+
+    with_mutants(library).mutants_choose(number)
+    cases = list(all_cases())
+    for seconds, i, k in runs:
+        signal.setitimer(signal.ITIMER_REAL, 10 + 10 * seconds)
+        try:
+            check(cases[i], TYPES[k])
+        except BaseException as error:
+            return f"{cases[i].name}: {' '.join(str(error).split())[:200]}"
+    return ""
+
+
+def judged(library: Path, todo: list[Mutant], cases: list[Any]) -> Iterator[tuple[Mutant, str]]:
+    for mutant in todo:
+        runs = sorted((seconds, i, k) for seconds, i, k, _, reached in cases if mutant.number in reached)
+        if not runs:
+            yield mutant, ""
+            continue
+        said, ended = in_a_fork(lambda n=mutant.number, r=runs: noticed(library, n, r))
+        yield mutant, said or ("it does not end" if ended == signal.SIGALRM else f"signal {ended}" if ended else "")
 
 
 def main(match: str, every: int) -> int:
-    """Prints each mutant and what noticed it; 1 where fewer than 95 % were noticed."""
-    import tempfile
-
+    """Prints each mutant and what noticed it; 1 where fewer than 95 % of those that change something were noticed."""
     import ortmodule  # noqa: F401 - before the forks, which share it
 
-    files = [*CASES, *sorted(f"cuda/{p.name}" for p in (CSRC / "cuda").glob("*.cuh"))]
-    todo = [m for file in files if match in file and users_of(file) for m in mutants_of(file)][::every]
+    files = sorted(str(p.relative_to(CSRC)) for p in [*CSRC.rglob("*.cu"), *(CSRC / "cuda").glob("*.cuh")])
+    sources, mutants = {}, []
+    for file in files:
+        sources[file], made = rewritten(file, len(mutants))
+        mutants += made
+    library = library_of(sources)
+    said, ended = in_a_fork(lambda: by_case(library, len(mutants)))
+    cases = [] if ended else json.loads(said)
+    if wrong := [f"status {ended}"] * bool(ended) + [one[3] for one in cases if one[3]]:
+        print(json.dumps({"without a mutant": wrong}))
+        return 1
+    same = {m.number: why for m in mutants if (why := m.same_as_before())}
+    chosen = [m for m in mutants if match in m.file][::every]
+    for mutant in (m for m in chosen if m.number in same):
+        where = f"{mutant.file}:{mutant.line}:{mutant.column} {mutant.change}"
+        print(json.dumps({"mutant": where, "changes nothing": same[mutant.number]}), flush=True)
+    todo = [m for m in chosen if m.number not in same]
     found = 0
-    told = 0
-    for mutant in todo:
-        what = ""
-        for user in users_of(mutant.file):  # what one kernel does not ask of a header another may
-            with tempfile.TemporaryDirectory() as folder:
-                library = compiled(mutant, user, Path(folder))
-                what = noticed(library, CASES[user]) if library else "the compiler refuses it"
-            if what:
-                break
+    for mutant, what in judged(library, todo, cases):
         found += bool(what)
-        told += 1
         where = f"{mutant.file}:{mutant.line}:{mutant.column} {mutant.change}"
         print(json.dumps({"mutant": where, "noticed": what}), flush=True)
-    share = found / max(1, told)
-    print(json.dumps({"mutants": told, "noticed": found, "share": round(share, 3)}), flush=True)
+    share = found / max(1, len(todo))
+    total = {"mutants": len(chosen), "change nothing": len(chosen) - len(todo), "noticed": found}
+    print(json.dumps({**total, "share": round(share, 3)}), flush=True)
     return int(share < 0.95)
-
-
-if __name__ == "__main__":
-    sys.exit(main("", 1))

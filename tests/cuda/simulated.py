@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..device.__main__ import NAME, ROOT, library, register
 
+SANITIZED = ROOT / "build" / "libsanitized_cuda.so"
 LIBRARY = Path(os.environ.get("ORTMODULE_SIMULATED_CUDA", ROOT / "build" / "libsimulated_cuda.so"))
 ORDERS = ("forward", "backward", "shuffled")
 

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from ..device.__main__ import ROOT
+from .needs import needs_built
 
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "build" / "libsimulated_cuda.so").exists(), reason="build/libsimulated_cuda.so is built by `make test`"
-)
+pytestmark = needs_built(*(ROOT / "build" / f"lib{name}_cuda.so" for name in ("simulated", "sanitized")))
 
 
 def run(*arguments: str) -> list[dict[str, Any]]:
@@ -35,7 +34,8 @@ def run(*arguments: str) -> list[dict[str, Any]]:
         ("Norm", 40),
         ("oftmax ", 40),
         ("CrossEntropy", 20),
-        ("lu ", 20),
+        ("lu ", 30),
+        ("Rotary", 12),
         ("Reduce", 25),
         ("Tanh", 3),
         ("Sigmoid", 3),
@@ -50,6 +50,13 @@ def test_a_kernel_computes_what_pytorch_does_in_any_order_of_threads(match: str,
     assert not {one["case"]: one["failures"] for one in found if one["failures"]}
 
 
+def test_kernels_are_clean_under_sanitizers() -> None:
+    """A part of the cases; `make asan` runs all of them."""
+    found = run("sanitized", "--every", "8")
+    assert len(found) > 20
+    assert not {one["case"]: one["failures"] for one in found if one["failures"]}
+
+
 @pytest.mark.parametrize(
     ("name", "kernels"),
     [
@@ -58,6 +65,6 @@ def test_a_kernel_computes_what_pytorch_does_in_any_order_of_threads(match: str,
     ],
 )
 def test_a_model_trains_through_our_kernels(name: str, kernels: set[str]) -> None:
-    (found,) = run("models", "--match", name)
+    (found,) = run("models", "--match", name, "--steps", "4")
     assert not found["failures"]
-    assert kernels <= found["launches"].keys()
+    assert kernels <= found["kernels"].keys()

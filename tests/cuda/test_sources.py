@@ -7,31 +7,18 @@ build/nvcc by a hash of all that it read, so that only what changed is compiled.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.util
 import re
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from ..device.__main__ import ROOT
+from .needs import needs, nvcc
 
 CSRC = ROOT / "csrc"
 SOURCES = sorted(str(path.relative_to(CSRC)) for path in CSRC.rglob("*.cu"))
 ARCHITECTURES = ("80", "90", "100")
-
-
-@functools.cache
-def nvcc() -> str | None:
-    """The one of the test dependencies, else the one on the path."""
-    package = importlib.util.find_spec("nvidia")
-    for folder in (package.submodule_search_locations or []) if package else []:
-        for found in sorted(Path(folder).glob("cu*/bin/nvcc")):
-            return str(found)
-    return shutil.which("nvcc")
 
 
 def read_by(name: str, seen: set[str] | None = None) -> set[str]:
@@ -47,7 +34,7 @@ def read_by(name: str, seen: set[str] | None = None) -> set[str]:
 def compiled(name: str) -> str:
     """What nvcc and ptxas say of a source; raises AssertionError where they refuse it."""
     program = nvcc()
-    assert program
+    assert program, "there is no nvcc: nvidia-cuda-nvcc, a test dependency, has it"
     digest = hashlib.sha256(subprocess.run([program, "--version"], capture_output=True).stdout)
     for file in sorted(read_by(name)):
         digest.update((CSRC / file).read_bytes())
@@ -65,7 +52,7 @@ def compiled(name: str) -> str:
     return kept.read_text()
 
 
-@pytest.mark.skipif(nvcc() is None, reason="nvcc comes with nvidia-cuda-nvcc, a test dependency on Linux")
+@needs(nvcc() is not None, "there is no nvcc: nvidia-cuda-nvcc, a test dependency on Linux, has it")
 @pytest.mark.parametrize("name", SOURCES)
 def test_nvcc_compiles_it_without_a_warning_or_a_spill(name: str) -> None:
     said = compiled(name)

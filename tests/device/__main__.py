@@ -30,7 +30,9 @@ def library() -> ctypes.CDLL:
     knobs.guarded_set_seed.argtypes = [ctypes.c_uint64]
     knobs.guarded_copies.argtypes = [ctypes.c_int]
     knobs.guarded_copies.restype = knobs.guarded_jobs.restype = ctypes.c_uint64
-    for name in ("set_delay", "set_seed", "reset_copies", "synchronize"):
+    knobs.guarded_counts.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    knobs.guarded_counts.restype = ctypes.c_size_t
+    for name in ("set_delay", "set_seed", "reset_copies", "reset_counts", "synchronize"):
         getattr(knobs, f"guarded_{name}").restype = None
     return knobs
 

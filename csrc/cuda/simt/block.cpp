@@ -1,14 +1,13 @@
 #include "cuda/simt/block.h"
 
 #include <algorithm>
-#include <boost/context/fiber.hpp>
-#include <boost/context/protected_fixedsize_stack.hpp>
 #include <exception>
 #include <memory>
 #include <random>
 #include <sstream>
 
 #include "cuda/simt/access.h"
+#include "cuda/simt/fiber.h"
 #include "cuda/simt/shared.h"
 
 namespace ortmodule::cuda::simt {
@@ -18,17 +17,18 @@ thread_local Grid grid;
 
 namespace {
 
-constexpr size_t kStack = 64 << 10;
-
-using Context = boost::context::fiber;
-
 enum class State { kRuns, kWaitsForWarp, kWaitsForBlock, kDone };
 
+// Thrown where a thread waits whose block is given up.
+struct GivenUp {};
+
 // A fiber that runs one thread after the other: making one takes longer than a small thread.
-struct Fiber {
-  Context context, scheduler;
+struct Runner {
+  explicit Runner(std::function<void()> body) : fiber(std::move(body)) {}
+  Fiber fiber;
   Thread thread;
   State state = State::kDone;
+  bool started = false;  // is in the midst of a thread, unless it is done
   std::exception_ptr error;
 };
 
@@ -54,13 +54,19 @@ class Block {
           release_block();
       }
     } catch (...) {
-      fibers_.clear();  // some are in the midst of a thread
-      running = nullptr;
+      give_up();
       throw;
     }
   }
 
-  Fiber& of(const Thread& thread) { return *fibers_[thread.number]; }
+  Runner& of(const Thread& thread) { return *runners_[thread.number]; }
+
+  // Hands over from the thread that runs.
+  void leave(Runner& r) {
+    r.fiber.leave();
+    if (given_up_) throw GivenUp();
+  }
+
   uint32_t waits() const { return waits_; }
   uint32_t warp_waits(unsigned warp) const { return warps_[warp].waits; }
 
@@ -76,37 +82,46 @@ class Block {
     waits_ = 0;
     warps_.assign(count / kWarp, Warp{kWarp});
     turns_.resize(kWarp);
-    while (fibers_.size() < count) fibers_.push_back(make_fiber());
+    while (runners_.size() < count) runners_.push_back(make_runner());
     for (unsigned i = 0; i < count; ++i) {
-      Fiber& f = *fibers_[i];
-      f.state = State::kRuns;
-      f.thread = Thread{};
-      f.thread.number = i;
+      Runner& r = *runners_[i];
+      r.state = State::kRuns;
+      r.started = false;
+      r.thread = Thread{};
+      r.thread.number = i;
       const dim3 d = grid.threads;
-      f.thread.index = dim3(i % d.x, i / d.x % d.y, i / (d.x * d.y));
+      r.thread.index = dim3(i % d.x, i / d.x % d.y, i / (d.x * d.y));
     }
   }
 
-  std::unique_ptr<Fiber> make_fiber() {
-    auto made = std::make_unique<Fiber>();
-    Fiber* f = made.get();
-    f->context =
-        Context(std::allocator_arg, boost::context::protected_fixedsize_stack(kStack), [this, f](Context&& scheduler) {
-          f->scheduler = std::move(scheduler);
-          for (;;) {
-            try {
-              (*kernel_)();
-            } catch (const boost::context::detail::forced_unwind&) {
-              throw;
-            } catch (...) {
-              f->error = std::current_exception();
-            }
-            f->state = State::kDone;
-            f->scheduler = std::move(f->scheduler).resume();
-          }
-          return std::move(f->scheduler);
-        });
-    return made;
+  std::unique_ptr<Runner> make_runner() {
+    return std::make_unique<Runner>([this, number = runners_.size()] { run_threads(*runners_[number]); });
+  }
+
+  [[noreturn]] void run_threads(Runner& r) {
+    for (;;) {
+      try {
+        (*kernel_)();
+      } catch (const GivenUp&) {
+      } catch (...) {
+        r.error = std::current_exception();
+      }
+      r.state = State::kDone;
+      r.fiber.leave();
+    }
+  }
+
+  // Threads that wait end there, so that their fibers are free.
+  void give_up() {
+    given_up_ = true;
+    for (const auto& r : runners_) {
+      if (r->state == State::kDone) continue;
+      running = &r->thread;
+      if (r->started) r->fiber.enter();
+      r->state = State::kDone;
+    }
+    running = nullptr;
+    given_up_ = false;
   }
 
   // One with threads that run; below 0: all wait or are done.
@@ -125,15 +140,16 @@ class Block {
     if (order == Order::kShuffled) std::shuffle(turns_.begin(), turns_.end(), random);
     Warp& warp = warps_[w];
     for (const unsigned lane : turns_) {
-      Fiber& f = *fibers_[w * kWarp + lane];
-      if (f.state != State::kRuns) continue;
-      running = &f.thread;
-      f.context = std::move(f.context).resume();
+      Runner& r = *runners_[w * kWarp + lane];
+      if (r.state != State::kRuns) continue;
+      running = &r.thread;
+      r.started = true;
+      r.fiber.enter();
       running = nullptr;
-      if (f.error) std::rethrow_exception(std::exchange(f.error, nullptr));
+      if (r.error) std::rethrow_exception(std::exchange(r.error, nullptr));
       --warp.runs;
-      (f.state == State::kDone ? warp.done : f.state == State::kWaitsForWarp ? warp.at_warp : warp.at_block) += 1;
-      done_ += f.state == State::kDone;
+      (r.state == State::kDone ? warp.done : r.state == State::kWaitsForWarp ? warp.at_warp : warp.at_block) += 1;
+      done_ += r.state == State::kDone;
     }
     if (!warp.at_warp) return;
     if (warp.at_warp != kWarp)
@@ -145,7 +161,7 @@ class Block {
   }
 
   void release(unsigned w) {
-    for (unsigned i = w * kWarp; i < (w + 1) * kWarp; ++i) fibers_[i]->state = State::kRuns;
+    for (unsigned i = w * kWarp; i < (w + 1) * kWarp; ++i) runners_[i]->state = State::kRuns;
     warps_[w].runs = kWarp;
   }
 
@@ -169,11 +185,12 @@ class Block {
   }
 
   const std::function<void()>* kernel_ = nullptr;
-  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<std::unique_ptr<Runner>> runners_;
   std::vector<Warp> warps_;
   std::vector<unsigned> turns_;
   unsigned count_ = 0, done_ = 0;
   uint32_t waits_ = 0;
+  bool given_up_ = false;
 };
 
 namespace {
@@ -186,9 +203,9 @@ thread_local Block* const the_block = new Block;
 Block& block() { return *the_block; }
 
 void wait(Wait what) {
-  Fiber& f = the_block->of(*running);
-  f.state = what == Wait::kWarp ? State::kWaitsForWarp : State::kWaitsForBlock;
-  f.scheduler = std::move(f.scheduler).resume();
+  Runner& r = the_block->of(*running);
+  r.state = what == Wait::kWarp ? State::kWaitsForWarp : State::kWaitsForBlock;
+  the_block->leave(r);
 }
 
 uint32_t block_waits() { return the_block->waits(); }

@@ -70,6 +70,38 @@ int activation(const ActivationLaunch& a, void* stream) {
   });
 }
 
+template <typename T, int N, Activation kind>
+__global__ void __launch_bounds__(kElementThreads)
+    biased_activation(Global<const T> x, Global<const T> bias, Global<T> y, int64_t count, int64_t columns) {
+  const int64_t first = (int64_t{blockIdx.x} * kElementThreads + threadIdx.x) * N;
+  if (first >= count) return;
+  const Value<kind> value{};
+  float values[N], added[N];
+  load_floats<N>(x, first, values);
+  load_floats<N>(bias, first % columns, added);
+#pragma unroll
+  for (int k = 0; k < N; ++k) values[k] = value(values[k] + added[k]);
+  store_floats<N>(y, first, values);
+}
+
+template <Activation kind>
+int launch_biased(const BiasedActivationLaunch& a, void* stream) {
+  return by_element(a.type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    return by_flag(takes_vectors<T>(a.columns, a.x, a.bias, a.y), [&](auto vectors) {
+      constexpr int N = vectors() ? kVectorWidth<T> : 1;
+      return launch("biased_activation", &biased_activation<T, N, kind>,
+                    blocks_for(a.count, int64_t{kElementThreads} * N), kElementThreads, stream, global<const T>(a.x),
+                    global<const T>(a.bias), global<T>(a.y), a.count, a.columns);
+    });
+  });
+}
+
+int biased(const BiasedActivationLaunch& a, void* stream) {
+  return a.kind == Activation::kGelu ? launch_biased<Activation::kGelu>(a, stream)
+                                     : launch_biased<Activation::kGeluTanh>(a, stream);
+}
+
 int gradient(const ActivationGradLaunch& a, void* stream) {
   return by_kind(a.kind, [&](auto kind) {
     return launch_elementwise<2>("activation_gradient", a.type, a.dy, a.saved, a.dx, a.count, Gradient<kind()>{a.alpha},
@@ -80,6 +112,7 @@ int gradient(const ActivationGradLaunch& a, void* stream) {
 }  // namespace
 
 ORTMODULE_CUDA_LAUNCH(activation, ActivationLaunch, activation);
+ORTMODULE_CUDA_LAUNCH(biased_activation, BiasedActivationLaunch, biased);
 ORTMODULE_CUDA_LAUNCH(activation_gradient, ActivationGradLaunch, gradient);
 
 }  // namespace ortmodule::cuda

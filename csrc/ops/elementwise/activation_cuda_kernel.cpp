@@ -1,4 +1,5 @@
-// "cuda" kernels of Gelu, Silu, QuickGelu, Tanh, Sigmoid and their gradients (activation.cu): contiguous tensors.
+// "cuda" kernels of Gelu, Silu, QuickGelu, Tanh, Sigmoid and their gradients, and of com.microsoft's Gelu with a bias
+// (activation.cu): contiguous tensors.
 #include <ATen/ops/empty_like.h>
 
 #include "kernels/cuda_kernel.h"
@@ -31,6 +32,27 @@ Kernel make(const Node& node) {
   });
 }
 
+// FastGelu without a bias is a plain one.
+template <Activation kind>
+Kernel make_biased(const Node& node) {
+  return cuda_kernel(node, [](KernelContext& c, const CudaQueue& queue) {
+    const at::Tensor &x = c.in(0), bias = c.in_or_undefined(1);
+    if (!cuda_plain(c, x) || !cuda_element(x)) return false;
+    if (bias.defined() && (!cuda_plain(c, bias) || bias.scalar_type() != x.scalar_type() || bias.dim() != 1 ||
+                           x.dim() == 0 || bias.size(0) != x.size(-1)))
+      return false;
+    at::Tensor y = target(c);
+    if (bias.defined())
+      queue.run("biased_activation", cuda::BiasedActivationLaunch{*cuda_element(x), kind, x.numel(), bias.numel(),
+                                                                  address(x), address(bias), mutable_address(y)});
+    else
+      queue.run("activation",
+                cuda::ActivationLaunch{*cuda_element(x), kind, x.numel(), 0, address(x), mutable_address(y)});
+    c.out(0, std::move(y));
+    return true;
+  });
+}
+
 template <Activation named>
 Kernel make_gradient(const Node& node) {
   return cuda_kernel(node, [kind = kind_of(node, named), alpha = static_cast<float>(node.get_float("alpha", 1.702))](
@@ -55,6 +77,9 @@ ORTMODULE_KERNEL("ai.ortmodule", Silu, "cuda", make<Activation::kSilu>).types(kT
 ORTMODULE_KERNEL("ai.ortmodule", SiluGrad, "cuda", make_gradient<Activation::kSilu>).types(kTypes).inplace();
 ORTMODULE_KERNEL("com.microsoft", QuickGelu, "cuda", make<Activation::kQuickGelu>).types(kTypes).inplace();
 ORTMODULE_KERNEL("ai.ortmodule", QuickGeluGrad, "cuda", make_gradient<Activation::kQuickGelu>).types(kTypes).inplace();
+ORTMODULE_KERNEL("com.microsoft", Gelu, "cuda", make_biased<Activation::kGelu>).types(kTypes).inplace();
+ORTMODULE_KERNEL("com.microsoft", FastGelu, "cuda", make_biased<Activation::kGeluTanh>).types(kTypes).inplace();
+ORTMODULE_KERNEL("com.microsoft", BiasGelu, "cuda", make_biased<Activation::kGelu>).types(kTypes).inplace();
 ORTMODULE_KERNEL("", Tanh, "cuda", make<Activation::kTanh>).types(kTypes).inplace();
 ORTMODULE_KERNEL("ai.ortmodule", TanhGrad, "cuda", make_gradient<Activation::kTanh>).types(kTypes).inplace();
 ORTMODULE_KERNEL("", Sigmoid, "cuda", make<Activation::kSigmoid>).types(kTypes).inplace();

@@ -16,6 +16,15 @@ struct ActivationLaunch {
   void* y;  // may be x
 };
 
+// Gelu and GeluTanh of x[.., columns] + bias[columns].
+struct BiasedActivationLaunch {
+  Element type;
+  Activation kind;
+  int64_t count, columns;
+  const void *x, *bias;
+  void* y;  // may be x
+};
+
 struct ActivationGradLaunch {
   Element type;
   Activation kind;

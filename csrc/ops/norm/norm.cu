@@ -185,12 +185,11 @@ int parameter_gradients(const NormGradLaunch& a, void* stream) {
   constexpr int kSums = kCentered ? 2 : 1;
   const ParameterTerms<T, N, kCentered> terms{global<const T>(a.dy), global<const T>(a.x), global<const float>(a.mean),
                                               global<const float>(a.rstd), a.columns};
-  int error = launch_column_parts<kSums, N>("norm_parameters", terms, a.workspace, a.rows, a.columns, stream);
-  if (!error && a.dscale)
-    error = launch_column_total<T>("norm_parameters_total", a.workspace, a.dscale, a.rows, a.columns, kSums, 0, stream);
-  if (!error && a.dbias && kCentered)
-    error = launch_column_total<T>("norm_parameters_total", a.workspace, a.dbias, a.rows, a.columns, kSums, 1, stream);
-  return error;
+  const int error = launch_column_parts<kSums, N>("norm_parameters", terms, a.workspace, a.rows, a.columns, stream);
+  if (error) return error;
+  SumTargets<T, kSums> targets{{global<T>(a.dscale)}};
+  if constexpr (kCentered) targets.to[1] = global<T>(a.dbias);
+  return launch_column_total("norm_parameters_total", a.workspace, targets, a.rows, a.columns, stream);
 }
 
 int norm_gradient(const NormGradLaunch& a, void* stream) {

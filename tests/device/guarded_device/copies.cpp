@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 
+#include "counts.h"
 #include "host_view.h"
 #include "memory.h"
 
@@ -52,6 +53,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (!off_device) count(Way::kToDevice);
   if (!onto_device) count(Way::kToHost);
   if (onto_device && off_device && from.device() != to.device()) count(Way::kBetweenDevices);
+  count_copy(from, to);
   WorkQueue& queue = current_queue(device);
   if (onto_device != off_device && !non_blocking) {
     synchronize(queue);
@@ -71,6 +73,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 
 at::Scalar item(const at::Tensor& x) {
   synchronize(current_queue(x.device().index()));
+  count_copy(x, x);
   return host_view(x).clone().item();
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "counts.h"
 #include "memory.h"
 #include "streams.h"
 
@@ -68,6 +69,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (!event) return;
+    count_wait();
     const auto& recorded = *static_cast<const Event*>(event);
     recorded.queue->wait(recorded.number);
     throw_kept(recorded.queue->device());

@@ -1,5 +1,8 @@
 // What tests ask of the guarded device and set on it, for ctypes; and what the simulated GPU needs of it (tests/cuda).
+#include <cstring>
+
 #include "copies.h"
+#include "counts.h"
 #include "memory.h"
 #include "streams.h"
 
@@ -25,6 +28,15 @@ GUARDED_EXPORT void guarded_reset_copies() { guarded::reset_copies(); }
 
 // Waits for all that is queued; what went wrong there, torch's own synchronisation throws.
 GUARDED_EXPORT void guarded_synchronize() { guarded::drain(); }
+
+// JSON (counts.h) into `text`, of at most `size` bytes. The bytes that it takes.
+GUARDED_EXPORT size_t guarded_counts(char* text, size_t size) {
+  const std::string all = guarded::told_counts();
+  if (size > all.size()) std::memcpy(text, all.c_str(), all.size() + 1);
+  return all.size() + 1;
+}
+
+GUARDED_EXPORT void guarded_reset_counts() { guarded::reset_counts(); }
 
 GUARDED_EXPORT uint64_t guarded_jobs() { return guarded::jobs_queued(); }
 

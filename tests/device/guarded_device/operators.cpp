@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "counts.h"
 #include "host_view.h"
 #include "memory.h"
 #include "shapes.h"
@@ -98,7 +99,7 @@ void write_results(const c10::OperatorHandle& op, const Stack& computed, const S
   }
 }
 
-void compute_now(const c10::OperatorHandle& op, Stack* stack, c10::DeviceIndex device) {
+void compute_by_itself(const c10::OperatorHandle& op, Stack* stack, c10::DeviceIndex device) {
   const OwnWork own;
   const c10::OptionalDeviceGuard on(device < 0 ? std::nullopt : std::optional(c10::Device(kDevice, device)));
   synchronize(current_queue(current_device()));
@@ -108,6 +109,21 @@ void compute_now(const c10::OperatorHandle& op, Stack* stack, c10::DeviceIndex d
     for (auto value = first; value != stack->end(); ++value)
       if (value->isTensor() && value->toTensor().defined()) *value = value->toTensor().to(c10::Device(kDevice, device));
   at::native::cpu_fallback(op, stack, /*error_on_views=*/false);
+}
+
+// What a GPU's host has to wait for: a number, or a shape that depends on values.
+bool asks_for_values(const c10::OperatorHandle& op, const Stack& operands) {
+  return op.hasTag(at::Tag::data_dependent_output) ||
+         (op.hasTag(at::Tag::dynamic_output_shape) && selects_by_mask(op, operands));
+}
+
+void compute_now(const c10::OperatorHandle& op, Stack* stack, c10::DeviceIndex device) {
+  const size_t before = stack->size() - op.schema().arguments().size();
+  const Stack operands(stack->begin() + static_cast<std::ptrdiff_t>(before), stack->end());
+  if (asks_for_values(op, operands)) count_wait();
+  compute_by_itself(op, stack, device);
+  if (device >= 0)
+    count_operator(op, operands, Stack(stack->begin() + static_cast<std::ptrdiff_t>(before), stack->end()));
 }
 
 // What is written may be an operand too, but not a part of one: a GPU's threads would race.
@@ -164,6 +180,7 @@ bool queue_operator(const c10::OperatorHandle& op, Stack& stack, c10::DeviceInde
     op.callBoxed(views);
     write_results(op, views, written);
   });
+  count_operator(op, operands, results);
   stack.resize(first);
   stack.insert(stack.end(), results.begin(), results.end());
   return true;

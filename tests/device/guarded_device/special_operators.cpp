@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "counts.h"
 #include "host_view.h"
 #include "operators.h"
 
@@ -52,7 +53,10 @@ void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
 void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
   const c10::DeviceIndex device = check_devices(op, *stack);
   const bool training = stack->at(stack->size() - 3).toBool();  // otherwise results' sizes depend on the device
-  if (!training || !queue_operator(op, *stack, device)) batch_norm_now(*stack);
+  const Stack operands(stack->end() - 8, stack->end());
+  if (training && queue_operator(op, *stack, device)) return;
+  batch_norm_now(*stack);
+  count_operator(op, operands, Stack(stack->end() - 3, stack->end()));
 }
 
 at::Tensor histogram(const at::Tensor& x, int64_t bins, const at::Scalar& least, const at::Scalar& most) {

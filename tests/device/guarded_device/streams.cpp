@@ -12,6 +12,8 @@
 #include <thread>
 #include <utility>
 
+#include "counts.h"
+
 namespace guarded {
 namespace {
 
@@ -196,11 +198,13 @@ void throw_kept(c10::DeviceIndex device) {
 }
 
 void synchronize(const WorkQueue& queue) {
+  count_wait();
   queue.wait(queue.last());
   throw_kept(queue.device());
 }
 
 void synchronize(c10::DeviceIndex device) {
+  count_wait();
   if (device < 0) device = device_here;
   check_index(device);
   for (const auto& queue : queues()[device]) queue->wait(queue->last());
