@@ -6,6 +6,7 @@
 #include "bindings/calls/fast_call.h"
 #include "bindings/calls/module_call.h"
 #include "bindings/errors.h"
+#include "bindings/generated.h"
 #include "bindings/gradient.h"
 #include "bindings/inference/python_inference.h"
 #include "bindings/optim/python_optim.h"
@@ -58,6 +59,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_thread_state(m);
   ortmodule::register_gradient_formulas(m);
   ortmodule::register_passes(m);
+  ortmodule::register_generated(m);
   m.def("kernel_seconds", &kernel_seconds, pybind11::arg("run"),
         "Calls `run` and returns the seconds spent inside the engine's kernels, their number, and the seconds spent "
         "inside its autograd nodes.");
