@@ -7,6 +7,7 @@
 #include "bindings/calls/fast_call.h"
 #include "bindings/calls/module_call.h"
 #include "bindings/errors.h"
+#include "bindings/generated.h"
 #include "bindings/gradient.h"
 #include "bindings/inference/python_inference.h"
 #include "bindings/optim/python_optim.h"
@@ -80,6 +81,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_thread_state(m);
   ortmodule::register_gradient_formulas(m);
   ortmodule::register_passes(m);
+  ortmodule::register_generated(m);
   m.def("idle_range_seconds", &idle_range_seconds,
         "Seconds that a node's range in torch.profiler takes while no profiler looks on.");
   m.def("kernel_seconds", &kernel_seconds, pybind11::arg("run"),

@@ -45,11 +45,13 @@ void note_passes(PassStage stage, std::vector<PassRecord> records, CompiledModel
 constexpr double kLittle = 8.0 * (1 << 20);
 
 // Chooses what forward keeps; `trainable` inputs are leaves that must not change before backward anyway.
-RecomputeResult minimize_kept(Graph& graph, const Roots& roots, const CompileOptions& options) {
+RecomputeResult minimize_kept(Graph& graph, const Roots& roots, const CompileOptions& options,
+                              const Providers& providers) {
   if (options.memory_budget && *options.memory_budget < 0) return {};
   RecomputeOptions request;
   request.sizes = options.sizes;
   request.budget = options.memory_budget;
+  request.prices = providers.order.front()->prices();
   request.little = options.sizes.empty() ? kLittle : 0;
   for (size_t i : roots.x_inputs) request.readable.insert(graph.inputs()[i]);
   for (const std::string& name : options.weights)
@@ -83,6 +85,13 @@ Providers providers_of(const CompileOptions& options) {
   return providers;
 }
 
+// Of a provider by its name; nodes that were not placed are the first one's.
+Prices prices_at(const Providers& providers, const std::string& name) {
+  for (const auto& provider : providers.order)
+    if (provider->name() == name) return provider->prices();
+  return providers.order.front()->prices();
+}
+
 // What is no matter of the operators' meaning: who runs them, and fused kernels.
 struct Finished {
   PlacementResult placed;
@@ -98,7 +107,7 @@ Finished finish(Graph& graph, const CompileOptions& options, size_t forward_outp
     if (log) log->done("placed", graph);
   }
   if (options.fusion) {
-    done.fused = fuse(graph);
+    done.fused = fuse(graph, [&](const std::string& provider) { return prices_at(providers, provider); });
     resolve(graph, {.infer = false});
     if (log) log->done("fusion", graph);
   }
@@ -112,7 +121,7 @@ void differentiate_whole(Graph& graph, Halves& halves, const CompileOptions& opt
   log.done("gradient", graph);
   note_passes(PassStage::kJoint, transform_jointly(graph, options), compiled);
   log.done("optimized", graph);
-  compiled.recomputed = minimize_kept(graph, halves.roots, options);
+  compiled.recomputed = minimize_kept(graph, halves.roots, options, providers_of(options));
   log.done("recompute", graph);
   halves.separate = separate_backwards(graph, halves.gradient.dys);
 }

@@ -47,6 +47,7 @@ constexpr int kWarpSize = 32;
 // --- launches
 // ----------------------------------------------------------------------------------------------------------
 
+#ifndef __CUDACC_RTC__
 // Queues a kernel; `name` is what its launches are counted under. The error of the launch, 0 where there is none.
 template <typename... Parameters, typename... Arguments>
 int launch([[maybe_unused]] const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, void* stream,
@@ -59,6 +60,8 @@ int launch([[maybe_unused]] const char* name, void (*kernel)(Parameters...), dim
 #endif
 }
 
+#endif
+
 inline unsigned blocks_for(int64_t items, int64_t per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }
@@ -66,6 +69,7 @@ inline unsigned blocks_for(int64_t items, int64_t per_block) {
 // --- the table
 // ---------------------------------------------------------------------------------------------------------
 
+#ifndef __CUDACC_RTC__
 // Puts a launch function in this library's table. `name` is found by the engine.
 void add_launch(const Launch& launch);
 
@@ -80,6 +84,7 @@ struct AddedLaunch {
 
 #define ORTMODULE_CUDA_LAUNCH(name, Arguments, run) \
   [[maybe_unused]] static const ::ortmodule::cuda::AddedLaunch<Arguments, run> name##_added(#name)
+#endif
 
 }  // namespace ortmodule::cuda
 

@@ -158,7 +158,7 @@ std::vector<const Node*> open_nodes(const Graph& graph, const Providers& provide
 
 void assign_providers(Graph& graph, const Providers& providers, Born& born, PlacementResult& result) {
   double least_bytes = 0;
-  for (const auto& provider : providers.order) least_bytes = std::max(least_bytes, provider->prices().least_bytes);
+  for (const auto& provider : providers.order) least_bytes = std::max(least_bytes, provider->prices().host_bytes);
   graph.for_each([&](Node& node) {
     node.place("", "");
     const bool host = computes_on_host(node, born, least_bytes);

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/status.h"
+#include "cuda/generated.h"
 #include "cuda/tables.h"
 #include "records/kernel_registry.h"
 #include "records/registry.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr const char* kOperators = "operators";
 constexpr const char* kExcept = "except";
-constexpr double kHostWork = 64.0 * (1 << 10);  // bytes that the host is done with before a device has begun
+constexpr const char* kPrices = "prices";
 
 std::vector<std::string> listed(const ProviderSpec& spec, const char* option) {
   const auto found = spec.options.find(option);
@@ -32,13 +33,23 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// A device of torch's: it runs what has a kernel, on the memory of that device.
+// A device of torch's: it runs what has a kernel, on the memory of that device. Its option "prices" names the type of
+// device whose work it prices: ("cpu", prices="cuda") plans as for a GPU, on paper.
 class DeviceProvider final : public ExecutionProvider {
  public:
-  explicit DeviceProvider(const ProviderSpec& spec) : ExecutionProvider(spec, spec.name) {
+  explicit DeviceProvider(const ProviderSpec& spec) : ExecutionProvider(spec, spec.name, {kPrices}) {
     if (device_type() == "cuda") cuda::load_library();
+    const auto named = spec.options.find(kPrices);
+    prices_ = prices_of(named == spec.options.end() ? device_type() : named->second);
+    if (location() == "cpu")
+      prices_.host_bytes = 0;
+    else
+      prices_.runs_programs = cuda::compiler_of(device_type()) != nullptr;
   }
-  ProviderPrices prices() const override { return {location() == "cpu" ? 0 : kHostWork}; }
+  Prices prices() const override { return prices_; }
+
+ private:
+  Prices prices_;
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "base/registration.h"
 #include "graph/graph.h"
 #include "ortmodule/export.h"
+#include "records/prices.h"
 
 namespace ortmodule {
 
@@ -29,12 +30,6 @@ struct ProviderSpec {
 struct Claim {
   std::vector<const Node*> nodes;
   std::string fused{};
-};
-
-// What its work costs beside the host's, for the partitioner.
-struct ProviderPrices {
-  // A node whose operands lie on the host stays there while its results are no larger.
-  double least_bytes = 0;
 };
 
 class ORTMODULE_API ExecutionProvider {
@@ -55,7 +50,8 @@ class ORTMODULE_API ExecutionProvider {
   // What it runs of `nodes`, which stand in topological order. By default: each node by itself that has a kernel and
   // that the options allow.
   virtual std::vector<Claim> capability(const std::vector<const Node*>& nodes) const;
-  virtual ProviderPrices prices() const { return {}; }
+  // What its work costs: by default the row of its device.
+  virtual Prices prices() const { return prices_of(device_type()); }
 
  private:
   std::string name_, location_;

@@ -17,6 +17,12 @@ std::optional<std::vector<int64_t>> FusionContext::ints(size_t i) const {
   return in->constant()->to_ints();
 }
 
+bool FusionContext::is_last_axis(size_t i) const {
+  const auto& shape = node_->input(i)->type().shape;
+  const int64_t axis = node_->get_int("axis", -1);
+  return axis == -1 || (shape && axis == static_cast<int64_t>(shape->size()) - 1);
+}
+
 int FusionContext::number(double value) {
   for (size_t k = 0; k < program_.code.size(); ++k)
     if (program_.code[k].op == Opcode::kNumber &&

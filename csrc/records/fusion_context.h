@@ -6,9 +6,10 @@
 // the program cannot express, and the node then stays as it is. The fusion pass has checked types and shapes before:
 // inputs broadcast to the iteration space, everything is a float, a 16-bit float or a boolean.
 //
-// Normalizations that are one operator are not declared: their own kernels keep a row in registers and were faster than
-// a program (LayerNormalization of 512 x 768 floats: 0.14 ms against 0.20, its gradient 0.20 against 0.36). The same
-// formula written out in separate operators gains (RMSNorm with a residual sum: 0.28 ms against 0.38).
+// Normalizations that are one operator join only where the device's programs serve them (whole_rows): on the CPU their
+// own kernels keep a row in registers and were faster than a program (LayerNormalization of 512 x 768 floats: 0.14 ms
+// against 0.20, its gradient 0.20 against 0.36). The same formula written out in separate operators gains (RMSNorm with
+// a residual sum: 0.28 ms against 0.38).
 #pragma once
 
 #include <optional>
@@ -32,6 +33,11 @@ class FusionContext {
   std::optional<double> constant(size_t i) const;
   // The integers of a small constant input; none when it is absent or not constant.
   std::optional<std::vector<int64_t>> ints(size_t i) const;
+
+  // Whether a normalization may become a part of a program (Prices::whole_rows).
+  virtual bool whole_rows() const { return false; }
+  // Whether the node's attribute `axis` names the last one of input i alone.
+  bool is_last_axis(size_t i) const;
 
   virtual int in(size_t i) = 0;
   // Says what output i is.

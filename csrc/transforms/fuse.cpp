@@ -14,8 +14,6 @@
 namespace ortmodule {
 namespace {
 
-// Bounds of a cluster: what it reads and holds stays within the caches, and looking at it stays cheap.
-constexpr size_t kMostNodes = 24, kMostInstructions = 96, kMostInputs = 16;
 constexpr size_t kMostReaders = 64;  // a value with more is not looked through
 
 bool fusable_type(DType dtype) {
@@ -48,13 +46,15 @@ class Writer : public FusionContext {
     OutputForm form;
   };
 
-  Writer() : FusionContext(code_) {}
+  explicit Writer(const Prices& prices) : FusionContext(code_), whole_rows_(prices.whole_rows) {}
 
   // False where the operator's function refuses the node.
   bool add(Node& node) {
     node_ = at_ = &node;
     return node.record()->fusion_fn()(*this);
   }
+
+  bool whole_rows() const override { return whole_rows_; }
 
   int in(size_t i) override {
     NodeArg* value = at_->input(i);
@@ -111,6 +111,7 @@ class Writer : public FusionContext {
   }
 
   FusedProgram code_;
+  bool whole_rows_;
   Node* at_ = nullptr;
   std::vector<NodeArg*> inputs_;
   std::vector<Output> outputs_;
@@ -125,7 +126,8 @@ struct Cluster {
 
 class Fuser {
  public:
-  explicit Fuser(Graph& graph) : graph_(graph), cluster_(graph.node_id_bound(), -1), position_(cluster_.size(), 0) {}
+  Fuser(Graph& graph, const PricesOf& prices)
+      : graph_(graph), prices_of_(prices), cluster_(graph.node_id_bound(), -1), position_(cluster_.size(), 0) {}
 
   FusionResult run() {
     FusionResult result;
@@ -157,7 +159,8 @@ class Fuser {
 
  private:
   // Whether the node's provider runs programs; before placement all of the graph is the host's.
-  static bool has_fused_kernel(const Node& node) {
+  bool has_fused_kernel(const Node& node) {
+    if (!prices_at(node).runs_programs) return false;
     if (node.provider().empty()) return true;
     const std::string device_type = node.device().substr(0, node.device().find(':'));
     return KernelRegistry::instance().has("ai.ortmodule::FusedKernel", {node.provider(), device_type});
@@ -181,7 +184,7 @@ class Fuser {
       if (!fusable_type(in->type().dtype) || !in->type().shape || !broadcasts_to(*in->type().shape, space))
         return false;
     }
-    Writer writer;
+    Writer writer(prices_at(node));
     if (!writer.add(node)) return false;
     cluster_[node.id()] = static_cast<int>(clusters_.size());
     clusters_.push_back({{&node}, space});
@@ -193,7 +196,8 @@ class Fuser {
     const int mine = cluster_[node.id()];
     if (other < 0 || other == mine) return false;
     Cluster &from = clusters_[other], &to = clusters_[mine];
-    if (from.nodes.size() + to.nodes.size() > kMostNodes || from.nodes[0]->phase() != node.phase()) return false;
+    if (from.nodes.size() + to.nodes.size() > prices_at(node).cluster_nodes || from.nodes[0]->phase() != node.phase())
+      return false;
     if (from.nodes[0]->provider() != node.provider() || from.nodes[0]->device() != node.device()) return false;
     const Shape* space = common_space(from.space, to.space);
     if (!space || !values_fit(from, mine, *space) || read_before(from, other, node)) return false;
@@ -257,10 +261,11 @@ class Fuser {
     return false;
   }
 
-  static bool is_small(const std::vector<Node*>& nodes) {
-    Writer writer;
+  bool is_small(const std::vector<Node*>& nodes) {
+    const Prices& prices = prices_at(*nodes[0]);
+    Writer writer(prices);
     for (Node* node : nodes) writer.add(*node);
-    return writer.instructions() <= kMostInstructions && writer.inputs().size() <= kMostInputs;
+    return writer.instructions() <= prices.cluster_instructions && writer.inputs().size() <= prices.cluster_inputs;
   }
 
   bool is_needed(const NodeArg* value, int cluster) const {
@@ -302,7 +307,7 @@ class Fuser {
 
   bool replace(const Cluster& cluster) {
     const int id = cluster_[cluster.nodes[0]->id()];
-    Writer writer;
+    Writer writer(prices_at(*cluster.nodes[0]));
     for (Node* node : cluster.nodes) writer.add(*node);
     const auto needed = [&](const NodeArg* value) { return is_needed(value, id); };
     FusedProgram program = writer.finish(cluster.space, needed);
@@ -352,15 +357,23 @@ class Fuser {
     return true;
   }
 
+  const Prices& prices_at(const Node& node) {
+    const auto known = prices_.find(node.provider());
+    return known != prices_.end() ? known->second
+                                  : prices_.emplace(node.provider(), prices_of_(node.provider())).first->second;
+  }
+
   Graph& graph_;
-  std::vector<int> cluster_;      // by node id: its cluster, -1
-  std::vector<size_t> position_;  // by node id: its place in the order
+  const PricesOf& prices_of_;
+  std::unordered_map<std::string, Prices> prices_;  // by provider
+  std::vector<int> cluster_;                        // by node id: its cluster, -1
+  std::vector<size_t> position_;                    // by node id: its place in the order
   std::vector<Cluster> clusters_;
   size_t last_outside_ = 0;  // the place of the last node that is in no cluster and no view
 };
 
 }  // namespace
 
-FusionResult fuse(Graph& graph) { return Fuser(graph).run(); }
+FusionResult fuse(Graph& graph, const PricesOf& prices) { return Fuser(graph, prices).run(); }
 
 }  // namespace ortmodule

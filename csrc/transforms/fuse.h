@@ -18,7 +18,11 @@
 // Not here: programs (records/fused_program.h), how they run (ops/fused/).
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "graph/graph.h"
+#include "records/prices.h"
 
 namespace ortmodule {
 
@@ -27,7 +31,11 @@ struct FusionResult {
   size_t nodes = 0;    // nodes that they replace
 };
 
-// Types must be inferred; new nodes have theirs. The graph's order must be topological and stays so.
-FusionResult fuse(Graph& graph);
+// By the name of a provider; of an empty one, before placement, the host's.
+using PricesOf = std::function<Prices(const std::string& provider)>;
+
+// Types must be inferred; new nodes have theirs. The graph's order must be topological and stays so. Bounds of a
+// cluster are the prices of its nodes' provider.
+FusionResult fuse(Graph& graph, const PricesOf& prices = [](const std::string&) { return Prices(); });
 
 }  // namespace ortmodule

@@ -21,13 +21,11 @@ constexpr double kUnknownSize = 64;
 // kept activation, an exponential is not.
 constexpr double kNearlyFree = 0.2;
 constexpr double kOfViews = 1;  // at which a view is worth it, and nothing that reads and writes
-// Without a budget the price falls further as long as what is computed again stays below this share of the step:
-// beside products over many channels an activation function is worth its bytes, beside small ones it is not.
-constexpr double kShareOfStep = 0.03, kLowestPrice = kNearlyFree / 16;
+// Without a budget the price falls further as long as what is computed again stays below a share of the step: beside
+// products over many channels an activation function is worth its bytes, beside small ones it is not.
+constexpr double kLowestPrice = kNearlyFree / 16;
 constexpr int kPriceRounds = 6;
 constexpr double kStepOverForward = 3;  // a gradient of a product is two products
-constexpr double kNotCheap = 4;         // passes a kernel with transcendental functions or reductions counts for
-constexpr double kFlopsPerByte = 10;    // float operations in the time of one byte of memory traffic
 constexpr double kLeast = 1e-3;         // small host values cost next to nothing
 constexpr double kViewPasses = 0.05;    // passes a view counts for: mostly none, now and then a copy
 // Later layers count as up to this much slower to recompute, so that alike layers are given up one by one, the first
@@ -90,8 +88,8 @@ std::vector<NodeArg*> read_by_backward(const Graph& graph) {
 // Estimates of bytes and time.
 class Costs {
  public:
-  Costs(const Graph& graph, const SymbolTable& sizes)
-      : sizes_(sizes), node_count_(std::max<size_t>(graph.node_count(), 1)) {}
+  Costs(const Graph& graph, const RecomputeOptions& options)
+      : prices_(options.prices), sizes_(options.sizes), node_count_(std::max<size_t>(graph.node_count(), 1)) {}
 
   double bytes(const NodeArg& value) const {
     const TypeInfo& type = value.type();
@@ -103,13 +101,17 @@ class Costs {
   double time(const Node& node) const {
     const OpRecord& record = *node.record();
     if (record.has(kHostOutput)) return kLeast;
-    if (record.has(Trait::kView)) return traffic(node.inputs(), node.outputs()) * kViewPasses;
-    if (record.flops_fn() && shapes_known(node)) return record.flops_fn()(node, size_) / kFlopsPerByte;
-    const double passes = record.has(kCheap) ? 1 : record.memory_passes().value_or(kNotCheap);
-    return traffic(node.inputs(), node.outputs()) * passes;
+    if (record.has(Trait::kView)) {
+      const bool converts =
+          node.input(0) && node.output(0) && node.input(0)->type().dtype != node.output(0)->type().dtype;
+      return traffic(node.inputs(), node.outputs()) * (converts ? prices_.conversion_passes : kViewPasses);
+    }
+    if (record.flops_fn() && shapes_known(node)) return record.flops_fn()(node, size_) / prices_.flops_per_byte;
+    const double passes = record.has(kCheap) ? 1 : record.memory_passes().value_or(prices_.not_cheap_passes);
+    return traffic(node.inputs(), node.outputs()) * passes + prices_.launch_bytes;
   }
   double time(const RecomputeForm& form, const NodeArg& result) const {
-    return traffic(form.inputs, {const_cast<NodeArg*>(&result)});
+    return traffic(form.inputs, {const_cast<NodeArg*>(&result)}) + prices_.launch_bytes;
   }
 
   double dearer(size_t position) const {
@@ -131,6 +133,7 @@ class Costs {
     return true;
   }
 
+  Prices prices_;
   SymbolTable sizes_;
   size_t node_count_;
   SizeOf size_ = [this](const Dim& dim) {
@@ -152,7 +155,7 @@ using ValueSet = std::vector<char>;  // by value id
 // See Note [The cut].
 class Cut {
  public:
-  Cut(const Graph& graph, const RecomputeOptions& options) : graph_(graph), costs_(graph, options.sizes) {
+  Cut(const Graph& graph, const RecomputeOptions& options) : graph_(graph), costs_(graph, options) {
     needed_ = read_by_backward(graph);
     free_.assign(graph.value_id_bound(), 0);
     for (const NodeArg* value : options.readable) free_[value->id()] = 1;
@@ -351,9 +354,9 @@ class Rewriter {
   size_t nodes_ = 0;
 };
 
-ValueSet choose_nearly_free(Cut& cut) {
+ValueSet choose_nearly_free(Cut& cut, double share) {
   Cut::Solution best = cut.solve(kNearlyFree, false);
-  const double limit = kShareOfStep * kStepOverForward * cut.forward_time();
+  const double limit = share * kStepOverForward * cut.forward_time();
   double low = kLowestPrice, high = kNearlyFree;
   for (int i = 0; i < kPriceRounds && best.time < limit; ++i) {
     const double middle = std::sqrt(low * high);
@@ -367,7 +370,9 @@ ValueSet choose_nearly_free(Cut& cut) {
 
 ValueSet choose(Cut& cut, const RecomputeOptions& options, double before) {
   const std::optional<double>& budget = options.budget;
-  if (!budget) return before <= options.little ? cut.solve(kOfViews, false).kept : choose_nearly_free(cut);
+  if (!budget)
+    return before <= options.little ? cut.solve(kOfViews, false).kept
+                                    : choose_nearly_free(cut, options.prices.recomputed_share);
   ValueSet kept = cut.solve(kNearlyFree, false).kept;
   const double limit = *budget <= 1 ? *budget * before : *budget;
   if (cut.bytes_of(kept) <= limit) return kept;

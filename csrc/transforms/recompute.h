@@ -8,11 +8,11 @@
 // what is recomputed is cheap beside what is kept; unlike there, no segment is chosen by hand. One weight gives one
 // point of the trade of memory for time; a memory budget is met by lowering the weight until the kept bytes fit.
 //
-// Time is counted in bytes moved: a streaming kernel costs what it reads and writes, four times that where it is not
-// cheap (exponentials) and its operator says no other number, a contraction its operations over the operations per byte
-// of common machines. Without a budget contractions are never repeated (their rates differ too much to call any of them
-// nearly free), nor are autocast's copies of graph inputs, and the weight is as low as a small share of the step's time
-// allows. Not here: the order and memory of steps (plan/).
+// Time is counted in bytes moved, at the prices of the device (records/prices.h): a streaming kernel costs what it
+// reads and writes, more where it is not cheap (exponentials) and its operator says no other number, a contraction its
+// operations over the device's operations per byte. Without a budget contractions are never repeated (their rates
+// differ too much to call any of them nearly free), nor are autocast's copies of graph inputs, and the weight is as low
+// as a small share of the step's time allows. Not here: the order and memory of steps (plan/).
 #pragma once
 
 #include <optional>
@@ -20,6 +20,7 @@
 #include <unordered_set>
 
 #include "graph/graph.h"
+#include "records/prices.h"
 
 namespace ortmodule {
 
@@ -28,6 +29,7 @@ struct RecomputeOptions {
   std::unordered_set<const NodeArg*> readable{};  // graph inputs that backward may read though it did not before
   // Bytes, or up to 1 a fraction of what would be kept if nothing was recomputed. None: only what is nearly free.
   std::optional<double> budget{};
+  Prices prices{};    // of the provider that runs both halves
   double little = 0;  // bytes: where no more are kept and there is no budget, only views are repeated
 };
 

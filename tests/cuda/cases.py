@@ -180,6 +180,7 @@ def wasteful(case: Case, counts: Counts, most: float = 1.25) -> dict[str, float]
 
 
 def all_cases() -> Iterator[Case]:
-    from . import kernel_cases
+    from . import generated_cases, kernel_cases
 
     yield from kernel_cases.CASES
+    yield from generated_cases.cases()

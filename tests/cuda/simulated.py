@@ -32,11 +32,13 @@ def simulator() -> ctypes.CDLL:
     knobs.simulated_counts.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     knobs.simulated_counts.restype = ctypes.c_size_t
     knobs.simulated_serve.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
-    for name in ("simulated_serve", "simulated_set", "simulated_reset_counts"):
+    knobs.simulated_compile.argtypes = [ctypes.c_char_p]
+    for name in ("simulated_serve", "simulated_compile", "simulated_set", "simulated_reset_counts"):
         getattr(knobs, name).restype = None
     device = library()
     functions = [ctypes.cast(getattr(device, f"guarded_{name}"), ctypes.c_void_p) for name in ("reach", "enqueue")]
     knobs.simulated_serve(NAME.encode(), *functions)
+    knobs.simulated_compile(NAME.encode())
     device.guarded_set_delay(-1, -1, 0, 0)  # test_streams.py is about delays
     return knobs
 

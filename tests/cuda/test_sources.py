@@ -33,18 +33,33 @@ def read_by(name: str, seen: set[str] | None = None) -> set[str]:
 
 def compiled(name: str) -> str:
     """What nvcc and ptxas say of a source; raises AssertionError where they refuse it."""
+    return _compiled(CSRC / name, name.replace("/", "_"), read_by(name))
+
+
+def compiled_text(name: str, text: str) -> str:
+    """The same of a text, which includes our headers."""
+    folder = ROOT / "build" / "nvcc"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / f"{name}.cu"
+    source.write_text(text)
+    headers = {other for header in re.findall(r'#include "([^"]+)"', text) for other in read_by(header)}
+    return _compiled(source, name, headers)
+
+
+def _compiled(source: Path, name: str, files: set[str]) -> str:
     program = nvcc()
     assert program, "there is no nvcc: nvidia-cuda-nvcc, a test dependency, has it"
     digest = hashlib.sha256(subprocess.run([program, "--version"], capture_output=True).stdout)
-    for file in sorted(read_by(name)):
+    digest.update(source.read_bytes())
+    for file in sorted(files):
         digest.update((CSRC / file).read_bytes())
     folder = ROOT / "build" / "nvcc"
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / f"{name.replace('/', '_')}-{digest.hexdigest()[:16]}.log"
+    kept = folder / f"{name}-{digest.hexdigest()[:16]}.log"
     if not kept.exists():
         targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES]
         flags = ["-std=c++20", "-O3", "-Werror=all-warnings", "-Xptxas=-v,-warn-spills", "-Xcompiler=-Wall,-Wextra"]
-        command = [program, *flags, *targets, f"-I{CSRC}", "-c", str(CSRC / name), "-o", str(kept.with_suffix(".o"))]
+        command = [program, *flags, *targets, f"-I{CSRC}", "-c", str(source), "-o", str(kept.with_suffix(".o"))]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         kept.with_suffix(".o").unlink()

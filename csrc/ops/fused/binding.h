@@ -79,6 +79,8 @@ struct FusedBinding {
   bool by_rows = false;
   std::vector<FusedOperand> operands;
 
+  // Of results by their form.
+  std::vector<int64_t> sizes_of(OutputForm form) const;
   // Of results that have the space's sizes.
   std::vector<int64_t> strides() const;
   static bool matches(const std::vector<int64_t>& key, const at::Tensor* const* inputs, size_t count);

@@ -233,6 +233,27 @@ void FusedPlan::find_column_sums(std::vector<int>& reads) {
   }
 }
 
+std::vector<int64_t> FusedBinding::sizes_of(OutputForm form) const {
+  std::vector<int64_t> out = sizes;
+  switch (form) {
+    case OutputForm::kRow:
+      out.back() = 1;
+      break;
+    case OutputForm::kRowDropped:
+      out.pop_back();
+      break;
+    case OutputForm::kColumn:
+      return {width};
+    case OutputForm::kColumnKept:
+      std::fill(out.begin(), out.end(), 1);
+      out.back() = width;
+      break;
+    default:
+      break;
+  }
+  return out;
+}
+
 std::vector<int64_t> FusedBinding::strides() const {
   std::vector<int64_t> out(sizes.size());
   int64_t step = 1;

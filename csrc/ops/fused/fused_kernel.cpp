@@ -305,27 +305,6 @@ class TileRunner {
   std::vector<TileOperand> at_;
 };
 
-std::vector<int64_t> output_sizes(const FusedBinding& binding, OutputForm form) {
-  std::vector<int64_t> sizes = binding.sizes;
-  switch (form) {
-    case OutputForm::kRow:
-      sizes.back() = 1;
-      break;
-    case OutputForm::kRowDropped:
-      sizes.pop_back();
-      break;
-    case OutputForm::kColumn:
-      return {binding.width};
-    case OutputForm::kColumnKept:
-      std::fill(sizes.begin(), sizes.end(), 1);
-      sizes.back() = binding.width;
-      break;
-    default:
-      break;
-  }
-  return sizes;
-}
-
 // An input whose memory output `o` may take: nobody else needs it, and no instruction reads it after the output's
 // elements are written over its own.
 int replaceable(const KernelContext& c, const FusedPlan& plan, const FusedBinding& binding, size_t o,
@@ -404,7 +383,7 @@ class FusedKernelState {
         taken[from] = 1;
         outputs[o] = c.in(from);
       } else {
-        const auto sizes = output_sizes(run.binding, out.form);
+        const auto sizes = run.binding.sizes_of(out.form);
         const at::ScalarType type = run.outputs[o].type;
         const at::TensorOptions options(type);
         outputs[o] = !run.binding.order.empty() ? at::empty_strided(sizes, run.binding.strides(), options)

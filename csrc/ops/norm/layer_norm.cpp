@@ -3,6 +3,7 @@
 // The standard's optional outputs Mean and InvStdDev are what backward needs, so nothing else is saved.
 #include "base/status.h"
 #include "records/body_formula.h"
+#include "records/fusion_context.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
@@ -82,6 +83,36 @@ void infer_layer_norm_grad(InferContext& c) {
   c.same_as(2, 4);
 }
 
+bool fuse_layer_norm(FusionContext& c) {
+  if (!c.whole_rows() || !c.is_last_axis(0)) return false;
+  const int x = c.in(0), mean = c.emit(Opcode::kRowMean, x), centered = c.emit(Opcode::kSub, x, mean);
+  const int variance = c.emit(Opcode::kRowMean, c.emit(Opcode::kMul, centered, centered));
+  const int rstd =
+      c.emit(Opcode::kRsqrt, c.emit(Opcode::kAdd, variance, c.number(c.node().get_float("epsilon", 1e-5))));
+  int y = c.emit(Opcode::kMul, c.emit(Opcode::kMul, centered, rstd), c.in(1));
+  if (c.has(2)) y = c.emit(Opcode::kAdd, y, c.in(2));
+  c.out(0, y);
+  if (c.wants(1)) c.out(1, mean, OutputForm::kRow);
+  if (c.wants(2)) c.out(2, rstd, OutputForm::kRow);
+  return true;
+}
+
+// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy scale.
+bool fuse_layer_norm_grad(FusionContext& c) {
+  if (!c.whole_rows() || !c.is_last_axis(0)) return false;
+  const int dy = c.in(0), rstd = c.in(3);
+  const int xhat = c.emit(Opcode::kMul, c.emit(Opcode::kSub, c.in(1), c.in(2)), rstd);
+  if (c.wants(0)) {
+    const int g = c.emit(Opcode::kMul, dy, c.in(4)), plain = c.emit(Opcode::kRowMean, g);
+    const int along = c.emit(Opcode::kRowMean, c.emit(Opcode::kMul, g, xhat));
+    const int rest = c.emit(Opcode::kSub, c.emit(Opcode::kSub, g, plain), c.emit(Opcode::kMul, xhat, along));
+    c.out(0, c.emit(Opcode::kMul, rstd, rest));
+  }
+  if (c.wants(1)) c.out(1, c.emit(Opcode::kMul, dy, xhat), OutputForm::kColumn);
+  if (c.wants(2)) c.out(2, dy, OutputForm::kColumn);
+  return true;
+}
+
 }  // namespace
 
 ORTMODULE_OP("", LayerNormalization, 17)
@@ -98,7 +129,8 @@ ORTMODULE_OP("", LayerNormalization, 17)
     .grad({"X", "Scale", "B"}, layer_norm_gradient)
     // Measured: rows stay in the cache between its passes.
     .passes(1.5)
-    .rows(along_axis<-1, true>);
+    .rows(along_axis<-1, true>)
+    .fuses_rows(fuse_layer_norm);
 
 ORTMODULE_OP("ai.ortmodule", LayerNormalizationGrad, 1)
     .input("dY")
@@ -112,6 +144,7 @@ ORTMODULE_OP("ai.ortmodule", LayerNormalizationGrad, 1)
     .attr("axis", AttrKind::kInt)
     .infer(infer_layer_norm_grad)
     .not_differentiable()
-    .body(layer_norm_grad_body);
+    .body(layer_norm_grad_body)
+    .fuses_rows(fuse_layer_norm_grad);
 
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 // Backward keeps the reciprocal root mean square of each row beside x and scale.
 #include "base/status.h"
 #include "records/body_formula.h"
+#include "records/fusion_context.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
 #include "records/registry.h"
@@ -63,6 +64,28 @@ void rms_norm_grad_body(BodyContext& c) {
   if (c.wants(1)) c.out(1, f.cast(f.sum_to(f.mul(dy, xhat), c.in(3)), c.in(3)->type().dtype));
 }
 
+bool fuse_rms_norm(FusionContext& c) {
+  if (!c.whole_rows() || !c.is_last_axis(0)) return false;
+  const int x = c.in(0), square = c.emit(Opcode::kRowMean, c.emit(Opcode::kMul, x, x));
+  const int rstd = c.emit(Opcode::kRsqrt, c.emit(Opcode::kAdd, square, c.number(c.node().get_float("epsilon", 1e-5))));
+  c.out(0, c.emit(Opcode::kMul, c.emit(Opcode::kMul, x, rstd), c.in(1)));
+  if (c.wants(1)) c.out(1, rstd, OutputForm::kRow);
+  return true;
+}
+
+// dx = rstd (g - xhat mean(g xhat)) with g = dy scale.
+bool fuse_rms_norm_grad(FusionContext& c) {
+  if (!c.whole_rows() || !c.is_last_axis(0)) return false;
+  const int dy = c.in(0), rstd = c.in(2), xhat = c.emit(Opcode::kMul, c.in(1), rstd);
+  if (c.wants(0)) {
+    const int g = c.emit(Opcode::kMul, dy, c.in(3));
+    const int along = c.emit(Opcode::kRowMean, c.emit(Opcode::kMul, g, xhat));
+    c.out(0, c.emit(Opcode::kMul, rstd, c.emit(Opcode::kSub, g, c.emit(Opcode::kMul, xhat, along))));
+  }
+  if (c.wants(1)) c.out(1, c.emit(Opcode::kMul, dy, xhat), OutputForm::kColumn);
+  return true;
+}
+
 }  // namespace
 
 ORTMODULE_OP("", RMSNormalization, 23)
@@ -78,7 +101,8 @@ ORTMODULE_OP("", RMSNormalization, 23)
     .body(rms_norm_body)
     // Measured: rows stay in the cache between its passes.
     .passes(1.5)
-    .rows(along_axis<-1, true>);
+    .rows(along_axis<-1, true>)
+    .fuses_rows(fuse_rms_norm);
 
 ORTMODULE_OP("ai.ortmodule", RMSNormalizationGrad, 1)
     .input("dY")
@@ -93,6 +117,7 @@ ORTMODULE_OP("ai.ortmodule", RMSNormalizationGrad, 1)
       c.same_as(1, 3);
     })
     .not_differentiable()
-    .body(rms_norm_grad_body);
+    .body(rms_norm_grad_body)
+    .fuses_rows(fuse_rms_norm_grad);
 
 }  // namespace ortmodule

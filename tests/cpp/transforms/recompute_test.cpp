@@ -56,6 +56,25 @@ constexpr const char* kTwoProducts = R"(graph g(x: float[64, 32], w: float[32, 3
  %s = Add(%e, %r)
  %y = MatMul(%s, %v))";
 
+TEST(Recompute, PricesAreTheDevices) {
+  // A product of 64 x 32 x 32 costs 5 KB of a host's traffic and next to nothing of a GPU's, beside which the
+  // activation of 24 KB is dear.
+  EXPECT_EQ(prices_of("cpu"), Prices());
+  EXPECT_EQ(prices_of("").flops_per_byte, 10);
+  const Prices& gpu = prices_of("cuda");
+  EXPECT_GT(gpu.flops_per_byte, 20 * Prices().flops_per_byte);
+  EXPECT_GT(gpu.host_bytes, 0);
+  const auto repeated = [](const Prices& prices) {
+    Trained t = trained(kTwoProducts, {"x", "w", "v"});
+    RecomputeOptions options;
+    options.prices = prices;
+    for (const char* name : {"x", "w", "v"}) options.readable.insert(t.graph->find(name));
+    return recompute(*t.graph, options).nodes;
+  };
+  EXPECT_GT(repeated(Prices()), 0u);
+  EXPECT_EQ(repeated(gpu), 0u) << "each kernel costs a launch";
+}
+
 TEST(Recompute, StreamingWorkIsRepeatedAndExponentialsAreKept) {
   Trained t = trained(
       "graph g(x: float[64, 32], w: float[32, 32], v: float[32, 32]) -> (y)\n %h = MatMul(%x, %w)\n"

@@ -1,0 +1,207 @@
+// "cuda" kernels of Attention, PhiloxAttention and AttentionGrad: ATen's flash and memory-efficient kernels, whose
+// log-sum-exp is saved, so that backward does not run forward again and no score matrix is in memory.
+//
+// Flash attention takes 16-bit types without a mask, the other one masks and float32; where ATen's own rule allows
+// neither (at::_fused_sdp_choice), or a device lacks them, the "aten" kernels take over, and the saved sums are empty.
+// Dropout: the kernels draw from the device's generator, which is set to the seed of (state, stream) for the launch and
+// put back; backward is given the same two numbers (Note [Random state]). Which elements are dropped is theirs to say,
+// so that masks differ from the CPU's. Not here: projections and the past, which "aten" has.
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <mutex>
+
+#include "base/status.h"
+#include "kernels/kernel_context.h"
+#include "kernels/philox_state.h"
+#include "ops/attention/slots.h"
+#include "records/attention_form.h"
+#include "records/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+// at::SDPBackend
+constexpr int64_t kMath = 0, kFlash = 1, kEfficient = 2, kCudnn = 3;
+constexpr int64_t kHeadStep = 8, kMostFlashHead = 256;
+
+struct Settings {
+  bool causal;
+  std::optional<double> scale;
+  int64_t stream;
+
+  explicit Settings(const Node& node) : causal(node.get_int("is_causal", 0) != 0), stream(node.get_int("stream", 0)) {
+    if (node.find_attribute("scale")) scale = node.get_float("scale", 1.0);
+  }
+};
+
+// Whether the device has the operator itself: builds of torch without CUDA know its name alone.
+struct Has {
+  explicit Has(const char* op) {
+    const auto handle = c10::Dispatcher::singleton().findSchema({op, ""});
+    cuda = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+    other = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+  }
+  bool on(const at::Tensor& t) const { return t.is_cuda() ? cuda : t.is_privateuseone() && other; }
+  bool cuda, other;
+};
+
+// Which of ATen's kernels computes the operands; kMath: none.
+int64_t backend_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask, double ratio,
+                   const Settings& s) {
+  const bool narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
+  const bool plain = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.numel() > 0 && k.numel() > 0 &&
+                     q.scalar_type() == k.scalar_type() && k.scalar_type() == v.scalar_type() &&
+                     k.size(2) == v.size(2) && q.size(3) == v.size(3) && q.size(3) % kHeadStep == 0;
+  if (!plain || (mask.defined() && (mask.scalar_type() != q.scalar_type() || s.causal))) return kMath;
+  const bool grouped = q.size(1) != k.size(1);
+  const int64_t choice = at::_fused_sdp_choice(q, k, v, mask.defined() ? std::optional(mask) : std::nullopt, ratio,
+                                               s.causal, s.scale, grouped);
+  if (choice == kMath) return kMath;
+  // The choice must be the same in backward, whatever the user has switched since: it follows from the operands.
+  if (narrow && !mask.defined() && q.size(3) <= kMostFlashHead) {
+    static const Has has("aten::_scaled_dot_product_flash_attention");
+    return has.on(q) && (choice == kFlash || choice == kCudnn || choice == kEfficient) ? kFlash : kMath;
+  }
+  static const Has has("aten::_scaled_dot_product_efficient_attention");
+  const bool fits = !grouped && (!mask.defined() || (mask.size(-1) == k.size(2) && mask.size(-1) % kHeadStep == 0));
+  return has.on(q) && fits && choice == kEfficient ? kEfficient : kMath;
+}
+
+at::Tensor expanded(const at::Tensor& mask, const at::Tensor& q, const at::Tensor& k) {
+  return mask.defined() ? mask.expand({q.size(0), q.size(1), q.size(2), k.size(2)}) : at::Tensor();
+}
+
+// The device's generator draws from a seed of its own while this is there.
+class Seeded {
+ public:
+  Seeded(const c10::Device& device, std::optional<uint64_t> seed) {
+    if (!seed) return;
+    generator_ = at::globalContext().defaultGenerator(device);
+    const std::lock_guard<std::mutex> lock(generator_.mutex());  // the kernel takes it too: not held until then
+    before_ = generator_.get_state();
+    generator_.set_current_seed(*seed);
+  }
+  ~Seeded() {
+    if (!generator_.defined()) return;
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(before_);
+  }
+  Seeded(const Seeded&) = delete;
+  Seeded& operator=(const Seeded&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor before_;
+};
+
+struct Draw {
+  double ratio = 0;
+  std::optional<uint64_t> seed{};
+};
+
+Draw draw_of(const KernelContext& c, size_t ratio, size_t state, const Settings& s) {
+  Draw out;
+  if (!c.has(ratio)) return out;
+  out.ratio = c.double_value(ratio);
+  if (out.ratio > 0) out.seed = philox_seed(philox_state_words(c.in(state)).data(), s.stream);
+  return out;
+}
+
+// False: nothing was handed out.
+bool forward(KernelContext& c, const Settings& s, const Draw& draw, size_t lse_output) {
+  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue), mask = c.in_or_undefined(kMask);
+  const int64_t backend = draw.ratio < 1 ? backend_of(q, k, v, mask, draw.ratio, s) : kMath;
+  if (backend == kMath) return false;
+  const Seeded seeded(q.device(), draw.seed);
+  at::Tensor y, lse;
+  if (backend == kFlash) {
+    auto made = at::_scaled_dot_product_flash_attention(q, k, v, draw.ratio, s.causal, false, s.scale);
+    y = std::get<0>(made);
+    lse = std::get<1>(made);
+  } else {
+    const at::Tensor bias = expanded(mask, q, k);
+    auto made =
+        at::_scaled_dot_product_efficient_attention(q, k, v, bias.defined() ? std::optional(bias) : std::nullopt,
+                                                    c.wants(lse_output), draw.ratio, s.causal, s.scale);
+    y = std::get<0>(made);
+    lse = std::get<1>(made);
+  }
+  c.out(kResult, std::move(y));
+  c.out(lse_output, std::move(lse));
+  return true;
+}
+
+bool backward(KernelContext& c, const Settings& s) {
+  const at::Tensor &dy = c.in(kGradOfResult), &q = c.in(kGradQuery), &k = c.in(kGradKey), &v = c.in(kGradValue),
+                   &y = c.in(kGradResult), &lse = c.in(kGradLse), mask = c.in_or_undefined(kGradMask);
+  if (lse.numel() == 0) return false;  // forward was the "aten" kernel
+  const Draw draw = draw_of(c, kGradRatio, kGradRandomState, s);
+  const bool narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
+  const at::TensorOptions words = at::TensorOptions(at::kLong);
+  const auto seed = static_cast<int64_t>(draw.seed.value_or(0));
+  if (narrow && !mask.defined()) {
+    const at::Tensor none = at::empty({0}, words.device(q.device()));
+    at::Tensor state = none;  // seed and offset, as forward's kernel gave them
+    if (draw.seed) {
+      state = at::empty({2}, words);
+      state.mutable_data_ptr<int64_t>()[0] = seed;
+      state.mutable_data_ptr<int64_t>()[1] = 0;
+      state = state.to(q.device(), /*non_blocking=*/true).view(at::kUInt64);
+    }
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
+        dy, q, k, v, y, lse, {}, {}, q.size(2), k.size(2), draw.ratio, s.causal, state, none, s.scale);
+    c.out(kQueryGrad, std::move(dq));
+    c.out(kKeyGrad, std::move(dk));
+    c.out(kValueGrad, std::move(dv));
+    return true;
+  }
+  const bool of_mask = c.wants(kMaskGrad) && mask.defined();
+  auto [dq, dk, dv, dmask] = at::_scaled_dot_product_efficient_attention_backward(
+      dy, q, k, v, expanded(mask, q, k), y, lse, at::scalar_tensor(seed, words), at::scalar_tensor(0, words),
+      draw.ratio, {true, true, true, of_mask}, s.causal, s.scale);
+  c.out(kQueryGrad, std::move(dq));
+  c.out(kKeyGrad, std::move(dk));
+  c.out(kValueGrad, std::move(dv));
+  if (of_mask) c.out(kMaskGrad, dmask.sum_to_size(mask.sizes()));
+  return true;
+}
+
+using Attempt = bool (*)(KernelContext&, const Settings&);
+
+template <Attempt attempt>
+Kernel with_aten(const Node& node) {
+  const KernelDef* aten = KernelRegistry::instance().find(node, {});
+  ORTMODULE_INTERNAL(aten, "there is no kernel of ATen's for ", node.describe());
+  return [settings = Settings(node), other = make_kernel(*aten, node)](KernelContext& c) {
+    if (!attempt(c, settings)) other(c);
+  };
+}
+
+bool plain_forward(KernelContext& c, const Settings& s) { return forward(c, s, {}, kLse); }
+
+Kernel make_attention(const Node& node) {
+  if (plain_attention(node)) return with_aten<plain_forward>(node);
+  return make_kernel(*KernelRegistry::instance().find(node, {}), node);
+}
+
+bool philox_forward(KernelContext& c, const Settings& s) {
+  return forward(c, s, draw_of(c, kRatio, kRandomState, s), kPhiloxLse);
+}
+
+}  // namespace
+
+ORTMODULE_KERNEL("", Attention, "cuda", make_attention);
+ORTMODULE_KERNEL("ai.ortmodule", PhiloxAttention, "cuda", with_aten<philox_forward>);
+ORTMODULE_KERNEL("ai.ortmodule", AttentionGrad, "cuda", with_aten<backward>);
+
+}  // namespace ortmodule

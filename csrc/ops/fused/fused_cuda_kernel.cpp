@@ -1,0 +1,353 @@
+// "cuda" kernel of FusedKernel: the program as a generated kernel (Note [Generated kernels]), compiled when it first
+// runs over operands that lie so. Not here: the source (cuda_source.cpp), the compiler (cuda/generated.h).
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <limits>
+#include <list>
+#include <mutex>
+
+#include "base/status.h"
+#include "cuda/generated.h"
+#include "kernels/aten_bridge.h"
+#include "kernels/kernel_context.h"
+#include "kernels/philox_state.h"
+#include "ops/fused/binding.h"
+#include "ops/fused/cuda_source.h"
+#include "ops/fused/fused_cuda.h"
+#include "records/kernel_registry.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr int64_t kMostWarps = 256, kMostBlocks = 512;  // that add up columns: blocks of 4 warps, of one team
+constexpr size_t kVariantsKept = 8;                     // of operands' places, for one node
+
+using Inputs = std::vector<const at::Tensor*>;
+
+struct Queue {
+  const cuda::SourceCompiler& compiler;
+  c10::Device device;
+  void* stream;
+
+  void run(void* compiled, const cuda::GeneratedLaunch& launch) const {
+    const int error = compiler.launch(compiled, launch, stream);
+    ORTMODULE_CHECK(error == 0, kRuntime, "a generated kernel could not be launched: ", compiler.error_text(error));
+  }
+};
+
+// A program over operands that lie in one way.
+struct Variant {
+  std::shared_ptr<const FusedBinding> binding;
+  std::vector<char> wanted;
+  std::vector<int64_t> misaligned;  // per input: its address beyond a multiple of 16
+  CudaVariant source;
+  std::vector<int64_t> numbers;
+  std::vector<size_t> states;  // where each draw's two words go
+  unsigned blocks[2] = {1, 1};
+  bool splits = false;
+  void* compiled = nullptr;
+};
+
+class GeneratedProgram {
+ public:
+  GeneratedProgram(FusedProgram program, std::string name) : plan_(std::move(program)), name_(std::move(name)) {}
+
+  // Outputs that are not wanted stay undefined.
+  std::vector<at::Tensor> run(const Queue& queue, const Inputs& inputs, const std::vector<char>& wanted) const {
+    const std::shared_ptr<const Variant> variant = variant_for(queue, inputs, wanted);
+    if (variant->splits) return run_split(queue, inputs, wanted);
+    std::vector<at::Tensor> outputs = make_outputs(queue, *variant);
+    if (variant->binding->count == 0) {
+      for (at::Tensor& t : outputs)
+        if (t.defined()) t.zero_();
+      return outputs;
+    }
+    launch(queue, *variant, inputs, outputs);
+    return outputs;
+  }
+
+  std::vector<std::string> sources(const Inputs& inputs, const std::vector<char>& wanted) const {
+    Variant variant;
+    variant.wanted = wanted;
+    variant.binding = bind_fused(plan_, inputs, name_);
+    prepare(variant, inputs);
+    if (!variant.splits) return {cuda_source(program(), variant.source)};
+    const SplitProgram split = split_columns(program());
+    const std::vector<int64_t> rows = variant.binding->sizes_of(OutputForm::kRow);
+    const at::Tensor row = at::empty(rows, at::TensorOptions(at::kFloat).device(at::kMeta));
+    Inputs more = inputs;
+    more.resize(inputs.size() + split.rows.size(), &row);
+    std::vector<std::string> both;
+    for (const auto& [part, given] : {std::pair(&split.first, inputs), std::pair(&split.second, more)}) {
+      const std::vector<char> all(part->outputs.size(), 1);
+      for (std::string& source : GeneratedProgram(*part, name_).sources(given, all)) both.push_back(std::move(source));
+    }
+    return both;
+  }
+
+ private:
+  const FusedProgram& program() const { return plan_.program; }
+
+  std::shared_ptr<const Variant> variant_for(const Queue& queue, const Inputs& inputs,
+                                             const std::vector<char>& wanted) const {
+    std::vector<int64_t> misaligned;
+    for (const at::Tensor* t : inputs)
+      misaligned.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(t->const_data_ptr()) % 16));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
+      if ((*it)->wanted != wanted || (*it)->misaligned != misaligned ||
+          !FusedBinding::matches((*it)->binding->key, inputs.data(), inputs.size()))
+        continue;
+      kept_.splice(kept_.begin(), kept_, it);
+      return kept_.front();
+    }
+    auto made = std::make_shared<Variant>();
+    made->wanted = wanted;
+    made->misaligned = misaligned;
+    made->binding = bind_fused(plan_, inputs, name_);
+    prepare(*made, inputs);
+    if (!made->splits && made->binding->count > 0)
+      made->compiled = cuda::compiled(queue.compiler, queue.device.index(), cuda_source(program(), made->source));
+    kept_.push_front(std::move(made));
+    if (kept_.size() > kVariantsKept) kept_.pop_back();
+    return kept_.front();
+  }
+
+  void prepare(Variant& v, const Inputs& inputs) const {
+    const FusedBinding& b = *v.binding;
+    CudaVariant& s = v.source;
+    s.wanted = v.wanted;
+    s.row = plan_.row;
+    bool columns = false;
+    for (size_t o = 0; o < program().outputs.size(); ++o)
+      columns |= v.wanted[o] && is_column(program().outputs[o].form);
+    s.by_rows = b.by_rows || columns;
+    s.vector = vector_of(b, s.by_rows);
+    s.wide = b.count > std::numeric_limits<int32_t>::max() / 2;
+    for (int i = 0; i < program().inputs; ++i) {
+      s.inputs.push_back(plan_.state[i] ? CudaOperand{} : operand(v, i, *inputs[i]));
+      int64_t end = 0;
+      for (int64_t d = 0; d < inputs[i]->dim(); ++d) end += (inputs[i]->size(d) - 1) * inputs[i]->stride(d);
+      s.wide |= end > std::numeric_limits<int32_t>::max() / 2;
+    }
+    if (b.count == 0) return;
+    v.blocks[0] =
+        static_cast<unsigned>((b.count + int64_t{kCudaThreads} * s.vector - 1) / (int64_t{kCudaThreads} * s.vector));
+    if (s.by_rows) {
+      v.splits = !choose_team(program(), s, b.width);
+      const bool warps = s.team == 32;
+      int64_t blocks = warps ? (b.rows + 3) / 4 : b.rows;
+      if (columns) blocks = std::min(blocks, warps ? kMostWarps : kMostBlocks);
+      v.blocks[0] = static_cast<unsigned>(blocks);
+      const int64_t chunk = int64_t{s.team} * s.held * s.vector;
+      if (chunk > 0 && cuda_load(program(), s).stages == 1)
+        v.blocks[1] = static_cast<unsigned>((b.width + chunk - 1) / chunk);
+    }
+    write_numbers(v);
+  }
+
+  // Elements that a thread takes side by side: 16 bytes of the narrowest type, where rows and halves of rows allow it.
+  int vector_of(const FusedBinding& b, bool by_rows) const {
+    bool narrow = false;
+    for (int i = 0; i < program().inputs; ++i)
+      narrow |=
+          !plan_.state[i] && b.operands[i].mode != FusedOperand::Mode::kSingle && b.operands[i].type != at::kFloat;
+    for (const FusedProgram::Output& out : program().outputs)
+      narrow |= out.form == OutputForm::kFull && out.dtype != DType::kFloat;
+    const int64_t run = plan_.rotates ? b.width / 2 : by_rows ? b.width : b.count;
+    for (int n = narrow ? 8 : 4; n > 1; n /= 2)
+      if (run % n == 0) return n;
+    return 1;
+  }
+
+  CudaOperand operand(const Variant& v, int i, const at::Tensor& t) const {
+    const FusedOperand& from = v.binding->operands[i];
+    const int n = v.source.vector;
+    CudaOperand o;
+    o.type = to_dtype(from.type);
+    o.single = from.mode == FusedOperand::Mode::kSingle;
+    o.axes = static_cast<int>(from.sizes.size());
+    o.per_row = v.source.by_rows && plan_.row[i];
+    o.in_rows = v.source.by_rows && !o.per_row && o.axes > 1 && from.sizes.back() == v.binding->width;
+    o.repeated = o.axes > 1 && from.strides[0] == 0;
+    const int64_t last = from.strides.back();
+    o.last_stride = last == 0 || last == 1 ? last : 2;
+    o.whole = o.axes == 1 || from.sizes.back() % n == 0;
+    const auto bytes = static_cast<int64_t>(c10::elementSize(from.type));
+    const int64_t aligned = std::min<int64_t>(16, n * bytes);
+    o.vectors = o.whole && last == 1 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % aligned == 0;
+    for (size_t axis = 0; axis + 1 < from.strides.size(); ++axis)
+      o.vectors &= from.strides[axis] * bytes % aligned == 0;
+    return o;
+  }
+
+  void write_numbers(Variant& v) const {
+    const FusedBinding& b = *v.binding;
+    v.numbers = {b.count, b.rows, b.width};
+    for (int i = 0; i < program().inputs; ++i) {
+      if (plan_.state[i] || v.source.inputs[i].single) continue;
+      const FusedOperand& o = b.operands[i];
+      v.numbers.insert(v.numbers.end(), o.sizes.begin() + 1, o.sizes.end());
+      v.numbers.insert(v.numbers.end(), o.strides.begin(), o.strides.end());
+    }
+    for (const Instruction& i : program().code) {
+      if (!draws(i)) continue;
+      v.states.push_back(v.numbers.size());
+      v.numbers.insert(v.numbers.end(), 2, 0);
+    }
+  }
+
+  std::vector<at::Tensor> make_outputs(const Queue& queue, const Variant& v) const {
+    const FusedBinding& b = *v.binding;
+    std::vector<at::Tensor> outputs(program().outputs.size());
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      if (!v.wanted[o]) continue;
+      const auto& out = program().outputs[o];
+      const at::TensorOptions options = at::TensorOptions(to_scalar_type(out.dtype)).device(queue.device);
+      outputs[o] = b.order.empty() ? at::empty(b.sizes_of(out.form), options)
+                                   : at::empty_strided(b.sizes_of(out.form), b.strides(), options);
+    }
+    return outputs;
+  }
+
+  void launch(const Queue& queue, const Variant& v, const Inputs& inputs,
+              const std::vector<at::Tensor>& outputs) const {
+    const FusedBinding& b = *v.binding;
+    std::vector<const void*> addresses;
+    std::vector<size_t> columns;
+    for (int i = 0; i < program().inputs; ++i)
+      if (!plan_.state[i]) addresses.push_back(inputs[i]->const_data_ptr());
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      if (!v.wanted[o]) continue;
+      if (is_column(program().outputs[o].form))
+        columns.push_back(o);
+      else
+        addresses.push_back(outputs[o].mutable_data_ptr());
+    }
+    const int64_t teams = int64_t{v.blocks[0]} * (v.source.team == 32 ? 4 : 1);
+    const auto sums = static_cast<int64_t>(columns.size());
+    at::Tensor parts;
+    if (sums) {
+      parts = at::empty({teams * sums * b.width}, at::TensorOptions(at::kFloat).device(queue.device));
+      addresses.push_back(parts.mutable_data_ptr());
+    }
+    std::vector<int64_t> numbers = v.numbers;
+    size_t next = 0;
+    for (const Instruction& i : program().code) {
+      if (!draws(i)) continue;
+      const PhiloxStream drawn = philox_stream(philox_state_words(*inputs[i.arguments[1]]).data(), i.stream);
+      numbers[v.states[next]] = static_cast<int64_t>(drawn.seed);
+      numbers[v.states[next++] + 1] = static_cast<int64_t>(drawn.offset);
+    }
+    const unsigned threads = !v.source.by_rows     ? kCudaThreads
+                             : v.source.team == 32 ? 128u
+                                                   : static_cast<unsigned>(v.source.team);
+    queue.run(v.compiled, {"fused",
+                           {v.blocks[0], v.blocks[1]},
+                           threads,
+                           addresses.data(),
+                           addresses.size(),
+                           numbers.data(),
+                           numbers.size()});
+    for (int64_t k = 0; k < sums; ++k) {
+      const std::string kernel = str("fused_total", k);
+      const void* both[] = {parts.const_data_ptr(), outputs[columns[k]].mutable_data_ptr()};
+      const int64_t sizes[] = {teams, sums * b.width, b.width, k * b.width};
+      const auto blocks = static_cast<unsigned>((b.width + 31) / 32);
+      queue.run(v.compiled, {kernel.c_str(), {blocks, 1}, 256, both, 2, sizes, 4});
+    }
+  }
+
+  // Rows that are too long for sums over columns beside reductions: what each row gives first, then the sums.
+  std::vector<at::Tensor> run_split(const Queue& queue, const Inputs& inputs, const std::vector<char>& wanted) const {
+    const SplitProgram split = split_columns(program());
+    std::vector<char> first_wanted, second_wanted;
+    for (size_t o = 0; o < wanted.size(); ++o)
+      (is_column(program().outputs[o].form) ? second_wanted : first_wanted).push_back(wanted[o]);
+    first_wanted.resize(split.first.outputs.size(), 1);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!first_) {
+        first_ = std::make_unique<GeneratedProgram>(split.first, name_);
+        second_ = std::make_unique<GeneratedProgram>(split.second, name_);
+      }
+    }
+    const std::vector<at::Tensor> first = first_->run(queue, inputs, first_wanted);
+    Inputs more = inputs;
+    for (int row : split.rows) more.push_back(&first[row]);
+    const std::vector<at::Tensor> second = second_->run(queue, more, second_wanted);
+    std::vector<at::Tensor> outputs;
+    size_t next[2] = {0, 0};
+    for (const FusedProgram::Output& out : program().outputs)
+      outputs.push_back(is_column(out.form) ? second[next[1]++] : first[next[0]++]);
+    return outputs;
+  }
+
+  FusedPlan plan_;
+  std::string name_;
+  mutable std::mutex mutex_;
+  mutable std::list<std::shared_ptr<const Variant>> kept_;
+  mutable std::unique_ptr<GeneratedProgram> first_, second_;
+};
+
+bool computes_with(at::ScalarType type) {
+  return type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kBool;
+}
+
+void run(const GeneratedProgram& program, const std::vector<char>& states, const std::string& name, KernelContext& c) {
+  const c10::Device device = c.device();
+  const cuda::SourceCompiler* compiler = cuda::compiler_of(c10::DeviceTypeName(device.type(), true));
+  ORTMODULE_CHECK(compiler, kRuntime, "[FusedKernel] nothing compiles generated kernels for ", device.str(),
+                  ": NVRTC was not found (", name, "); train with Options(fusion=False)");
+  const c10::DeviceGuard on(device);
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  std::vector<at::Tensor> brought;  // single numbers that a graph has on the host
+  brought.reserve(c.input_count());
+  Inputs inputs;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    const at::Tensor* t = &c.in(i);
+    if (states[i]) {
+      if (!t->is_cpu()) t = &brought.emplace_back(t->cpu());  // of a graph that was made elsewhere
+      philox_state_words(*t);
+    } else {
+      ORTMODULE_CHECK(computes_with(t->scalar_type()), kRuntime, "[FusedKernel] input ", i, " has the type ",
+                      t->scalar_type(), " (", name, ")");
+      if (t->device() != device) t = &brought.emplace_back(t->to(device));
+    }
+    inputs.push_back(t);
+  }
+  std::vector<char> wanted;
+  for (size_t o = 0; o < c.output_count(); ++o) wanted.push_back(c.wants(o));
+  const Queue queue{*compiler, device, guard.getStreamNativeHandle(guard.getStream(device))};
+  std::vector<at::Tensor> outputs = program.run(queue, inputs, wanted);
+  for (size_t o = 0; o < outputs.size(); ++o)
+    if (outputs[o].defined()) c.out(o, std::move(outputs[o]));
+}
+
+}  // namespace
+
+std::vector<std::string> fused_cuda_sources(const Attributes& attributes, const std::vector<at::Tensor>& inputs) {
+  Graph graph("program");
+  std::vector<NodeArg*> values;
+  for (size_t i = 0; i < inputs.size(); ++i) values.push_back(graph.add_input(str("x", i), TypeInfo()));
+  const size_t outputs = std::get<std::vector<std::string>>(attributes.at("outputs")).size();
+  const Node* node =
+      graph.add_node("ai.ortmodule", "FusedKernel", values, std::vector<std::string>(outputs), attributes);
+  Inputs given;
+  for (const at::Tensor& t : inputs) given.push_back(&t);
+  return GeneratedProgram(read_program(*node), node->describe()).sources(given, std::vector<char>(outputs, 1));
+}
+
+ORTMODULE_KERNEL("ai.ortmodule", FusedKernel, "cuda", [](const Node& node) -> Kernel {
+  FusedProgram read = read_program(node);
+  std::vector<char> states;
+  for (int i = 0; i < read.inputs; ++i) states.push_back(read.is_state(i));
+  const auto program = std::make_shared<const GeneratedProgram>(std::move(read), node.describe());
+  return [program, states, name = node.describe()](KernelContext& c) { run(*program, states, name, c); };
+});
+
+}  // namespace ortmodule

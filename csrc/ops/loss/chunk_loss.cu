@@ -1,0 +1,117 @@
+// CUDA kernel of a chunk of LinearCrossEntropy: the losses of its rows, and scores that become their gradient in place.
+//
+// A row is a block's. It is held in registers as it lies in memory where it fits (57,344 elements of 16 bits), so that
+// scores are read once and written once; a longer row is read again for each of three passes. Rows begin at multiples
+// of 16 bytes where their stride allows it, whatever their length: what lies behind a row is nobody's.
+#include "cuda/elements.cuh"
+#include "cuda/reduce.cuh"
+#include "ops/loss/chunk_loss_launch.h"
+
+namespace ortmodule::cuda {
+namespace {
+
+constexpr int kThreads = 1024, kHeldVectors = 7;
+
+template <typename T>
+struct Chunk {
+  Global<T> scores;
+  Global<const int64_t> labels;
+  Global<const float> weights, total;
+  Global<float> losses;
+  int64_t rows, stride, ignore_index;
+  int classes;
+  bool gradient;
+};
+
+template <typename T, int N, int kHeld>
+__global__ void __launch_bounds__(kThreads) chunk_loss(Chunk<T> a) {
+  using Threads = Team<kThreads>;
+  const int64_t row = blockIdx.x, first = row * a.stride;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t label = load(a.labels, row);
+  const bool ignored = label == a.ignore_index;
+  if (!ignored && (label < 0 || label >= a.classes)) __trap();
+  // Calls f(elements, column) for each vector of this thread's.
+  Vector<T, N> held[kHeld > 0 ? kHeld : 1];
+  const auto each = [&](auto f) {
+    if constexpr (kHeld > 0) {
+#pragma unroll
+      for (int v = 0; v < kHeld; ++v) {
+        const int column = (v * kThreads + thread) * N;
+        if (column < a.classes) f(held[v], column);
+      }
+    } else {
+      for (int column = thread * N; column < a.classes; column += kThreads * N) {
+        Vector<T, N> values = load_vector<N>(a.scores, first + column);
+        f(values, column);
+      }
+    }
+  };
+  if constexpr (kHeld > 0) {
+#pragma unroll
+    for (int v = 0; v < kHeld; ++v) {
+      const int column = (v * kThreads + thread) * N;
+      if (column < a.classes) held[v] = load_vector<N>(a.scores, first + column);
+    }
+  }
+  float largest = Maximum::kNothing;
+  each([&](Vector<T, N>& values, int column) {
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      if (N == 1 || column + k < a.classes) largest = Maximum::of(largest, to_float(values.at[k]));
+  });
+  largest = Threads::template reduce<Maximum>(largest);
+  float sum = 0;
+  each([&](Vector<T, N>& values, int column) {
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      if (N == 1 || column + k < a.classes) sum += expf(to_float(values.at[k]) - largest);
+  });
+  const float log_sum = logf(Threads::template reduce<Sum>(sum));
+  const float weight = ignored ? 0.0f : a.weights ? load(a.weights, label) : 1.0f;
+  if (thread == 0) {
+    const float score = ignored ? 0.0f : to_float(load(a.scores, first + label));
+    store(a.losses, row, ignored ? 0.0f : (largest + log_sum - score) * weight);
+  }
+  if (!a.gradient) return;
+  __syncthreads();  // the label's score was read
+  const float factor = a.total && !ignored ? weight / load(a.total, 0) : weight;
+  each([&](Vector<T, N>& values, int column) {
+    Vector<T, N> made;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float p = expf(to_float(values.at[k]) - largest - log_sum) * factor;
+      made.at[k] = from_float<T>(ignored ? 0.0f : column + k == label ? p - factor : p);
+    }
+    store_vector<N>(a.scores, first + column, made);
+  });
+}
+
+int chunk(const ChunkLossLaunch& a, void* stream) {
+  return by_element(a.type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    const Chunk<T> given{global<T>(a.scores),
+                         global<const int64_t>(a.labels),
+                         global<const float>(a.weights),
+                         global<const float>(a.total),
+                         global<float>(a.losses),
+                         a.rows,
+                         a.stride,
+                         a.ignore_index,
+                         static_cast<int>(a.classes),
+                         a.gradient};
+    return by_flag(takes_vectors<T>(a.stride, a.scores), [&](auto vectors) {
+      constexpr int N = vectors() ? kVectorWidth<T> : 1;
+      const auto blocks = static_cast<unsigned>(a.rows);
+      if (a.classes <= int64_t{kThreads} * N * kHeldVectors)
+        return launch("chunk_loss", &chunk_loss<T, N, kHeldVectors>, blocks, kThreads, stream, given);
+      return launch("chunk_loss", &chunk_loss<T, N, 0>, blocks, kThreads, stream, given);
+    });
+  });
+}
+
+}  // namespace
+
+ORTMODULE_CUDA_LAUNCH(chunk_loss, ChunkLossLaunch, chunk);
+
+}  // namespace ortmodule::cuda

@@ -1,0 +1,151 @@
+// "cuda" kernels of LinearCrossEntropy and its gradient (Note [Scores in chunks]): products by ATen, everything else of
+// a chunk by one kernel (chunk_loss.cu), in place.
+//
+// Scores lie in rows of a multiple of 16 bytes, whatever the number of classes: for the kernel's sake and the
+// product's. Gradients of the weight are added by the product itself. The loss's own gradient is on the device, so it
+// is multiplied in at the end, where little is left. Other types, and rows without classes, are the "aten" kernel's.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda_kernel.h"
+#include "ops/loss/chunk_loss_launch.h"
+#include "ops/loss/loss_support.h"
+
+namespace ortmodule {
+namespace {
+
+const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
+constexpr int64_t kChunkScores = int64_t{1} << 28;  // 512 MiB of 16 bits: a product as large as that is at its best
+constexpr int64_t kRowBytes = 16;
+
+int64_t rows_of_chunk(int64_t rows, int64_t classes, int64_t chunk) {
+  const int64_t most = std::max<int64_t>(1, (chunk > 0 ? chunk : kChunkScores) / classes);
+  const int64_t chunks = (rows + most - 1) / most;
+  return (rows + chunks - 1) / chunks;
+}
+
+struct Operands {
+  at::Tensor x, w, bias, labels, weight, total;
+};
+
+// What gradients are divided by: the weights of the labels that count.
+at::Tensor total_of(const Operands& o, int64_t ignore_index) {
+  const at::Tensor counts = o.labels.ne(ignore_index);
+  if (!o.weight.defined()) return at::sum(counts, at::kFloat);
+  return at::sum(o.weight.index_select(0, o.labels * counts) * counts);
+}
+
+struct Chunks {
+  at::Tensor scores, dx, dw, db;  // of the last one; of those before
+};
+
+Chunks run_chunks(const Operands& o, const LossOptions& options, const at::Tensor& losses, int64_t step, bool gradient,
+                  const std::array<bool, 3>& wanted, const CudaQueue& queue) {
+  Chunks out;
+  const int64_t rows = o.x.size(0), classes = o.w.size(0), last = (rows - 1) / step * step;
+  const int64_t round = kRowBytes / o.x.element_size(), stride = (classes + round - 1) / round * round;
+  if (gradient && last > 0 && wanted[0]) out.dx = at::empty({last, o.x.size(1)}, o.x.options());
+  const at::Tensor columns = o.w.t();
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t n = std::min(step, rows - begin);
+    const at::Tensor part = o.x.narrow(0, begin, n);
+    at::Tensor scores = at::empty({n, stride}, o.x.options()).narrow(1, 0, classes);
+    at::mm_out(scores, part, columns);
+    if (o.bias.defined()) scores.add_(o.bias);
+    queue.run("chunk_loss",
+              cuda::ChunkLossLaunch{*cuda_element(o.x), n, classes, stride, options.ignore_index,
+                                    mutable_address(scores), address(o.labels.narrow(0, begin, n)), address(o.weight),
+                                    address(o.total), mutable_address(losses.narrow(0, begin, n)), gradient});
+    if (begin == last) {
+      out.scores = scores;
+    } else if (gradient) {
+      if (wanted[0]) {
+        at::Tensor to = out.dx.narrow(0, begin, n);
+        at::mm_out(to, scores, o.w);
+      }
+      if (wanted[1] && out.dw.defined())
+        out.dw.addmm_(scores.t(), part);
+      else if (wanted[1])
+        out.dw = at::mm(scores.t(), part);
+      if (wanted[2]) out.db = out.db.defined() ? out.db.add_(at::sum(scores, 0)) : at::sum(scores, 0);
+    }
+  }
+  return out;
+}
+
+Kernel make_forward(const Node& node) {
+  return cuda_kernel(
+      node, [options = LossOptions(node), chunk = node.get_int("chunk", 0)](KernelContext& c, const CudaQueue& queue) {
+        Operands o{c.in(0), c.in(1), c.in_or_undefined(2), c.in(3), c.in_or_undefined(4), {}};
+        constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
+        if (!cuda_plain(c, o.x) || !cuda_plain(c, o.w) || !cuda_element(o.x) ||
+            o.x.scalar_type() != o.w.scalar_type() || o.x.dim() != 2 || o.w.size(0) > kMost || o.x.size(0) > kMost)
+          return false;
+        if (!cuda_plain(c, o.labels) || o.labels.dim() != 1 || o.labels.numel() != o.x.size(0)) return false;
+        if (o.weight.defined() && (!cuda_plain(c, o.weight) || o.weight.numel() != o.w.size(0))) return false;
+        o.labels = o.labels.to(at::kLong);
+        if (o.weight.defined()) o.weight = o.weight.to(at::kFloat);
+        const bool mean = options.reduction == LossOptions::kMean, gradient = c.wants(1);
+        if (mean) o.total = total_of(o, options.ignore_index);
+        const at::Tensor losses = cuda_workspace(c, o.x.size(0));
+        const int64_t step = rows_of_chunk(o.x.size(0), o.w.size(0), chunk);
+        Chunks made = run_chunks(o, options, losses, step, gradient, {c.wants(2), c.wants(3), c.wants(4)}, queue);
+        at::Tensor loss = at::sum(losses);
+        if (mean) loss.div_(o.total);
+        c.out(0, std::move(loss));
+        if (gradient) c.out(1, std::move(made.scores));
+        const auto or_empty = [&](const at::Tensor& t, at::IntArrayRef sizes) {
+          return t.defined() ? t : at::empty(sizes, o.x.options());
+        };
+        if (c.wants(2)) c.out(2, or_empty(made.dx, {0, o.x.size(1)}));
+        if (c.wants(3)) c.out(3, or_empty(made.dw, {0, o.x.size(1)}));
+        if (c.wants(4)) c.out(4, or_empty(made.db, {0}));
+        return true;
+      });
+}
+
+// dy, d_scores, x, w, and what the chunks before the last have given to dx, dw and db.
+Kernel make_gradient(const Node& node) {
+  return cuda_kernel(node, [](KernelContext& c, const CudaQueue&) {
+    const at::Tensor &g = c.in(1), &x = c.in(2), &w = c.in(3);
+    if (!cuda_element(g) || g.dim() != 2 || g.numel() == 0 || g.stride(1) != 1) return false;
+    const at::Tensor dy = c.in(0).to(g.scalar_type());
+    const int64_t early = x.size(0) - g.size(0);
+    if (c.wants(0)) {
+      at::Tensor dx = at::empty({x.size(0), w.size(1)}, x.options());
+      at::Tensor first = dx.narrow(0, 0, early), last = dx.narrow(0, early, g.size(0));
+      at::mm_out(last, g, w);
+      last.mul_(dy);
+      if (early > 0) at::mul_out(first, c.in(4), dy);
+      c.out(0, std::move(dx));
+    }
+    if (c.wants(1)) {
+      const at::Tensor part = x.narrow(0, early, g.size(0)), sums = c.in(5);
+      at::Tensor dw;
+      if (sums.numel() == 0)
+        dw = at::mm(g.t(), part);
+      else
+        dw = (c.may_overwrite(5) ? sums : sums.clone()).addmm_(g.t(), part);
+      c.out(1, dw.mul_(dy));
+    }
+    if (c.wants(2)) {
+      const at::Tensor db = at::sum(g, 0);
+      c.out(2, (c.in(6).numel() == 0 ? db : db + c.in(6)).mul_(dy));
+    }
+    return true;
+  });
+}
+
+}  // namespace
+
+ORTMODULE_KERNEL("ai.ortmodule", LinearCrossEntropy, "cuda", make_forward).types(kTypes);
+ORTMODULE_KERNEL("ai.ortmodule", LinearCrossEntropyGrad, "cuda", make_gradient);
+
+}  // namespace ortmodule

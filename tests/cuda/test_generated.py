@@ -1,0 +1,80 @@
+"""Generated kernels: they compute what the CPU's interpreter does, and the compilers for GPUs take them.
+
+On the simulated GPU in a process of its own, as test_kernels.py. nvcc compiles for three architectures what the fusion
+pass makes of the six models of benchmarks/gpu_models.py at their real widths, with two layers each; NVRTC, which
+sessions use, where it is installed. Not here: kernels written by hand (test_sources.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from ortmodule import _C
+
+from ..device.__main__ import ROOT
+from .generated_models import NAMES, sources_of
+from .test_kernels import run
+from .test_sources import ARCHITECTURES, compiled_text, nvcc
+
+simulated = pytest.mark.skipif(
+    not (ROOT / "build" / "libsimulated_cuda.so").exists(), reason="build/libsimulated_cuda.so is built by `make test`"
+)
+
+
+@simulated
+@pytest.mark.parametrize("match", ["positive", "two operands", "booleans", "places", "channels last", "rows that",
+                                   "rotary", "norm ", "columns", "dropout"])  # fmt: skip
+def test_a_program_computes_what_the_interpreter_does(match: str) -> None:
+    found = run("kernels", "--match", f"Fused {match}")
+    assert found
+    assert not {one["case"]: one["failures"] for one in found if one["failures"]}
+
+
+@functools.cache
+def sources(name: str) -> list[str]:
+    return sources_of(name)
+
+
+def joined(texts: list[str]) -> str:
+    """Sources as one, each in a namespace of its own: nvcc reads their headers once."""
+    parts = []
+    for i, text in enumerate(texts):
+        for kernel in ("fused", *(f"fused_total{k}" for k in range(8))):
+            text = text.replace(f" {kernel}(", f" {kernel}_{i}(").replace(f"&{kernel},", f"&{kernel}_{i},")
+        text = text.replace("namespace ortmodule::cuda {", f"namespace ortmodule::cuda::part{i} {{", 1)
+        parts.append(text)
+    return "\n".join(parts)
+
+
+@pytest.mark.skipif(nvcc() is None, reason="nvcc comes with nvidia-cuda-nvcc, a test dependency on Linux")
+@pytest.mark.parametrize("name", NAMES)
+def test_nvcc_compiles_the_kernels_of_a_model_without_a_warning_or_a_spill(name: str) -> None:
+    texts = sources(name)
+    assert texts
+    said = compiled_text(f"generated-{name}", joined(texts))
+    assert "warning" not in said
+    for architecture in ARCHITECTURES:
+        assert said.count(f"for 'sm_{architecture}'") >= len(texts)
+    spills = [line for line in said.splitlines() if "spill" in line]
+    assert spills and all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills)
+
+
+def nvrtc() -> Path | None:
+    package = importlib.util.find_spec("nvidia")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        for found in sorted(Path(folder).glob("*/lib/libnvrtc.so.1[23]")):
+            return found
+    return None
+
+
+@pytest.mark.skipif(nvrtc() is None, reason="NVRTC comes with nvidia-cuda-nvrtc and with torch's CUDA builds")
+@pytest.mark.parametrize("architecture", [int(a) for a in ARCHITECTURES])
+def test_nvrtc_compiles_what_sessions_give_it(architecture: int) -> None:
+    ctypes.CDLL(str(nvrtc()), mode=ctypes.RTLD_GLOBAL)
+    for text in sources("gpt2-small")[:4] + sources("bert-large")[:4]:
+        assert _C.compile_with_nvrtc(text, architecture)[:4] == b"\x7fELF"
