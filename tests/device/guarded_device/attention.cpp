@@ -37,7 +37,7 @@ Parts parts(const at::Tensor& q, const at::Tensor& k, double ratio, bool causal,
 }
 
 using Forward =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t, at::Tensor, at::Tensor, at::Tensor>;
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
 
 Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double ratio, bool causal, bool,
                 std::optional<double> scale) {
