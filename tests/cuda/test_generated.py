@@ -34,6 +34,14 @@ def test_a_program_computes_what_the_interpreter_does(match: str) -> None:
     assert not {one["case"]: one["failures"] for one in found if one["failures"]}
 
 
+@simulated
+@pytest.mark.parametrize("match", ["LinearCrossEntropy", "Attention causal"])
+def test_kernels_around_those_of_aten_compute_what_pytorch_does(match: str) -> None:
+    found = run("kernels", "--match", match)
+    assert len(found) >= 2
+    assert not {one["case"]: one["failures"] for one in found if one["failures"]}
+
+
 @functools.cache
 def sources(name: str) -> list[str]:
     return sources_of(name)
