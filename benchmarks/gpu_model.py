@@ -4,11 +4,11 @@
     python benchmarks/gpu_model.py --models bert-large --gpus h200 --nodes      by operator, the longest first
 
 Forward and backward in bf16 autocast at real sizes, planned without memory: for eager its ATen operators over fake
-tensors, for the engine the plan that it compiled, in four ways:
-    aten      as a CUDA session runs today: ATen for each node, nothing fused (fusion is the CPU's alone)
-    own       one kernel of ours for each node that is no product, convolution or attention; FusedKernel generated
-    kept      the same where forward keeps everything for backward (memory_budget="all"): the engine's own choice of
-              what to compute again counts with a CPU's prices
+tensors, for the engine the plan that it compiled with a GPU's prices, in five ways:
+    aten      without kernels of ours: ATen for each node, nothing fused
+    today     as a CUDA session runs: generated kernels, flash attention, our kernels where there are some
+    own       one kernel of ours for each node that is no product, convolution or attention
+    kept      the same where forward keeps everything for backward (memory_budget="all")
     merged    the same with neighbouring kernels joined where they run over as many elements: a bound
 Beside them "products" is eager's products, convolutions and attention alone: no fusion makes a step shorter than that.
 All inputs are printed and assumed, none was measured on a GPU; docs/cuda.md says what follows and what does not.
@@ -38,7 +38,7 @@ from gpu_paper.machines import (
     by_name,
     predict,
 )  # fmt: skip
-from gpu_paper.planned import merged_kernels, plan_of, planned_kernels
+from gpu_paper.planned import PAPER, merged_kernels, own_operators, plan_of, planned_kernels
 
 from common import facts, table, write_json
 from ortmodule import Options
@@ -55,17 +55,18 @@ def ways_of(name: str) -> dict[str, list[Kernel]]:
     causal = name in CAUSAL
     plans = {}
     for way, options in {
-        "aten": Options(fusion=False),
-        "own": Options(),
-        "kept": Options(memory_budget="all"),
+        "aten": Options(fusion=False, providers=PAPER),
+        "today": Options(providers=PAPER),
+        "kept": Options(memory_budget="all", providers=PAPER),
     }.items():
         plans[way] = plan_of(without_memory(real.module), batch, options, batch[-1])
     eager = eager_kernels(real.module, batch)
     return {
         "eager": eager,
-        "aten": planned_kernels(plans["aten"], own=False, causal=causal),
-        "own": planned_kernels(plans["own"], own=True, causal=causal),
-        "kept": planned_kernels(plans["kept"], own=True, causal=causal),
+        "aten": planned_kernels(plans["aten"], frozenset(), causal=causal),
+        "today": planned_kernels(plans["today"], own_operators(), causal=causal),
+        "own": planned_kernels(plans["today"], None, causal=causal),
+        "kept": planned_kernels(plans["kept"], None, causal=causal),
         "merged": merged_kernels(plans["kept"], causal=causal),
         "products": [k for k in eager if k.flops],
     }

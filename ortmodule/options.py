@@ -21,7 +21,7 @@ from .reference_variables import WITHOUT_EFFECT, fallback_policy, note_variables
 __all__ = ["DebugOptions", "LogLevel", "Options"]
 
 _PREFIX = "ORTMODULE_"
-# Variables that are not fields of Options: the build's, and DebugOptions'.
+# Variables that are not fields of Options: the build's, DebugOptions', and where generated CUDA kernels are kept.
 _OTHER_VARIABLES = {
     "ORTMODULE_LOG_LEVEL",
     "ORTMODULE_SAVE_ONNX_PATH",
@@ -30,6 +30,7 @@ _OTHER_VARIABLES = {
     "ORTMODULE_DUMP_OPERATORS",
     "ORTMODULE_DUMP_TENSORS",
     "ORTMODULE_INSPECT_PATH",
+    "ORTMODULE_KERNEL_CACHE",
     "ORTMODULE_CUDA",
     "ORTMODULE_PROTOBUF_ROOT",
     "ORTMODULE_TESTS",

@@ -1,21 +1,23 @@
 """The kernels of the engine's step, from the plan that it compiled: as a CUDA session runs it, and with own kernels.
 
-Two readings of a plan's nodes:
-    aten      each node calls ATen, nothing is fused: what the main branch runs on a GPU. Where one node is several ATen
-              calls, the table below has them, from the `aten` kernels in csrc/ops
-    own       each node that is no product, convolution or attention is one kernel of ours, a FusedKernel too; dropout
-              stores no mask, attention's backward has its log-sum-exp
-`merged` joins neighbours of the second reading that run over the same elements: what a generator could make of them
-where it takes norms and casts as well; no such generator exists yet.
+A plan's nodes are read with a set of operators that have kernels of ours:
+    none      each node calls ATen. Where one node is several ATen calls, the table below has them, from the `aten`
+              kernels in csrc/ops
+    today     those that a "cuda" kernel is registered for (own_operators); FusedKernel is a generated kernel, dropout
+              stores no mask, attention is flash attention that saves log-sum-exp
+    all       each node that is no product, convolution or attention is one kernel of ours
+`merged` joins neighbours of the third reading that run over the same elements: a bound on what fusion can give.
 The batches are dense, so that rows are compacted by their labels alone. Not here: what a kernel costs (machines.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,8 +41,20 @@ ATTENTIONS = {"Attention", "PhiloxAttention", "AttentionGrad"}
 LOSSES = {"LinearCrossEntropy", "LinearCrossEntropyGrad"}
 LOOKUPS = {"Gather", "GatherRows", "SpreadRows", "GatherRowsGrad"}
 WIDTHS = {"float": 4, "bfloat16": 2, "float16": 2, "double": 8, "int64": 8, "int32": 4, "bool": 1, "uint8": 1}
-CHUNK = 1 << 26  # scores at once, csrc/ops/loss/linear_cross_entropy_kernel.cpp
+CHUNK, OWN_CHUNK = 1 << 26, 1 << 28  # scores at once: csrc/ops/loss/linear_cross_entropy_kernel.cpp, .._cuda_kernel.cpp
 DW_BLOCK = 8192  # rows of the weight's gradient at once, there
+
+
+CSRC = Path(__file__).parents[2] / "csrc"
+# A plan with the prices and clusters of a CUDA session, of a CPU's graph.
+PAPER = [("cpu", {"prices": "cuda"})]
+
+
+@functools.cache
+def own_operators() -> frozenset[str]:
+    """Operators with a "cuda" kernel, from the sources."""
+    registered = re.compile(r'ORTMODULE_KERNEL\(\s*"[^"]*",\s*(\w+),\s*"cuda"')
+    return frozenset(op for file in CSRC.rglob("*_cuda_kernel.cpp") for op in registered.findall(file.read_text()))
 
 
 def bare(op: str) -> str:
@@ -209,9 +223,9 @@ def loss(step: Step, kernel: Kernel, own: bool) -> list[Kernel]:
     operands = dict(zip(("dy", "scores", "x", "w") if grad else ("x", "w"), step["inputs"]))
     rows, width = shape_of(operands["x"])
     classes = shape_of(operands["w"])[0]
-    scores, chunks = 2.0 * rows * classes, max(1, math.ceil(rows * classes / CHUNK))
+    scores, chunks = 2.0 * rows * classes, max(1, math.ceil(rows * classes / (OWN_CHUNK if own else CHUNK)))
     one, weight, rest = 2.0 * rows * width * classes, 2.0 * classes * width, 2.0 * rows * width
-    blocks = math.ceil(classes / DW_BLOCK)
+    blocks = 1 if own else math.ceil(classes / DW_BLOCK)  # ours are added by the product
     kernel.unit = "product"
     passes = dataclasses.replace(kernel, unit="memory", own=own)
     if grad:  # of the last chunk: dx and dw, which is added to what is there in blocks
@@ -220,6 +234,8 @@ def loss(step: Step, kernel: Kernel, own: bool) -> list[Kernel]:
         # The saved parts times the gradient of the loss, which the host does not know; sums; the parts of dx joined.
         passes.bytes = 2 * scores / chunks + (5 * weight + 4 * rest if chunks > 1 else 0)
         passes.launches = 1 if chunks == 1 else 3 + blocks
+        if own:  # dx and dw times the gradient of the loss
+            passes.bytes, passes.launches = 2 * weight + 2 * rest, 2 if chunks == 1 else 3
     else:
         saved = any(o["name"] for o in step["outputs"][1:])
         early = chunks - 1 if saved else 0
@@ -230,6 +246,8 @@ def loss(step: Step, kernel: Kernel, own: bool) -> list[Kernel]:
         each = (2 if saved else 1) if own else 7 + (11 if saved else 0)
         passes.launches = chunks * (1 if own else 10 + (4 if saved else 0)) + early * (1 + blocks)
         passes.bytes = each * scores + early * (3 * weight + 2 * rest / chunks)
+        if own:  # counts of labels, sums of losses
+            passes.bytes, passes.launches = each * scores, chunks + 4
     kernel.calls, passes.calls = kernel.launches, passes.launches
     return [kernel, passes]
 
@@ -261,6 +279,8 @@ def memory_pass(step: Step, kernel: Kernel, own: bool) -> Kernel:
         kernel.bytes += size_of(inputs[0]) + size_of(inputs[1])
     elif op == "MaxPoolGrad":
         kernel.launches = 2
+    elif op == "FusedKernel":
+        kernel.launches += sum(len(shape_of(v)) == 1 and len(shape_of(inputs[0])) > 1 for v in step["outputs"])
     elif op == "Sum":
         kernel.launches = kernel.calls = 1 if own else max(1, len(inputs) - 1)
     elif op == "PhiloxDropout" and not own:
@@ -271,8 +291,10 @@ def memory_pass(step: Step, kernel: Kernel, own: bool) -> Kernel:
     return kernel
 
 
-def kernels_of(step: Step, half: str, own: bool, causal: bool) -> list[Kernel]:
+def kernels_of(step: Step, half: str, ours: frozenset[str] | None, causal: bool) -> list[Kernel]:
+    """`ours`: operators with a kernel of ours; None: all."""
     op, kind = bare(step["op"]), kind_of(step)
+    own = ours is None or op in ours
     node = step["node"]
     if kind == "view":
         return [Kernel(op, half, 0, 0.0, node=node, own=own)]
@@ -293,9 +315,9 @@ def kernels_of(step: Step, half: str, own: bool, causal: bool) -> list[Kernel]:
     return [lookup(step, made) if kind == "lookup" else memory_pass(step, made, own)]
 
 
-def planned_kernels(halves: list[dict[str, Any]], *, own: bool, causal: bool) -> list[Kernel]:
+def planned_kernels(halves: list[dict[str, Any]], ours: frozenset[str] | None, *, causal: bool) -> list[Kernel]:
     """The kernels of all steps, in order. `causal`: attention is."""
-    return [k for half in halves for step in half["steps"] for k in kernels_of(step, half["name"], own, causal)]
+    return [k for half in halves for step in half["steps"] for k in kernels_of(step, half["name"], ours, causal)]
 
 
 # -- what a generator could join ---------------------------------------------------------------------------------------
@@ -336,7 +358,7 @@ def merged_kernels(halves: list[dict[str, Any]], *, causal: bool) -> list[Kernel
     readers: dict[str, set[int]] = {}
     for half in halves:
         for step in half["steps"]:
-            kernels = kernels_of(step, half["name"], True, causal)
+            kernels = kernels_of(step, half["name"], None, causal)
             largest = max(step["inputs"], key=size_of, default=None)
             place = maker.get(largest["name"], -1) if largest else -1
             if place < 0 or not joins(groups[place], step, half["name"]):

@@ -27,11 +27,18 @@ simulated = pytest.mark.skipif(
 
 
 @simulated
-@pytest.mark.parametrize("match", ["positive", "two operands", "booleans", "places", "channels last", "rows that",
-                                   "rotary", "norm ", "columns", "dropout"])  # fmt: skip
+@pytest.mark.parametrize("match", ["booleans", "places 64", "norm 9x64", "norm gradient 300x64", "dropout 1000"])
 def test_a_program_computes_what_the_interpreter_does(match: str) -> None:
     found = run("kernels", "--match", f"Fused {match}")
     assert found
+    assert not {one["case"]: one["failures"] for one in found if one["failures"]}
+
+
+@simulated
+@pytest.mark.parametrize("match", ["LinearCrossEntropy", "Attention causal"])
+def test_kernels_around_those_of_aten_compute_what_pytorch_does(match: str) -> None:
+    found = run("kernels", "--match", match)
+    assert len(found) >= 2
     assert not {one["case"]: one["failures"] for one in found if one["failures"]}
 
 

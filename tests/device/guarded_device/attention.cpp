@@ -36,8 +36,8 @@ Parts parts(const at::Tensor& q, const at::Tensor& k, double ratio, bool causal,
   return out;
 }
 
-using Forward =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t, at::Tensor, at::Tensor, at::Tensor>;
+using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+                           at::Tensor, at::Tensor>;
 
 Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double ratio, bool causal, bool,
                 std::optional<double> scale) {

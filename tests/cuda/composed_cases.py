@@ -1,0 +1,53 @@
+"""Operators whose CUDA kernels stand around ATen's: the chunked loss with its products, attention.
+
+Flash attention is the stand-in's own (tests/device/guarded_device/attention.cpp), which checks the saved log-sum-exp.
+Not here: how a case is run (cases.py).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from .cases import Case, Operands
+
+
+def loss_operands(rows: int, width: int, classes: int, dtype: torch.dtype) -> Operands:
+    labels = torch.randint(classes, (rows,))
+    labels[::5] = -100
+    x, w = torch.randn(rows, width, dtype=torch.float64), torch.randn(classes, width, dtype=torch.float64)
+    return [x.to(dtype), (w * 0.2).to(dtype), None, labels]
+
+
+def losses() -> list[Case]:
+    made = []
+    # One chunk and several; classes that are no multiple of a vector; rows that are not held.
+    for rows, classes, chunk in ((7, 33, 0), (20, 50, 250), (3, 9000, 0)):
+        for reduction in ("mean", "sum"):
+            made.append(Case(
+                f"LinearCrossEntropy {rows}x{classes} {reduction}", "LinearCrossEntropy",
+                lambda d, r=rows, c=classes: loss_operands(r, 16, c, d),
+                lambda x, w, _, labels, r=reduction: F.cross_entropy(x @ w.mT, labels, reduction=r),
+                ("chunk_loss",), "ai.ortmodule",
+                {"reduction": reduction, "ignore_index": -100, "chunk": chunk}, wrt=(0, 1), aligned=False,
+                loose=2e-3,
+            ))  # fmt: skip
+    return made
+
+
+def attentions() -> list[Case]:
+    def operands(dtype: torch.dtype) -> Operands:
+        return [torch.randn(2, 3, 9, 16, dtype=torch.float64).to(dtype) for _ in range(3)]
+
+    return [
+        Case(
+            f"Attention causal={causal}", "Attention", operands,
+            lambda q, k, v, c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=bool(c)),
+            (), attributes={"is_causal": causal}, wrt=(0, 1, 2), aligned=False,
+        )
+        for causal in (0, 1)
+    ]  # fmt: skip
+
+
+def cases() -> list[Case]:
+    return [*losses(), *attentions()]
