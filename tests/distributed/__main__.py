@@ -52,8 +52,7 @@ def zero_matrix(args: argparse.Namespace) -> bool:
             reduced, gathered = mine[0]["observed"] if case.stage == 3 else mine[0]["moved"]
             rounds = 1 if case.no_sync else case.accumulation
             ratio = (reduced / (4 * size * rounds), gathered / (own * size * (rounds if case.stage == 3 else 1)))
-            limit = 1e-3 if case.bf16 else 1e-6
-            ok = by_loss <= limit and by_parameter <= limit
+            ok = by_loss <= 1e-6 and by_parameter <= 1e-6
             ok &= abs(held - formula) <= 0.05 * formula + 8 * unused
             ok &= abs(ratio[0] - 1) < 0.011 and abs(ratio[1] - (2 if case.stage == 3 else 1)) < 0.021
             good &= ok
