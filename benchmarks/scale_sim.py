@@ -6,8 +6,8 @@
 A step is what the planner makes of it (csrc/transforms/split_collectives.h, distributed/reducer.py): a layer's
 computation after another; a gather starts when those ahead of it fit into the window, a sum when its bucket is full,
 and both lie on one link in the order of their starts. A ring over n ranks moves (n - 1) / n of the operand, at the
-speed of the slowest link that it crosses, with a latency a hop (Thakur, Rabenseifner, Gropp, 2005). Bandwidths, the speed
-of computing and latencies are inputs; what a GPU reaches is not known here.
+speed of the slowest link that it crosses, with a latency a hop (Thakur, Rabenseifner, Gropp, 2005). Bandwidths,
+the speed of computing and latencies are inputs; what a GPU reaches is not known here.
 Not here: activations exchanged by tensor, expert or pipeline parallelism, the optimizer's step, and stragglers.
 """
 
