@@ -149,13 +149,20 @@ class Agreement:
         """Has the ranks that are behind named in the log where what is done within takes longer than ranks may hang:
         for waits that cannot be ended from outside.
         """
-        if self._watch is None:
-            self._watch = _Watch(self, self._hang_seconds)
-        before, self._watch.since = self._watch.since, (time.monotonic(), what)
+        before = self.watch(what)
         try:
             yield
         finally:
-            self._watch.since = before
+            self.watch(before)
+
+    def watch(self, what: str | tuple[float, str] | None) -> tuple[float, str] | None:
+        """From now on is under way what is named, or nothing (None), or what was (a result of this method); what was
+        under way before.
+        """
+        if self._watch is None:
+            self._watch = _Watch(self, self._hang_seconds)
+        before, self._watch.since = self._watch.since, (time.monotonic(), what) if isinstance(what, str) else what
+        return before
 
 
 class _Waiter:

@@ -170,11 +170,13 @@ class ZeroOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """torch.nn.utils.clip_grad_norm_ over the parameters of all groups, on all ranks; the norm before, a 0-d tensor
-        in float32. A tied parameter counts once.
+        in float32. A tied parameter counts once. It is summed in float64, so that it is the same among how many ranks
+        ever the gradients are divided.
         """
         gradients = [g for piece in self._pieces() if (g := piece.grad) is not None]
         device = self.buckets[0].shard.values.device if self.buckets else torch.device("cpu")
-        norms = torch.nn.utils.get_total_norm(gradients, norm_type).to(device=device, dtype=torch.float64)
+        each = torch._foreach_norm(gradients, norm_type, dtype=torch.float64) if gradients else [torch.zeros(())]
+        norms = torch.linalg.vector_norm(torch.stack([n.to(device, torch.float64) for n in each]), norm_type)
         if norm_type == float("inf"):
             collectives.all_reduce(norms, self.ranks, dist.ReduceOp.MAX)
         else:

@@ -7,12 +7,14 @@ Not here: the engine of a plain module, which is torch's `fully_shard` (fully_sh
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from ortmodule import ORTModule
 from ortmodule.distributed import collectives
@@ -74,10 +76,14 @@ class _Sharding:
     ) -> None:
         self._optimizer, self._policy, self._ranks, self._agreement = optimizer, policy, ranks, agreement
         self._agreed: set[str] = set()
+        self._graph = ""
+        self._forwards = 0
         self._module = model.module
         call = model._engine_call
         call.keep_in_engine("its parameters are divided among the ranks (ZeRO stage 3)")
         call.manager.process_graphs(self._post_process, self._agree, in_engine=True)
+        model.register_forward_pre_hook(self._before_forward)
+        model.register_forward_hook(self._after_forward, always_call=True)
         model.module.register_state_dict_pre_hook(self._refuse_state_dict)
 
     def _buckets(self) -> list[GatheredBucket]:
@@ -91,15 +97,48 @@ class _Sharding:
         place = {p: (b, i) for b, bucket in enumerate(buckets) for i, p in enumerate(bucket.params)}
         named = self._module.named_parameters(remove_duplicate=False)
         names = {name: place[p] for name, p in named if p in place}
+        operators = [node.op_type for node in info.post_export_processed_model.graph.node]
+        digest = hashlib.sha256("\n".join(operators).encode()).hexdigest()[:16]
+        self._graph = f"a graph of {len(operators)} operators with the hash {digest}"
         return gather_in_graph(info, buckets, names, self._ranks, self._policy)
 
     def _agree(self, session: Any, reason: str) -> None:
-        """Ranks must run the same collectives in the same order; a session that does what others did is not asked."""
+        """Ranks must run the same collectives in the same order; a session that does what others did is not asked. The
+        graph's operators are compared as well, and not its sizes, which may differ with the ranks' batches.
+        """
         found = collectives_of(session.plans())
         text = "\n".join(what for what, _ in found.values())
         if text not in self._agreed:
-            self._agreement.compare("the collectives of a graph", text, f"its graph was made because of {reason}")
+            said = f"its graph was made because of {reason}"
+            self._agreement.compare("the collectives of a graph", f"{text}\n{self._graph}", said)
             self._agreed.add(text)
+
+    # A wait within a graph cannot be ended from outside: who is behind is told in the log meanwhile.
+
+    def _before_forward(self, *args: Any) -> None:
+        del args
+        self._forwards += 1
+        self._agreement.reached(f"forward {self._forwards}")
+        self._agreement.watch(f"the graph of forward {self._forwards}")
+
+    def _end(self) -> None:
+        self._agreement.watch(None)
+
+    def _after_forward(self, module: nn.Module, args: Any, result: Any) -> None:
+        del module, args
+        self._agreement.watch(None)
+        number = self._forwards
+
+        def begins(gradient: torch.Tensor) -> None:
+            del gradient
+            self._agreement.reached(f"the backward of forward {number}")
+            self._agreement.watch(f"the graph of the backward of forward {number}")
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                leaf.register_hook(begins)
+                return
 
     def _refuse_state_dict(self, *args: Any, **kwargs: Any) -> None:
         del args, kwargs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -147,6 +148,39 @@ def test_graphs_with_other_collectives_are_told_apart(found: dict[str, list[Any]
 def test_a_call_that_would_run_in_pytorch_is_an_error_at_stage_3(found: dict[str, list[Any]]) -> None:
     for text, _ in found["eager"]:
         assert text != "nothing"
+
+
+def late_in_a_graph(rank: int) -> list[str]:
+    """Rank 1 comes late to a forward, and to a backward, of stage 3; what the log says here."""
+    said: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    logging.getLogger("ortmodule").addHandler(Keep())
+    policy = ZeroPolicy(bucket_bytes=1 << 14, hang_seconds=0.5)
+    model: nn.Module = ORTModule(GPT(1))
+    model, optimizer = zero(model, torch.optim.AdamW(model.parameters()), stage=3, policy=policy)
+    for step in range(3):
+        optimizer.zero_grad()
+        if rank == 1 and step == 1:
+            time.sleep(2.5)
+        loss = model(batch(step, 0, rank))
+        if rank == 1 and step == 2:
+            time.sleep(2.5)
+        loss.backward()
+        optimizer.step()
+    return said
+
+
+def test_a_rank_that_is_late_to_a_graph_is_named_in_the_log() -> None:
+    said = [text for text in on_ranks(2, late_in_a_graph)[0] if "rank 1" in text]
+    assert len(said) == 2
+    assert "the graph of forward 2 takes more than 0.5 s: rank 1 was last seen at 'backward 1'" in said[0]
+    assert (
+        "the graph of the backward of forward 3 takes more than 0.5 s: rank 1 was last seen at 'forward 3'" in said[1]
+    )
 
 
 def test_a_rank_that_hangs_is_named(found: dict[str, list[Any]]) -> None:

@@ -1,7 +1,9 @@
 """Training of the small GPT-2 in one process and on ranks, step for step the same arithmetic.
 
 One process computes what each rank would (its micro-batches, one after another), adds the ranks' gradients up and takes
-their mean. Not here: what is asserted (test_*.py), and larger matrices of cases (__main__.py).
+their mean. With 16-bit parameters the micro-batches' gradients are added up in fp32, as the ranks do it, and the norm
+to clip by is summed in fp64: the last bit of fp32 that a sum in another order changes becomes another bf16 sooner or
+later, and another run after that. Not here: what is asserted (test_*.py), and larger matrices of cases (__main__.py).
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def one_process(case: Case, world: int) -> tuple[list[float], dict[str, torch.Te
                 sums[p] = sums[p] + gradient if p in sums else gradient
         for p in model.parameters():
             masters[p].grad = sums[p] / world if p in sums else None
-        nn.utils.clip_grad_norm_([m for m in masters.values() if m.grad is not None], case.clip)
+        _clip([m.grad for m in masters.values() if m.grad is not None], case)
         optimizer.step()
         if case.bf16:
             with torch.no_grad():
@@ -87,6 +89,12 @@ def one_process(case: Case, world: int) -> tuple[list[float], dict[str, torch.Te
                     p.copy_(master)
         losses.append(total / world)
     return losses, {name: masters[p].detach().float() for name, p in model.named_parameters()}
+
+
+def _clip(gradients: list[torch.Tensor], case: Case) -> None:
+    norm = nn.utils.get_total_norm([g.double() for g in gradients] if case.bf16 else gradients)
+    for g in gradients:
+        g.mul_(torch.clamp(case.clip / (norm.float() + 1e-6), max=1.0))
 
 
 def on_rank(rank: int, case: Case) -> dict[str, Any]:
