@@ -56,18 +56,18 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 // Where the sums go; null: one is not wanted.
-template <typename T, int kSums>
+template <typename T>
 struct SumTargets {
-  Global<T> to[kSums];
+  Global<T> first, second;
 };
 
 // Blocks (i, s) add the s-th sums over the chunks.
 template <typename T, int kSums>
 __global__ void __launch_bounds__(kTileThreads)
-    column_sum_total(Global<const float> parts, SumTargets<T, kSums> targets, int64_t columns, int64_t chunks) {
+    column_sum_total(Global<const float> parts, SumTargets<T> targets, int64_t columns, int64_t chunks) {
   const int64_t column = int64_t{blockIdx.x} * kTileThreads + threadIdx.x;
   const int sum = static_cast<int>(blockIdx.y);
-  const Global<T> to = targets.to[sum];
+  const Global<T> to = sum == 0 ? targets.first : targets.second;
   if (column >= columns || !to) return;
   float total = 0;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) total += load(parts, (chunk * kSums + sum) * columns + column);
@@ -84,9 +84,10 @@ int launch_column_parts(const char* name, const Terms& terms, void* workspace, i
                 rows, columns, chunk_rows);
 }
 
-template <typename T, int kSums>
-int launch_column_total(const char* name, const void* workspace, const SumTargets<T, kSums>& targets, int64_t rows,
+template <int kSums, typename T>
+int launch_column_total(const char* name, const void* workspace, const SumTargets<T>& targets, int64_t rows,
                         int64_t columns, void* stream) {
+  static_assert(kSums <= 2);
   return launch(name, &column_sum_total<T, kSums>, dim3(blocks_for(columns, kTileThreads), kSums), kTileThreads, stream,
                 global<const float>(workspace), targets, columns, column_sum_chunks(rows));
 }

@@ -62,43 +62,6 @@ def norms() -> list[Case]:
     return cases
 
 
-def skip_operands(width: int, bias: bool, rms: bool, dtype: torch.dtype) -> Operands:
-    given: Operands = [normal(5, width, dtype=dtype, scale=2), normal(5, width, dtype=dtype) + 1]
-    given.append(normal(width, dtype=dtype))
-    given += [] if rms else [normal(width, dtype=dtype)]
-    return [*given, normal(width, dtype=dtype)] if bias else given
-
-
-def skip_layer_norm(x: torch.Tensor, skip: torch.Tensor, scale: torch.Tensor, beta: torch.Tensor,
-                    bias: torch.Tensor | None = None) -> list[torch.Tensor]:  # fmt: skip
-    total = x + skip if bias is None else x + skip + bias
-    mean, deviation = total.mean(-1, True), (total.var(-1, correction=0, keepdim=True) + 1e-5).rsqrt()
-    return [(total - mean) * deviation * scale + beta, mean, deviation, total]
-
-
-def skip_rms_norm(x: torch.Tensor, skip: torch.Tensor, scale: torch.Tensor,
-                  bias: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
-    return F.rms_norm(x + skip if bias is None else x + skip + bias, scale.shape, scale, 1e-5)
-
-
-def skip_norms() -> list[Case]:
-    """Of rows that a warp holds, that a block holds, and that are read again."""
-    cases = []
-    for width in (1, 7, 32, 129, 513, 1024, 4100, 8200):
-        bias = width % 2 == 0
-        cases.append(Case(
-            f"SkipLayerNormalization 5x{width}", "SkipLayerNormalization",
-            lambda d, w=width, b=bias: skip_operands(w, b, False, d), skip_layer_norm, ("skip_layer_norm",), MICROSOFT,
-            {"epsilon": 1e-5}, wrt=(), outputs=4, aligned=whole(width),
-        ))  # fmt: skip
-        cases.append(Case(
-            f"SkipSimplifiedLayerNormalization 5x{width}", "SkipSimplifiedLayerNormalization",
-            lambda d, w=width, b=bias: skip_operands(w, b, True, d), skip_rms_norm, ("skip_rms_norm",), MICROSOFT,
-            {"epsilon": 1e-5}, wrt=(0, 1, 2), aligned=whole(width),
-        ))  # fmt: skip
-    return cases
-
-
 def softmaxes() -> list[Case]:
     cases = []
     for width in WIDTHS:
@@ -248,7 +211,7 @@ def rotations() -> list[Case]:
             caches = 2 if half % 3 == 0 or packed else 1
             cases.append(Case(
                 f"RotaryEmbedding {heads}x{tokens}x{half} {'packed' if packed else ''}", "RotaryEmbedding",
-                lambda d, s=shape, c=(caches, tokens, half): [normal(*s, dtype=d), *(normal(*c, dtype=d) for _ in "cs")],
+                lambda d, s=shape, c=(caches, tokens, half): [normal(*of, dtype=d) for of in (s, c, c)],
                 turned, ("rotary",), attributes={"num_heads": heads} if packed else {}, aligned=half % 16 == 0,
             ))  # fmt: skip
     return cases
@@ -337,7 +300,6 @@ CASES: list[Case] = [
     *refusals(),
     *sums(),
     *norms(),
-    *skip_norms(),
     *softmaxes(),
     *losses(),
     *activations(),

@@ -187,9 +187,8 @@ int parameter_gradients(const NormGradLaunch& a, void* stream) {
                                               global<const float>(a.rstd), a.columns};
   const int error = launch_column_parts<kSums, N>("norm_parameters", terms, a.workspace, a.rows, a.columns, stream);
   if (error) return error;
-  SumTargets<T, kSums> targets{{global<T>(a.dscale)}};
-  if constexpr (kCentered) targets.to[1] = global<T>(a.dbias);
-  return launch_column_total("norm_parameters_total", a.workspace, targets, a.rows, a.columns, stream);
+  const SumTargets<T> targets{global<T>(a.dscale), global<T>(a.dbias)};
+  return launch_column_total<kSums>("norm_parameters_total", a.workspace, targets, a.rows, a.columns, stream);
 }
 
 int norm_gradient(const NormGradLaunch& a, void* stream) {

@@ -62,8 +62,8 @@ template <typename T, int N>
 int sum_over_rows(const SumLaunch& a, void* stream) {
   const Terms<T> terms{global<const T>(a.x), a.columns};
   const int error = launch_column_parts<1, N>("sum_rows_parts", terms, a.workspace, a.rows, a.columns, stream);
-  const SumTargets<T, 1> target{{global<T>(a.y)}};
-  return error ? error : launch_column_total("sum_rows_total", a.workspace, target, a.rows, a.columns, stream);
+  const SumTargets<T> target{global<T>(a.y), {}};
+  return error ? error : launch_column_total<1>("sum_rows_total", a.workspace, target, a.rows, a.columns, stream);
 }
 
 int sum(const SumLaunch& a, void* stream) {
