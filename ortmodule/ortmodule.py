@@ -11,6 +11,7 @@ import copy
 import functools
 import inspect
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -111,6 +112,12 @@ def _after_error(self: ORTModule, error: Exception, args: tuple[Any, ...], kwarg
 
 def _blank(cls: type[ORTModule]) -> ORTModule:
     return cls.__new__(cls)
+
+
+def _is_composed(module: nn.Module) -> bool:
+    """Whether a composable way of training (fully_shard) keeps a state for this very object."""
+    registry = sys.modules.get("torch.distributed._composable_state")
+    return registry is not None and registry._get_module_state(module) is not None
 
 
 class ORTModule(nn.Module):
@@ -309,10 +316,14 @@ class ORTModule(nn.Module):
         return self._original.children()
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
-        return self._original.named_modules(*args, **kwargs)
+        """The wrapped module's; with itself in that one's place where fully_shard looks for what it was given."""
+        own = _is_composed(self)
+        for name, module in self._original.named_modules(*args, **kwargs):
+            yield name, self if own and module is self._original else module
 
     def modules(self, *args: Any, **kwargs: Any) -> Iterator[nn.Module]:
-        return self._original.modules(*args, **kwargs)
+        for _, module in self.named_modules(*args, **kwargs):
+            yield module
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         self._original.add_module(name, module)

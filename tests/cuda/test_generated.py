@@ -18,11 +18,12 @@ from ortmodule import _C
 
 from ..device.__main__ import ROOT
 from .generated_models import NAMES, sources_of
+from .needs import needs, nvcc
 from .test_kernels import run
-from .test_sources import ARCHITECTURES, compiled_text, nvcc
+from .test_sources import ARCHITECTURES, compiled_text
 
-simulated = pytest.mark.skipif(
-    not (ROOT / "build" / "libsimulated_cuda.so").exists(), reason="build/libsimulated_cuda.so is built by `make test`"
+simulated = needs(
+    (ROOT / "build" / "libsimulated_cuda.so").exists(), "build/libsimulated_cuda.so is built by `make test`"
 )
 
 
@@ -58,7 +59,7 @@ def joined(texts: list[str]) -> str:
     return "\n".join(parts)
 
 
-@pytest.mark.skipif(nvcc() is None, reason="nvcc comes with nvidia-cuda-nvcc, a test dependency on Linux")
+@needs(nvcc() is not None, "there is no nvcc: nvidia-cuda-nvcc, a test dependency on Linux, has it")
 @pytest.mark.parametrize("name", NAMES)
 def test_nvcc_compiles_the_kernels_of_a_model_without_a_warning_or_a_spill(name: str) -> None:
     texts = sources(name)
