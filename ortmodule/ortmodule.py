@@ -11,7 +11,6 @@ import copy
 import functools
 import inspect
 import logging
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +21,7 @@ from torch import nn
 from . import _C
 from .calls.engine_call import EngineCall
 from .calls.fallback import Fallback
-from .calls.method_calls import MethodCalls
+from .calls.method_calls import MethodCalls, is_composed
 from .calls.parts import fallback_of
 from .errors import InvalidArgumentError
 from .extending import load_libraries
@@ -112,12 +111,6 @@ def _after_error(self: ORTModule, error: Exception, args: tuple[Any, ...], kwarg
 
 def _blank(cls: type[ORTModule]) -> ORTModule:
     return cls.__new__(cls)
-
-
-def _is_composed(module: nn.Module) -> bool:
-    """Whether a composable way of training (fully_shard) keeps a state for this very object."""
-    registry = sys.modules.get("torch.distributed._composable_state")
-    return registry is not None and registry._get_module_state(module) is not None
 
 
 class ORTModule(nn.Module):
@@ -317,7 +310,7 @@ class ORTModule(nn.Module):
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         """The wrapped module's; with itself in that one's place where fully_shard looks for what it was given."""
-        own = _is_composed(self)
+        own = is_composed(self)
         for name, module in self._original.named_modules(*args, **kwargs):
             yield name, self if own and module is self._original else module
 

@@ -10,12 +10,16 @@ Python's collector runs.
 
 Calls that record no gradients stay in PyTorch: what makes them in methods are decoding loops, whose cache grows by a
 token per call. `self.forward(x)` stays there as well.
+
+torch's fully_shard notes its state for the object that it is given, the wrapper, and gives the object's class, which is
+the wrapped module's (`ORTModule.__class__`), methods that look for it: these run on the wrapper itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import types
 import weakref
@@ -25,7 +29,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["MethodCalls"]
+__all__ = ["MethodCalls", "is_composed"]
 
 _HOOK = "_compiled_call_impl"
 
@@ -52,10 +56,12 @@ class MethodCalls:
             return value
         if torch.compiler.is_compiling():
             return value
-        function = value.__func__
+        function, wrapper = value.__func__, self._wrapper()
+        if function.__module__.startswith("torch.distributed.fsdp.") and is_composed(wrapper):
+            return types.MethodType(function, wrapper)
         if function not in self._functions:
             self._functions[function] = _routed(function)
-        return types.MethodType(self._functions[function], self._wrapper())
+        return types.MethodType(self._functions[function], wrapper)
 
     def set_aside(self) -> contextlib.AbstractContextManager[None]:
         """Within it, what calls the module calls the module: captures and fallbacks do, beside a method as well."""
@@ -85,6 +91,12 @@ class MethodCalls:
             return self._module._call_impl(*args, **kwargs)
         with self.set_aside():
             return wrapper(*args, **kwargs)
+
+
+def is_composed(wrapper: Any) -> bool:
+    """Whether torch's fully_shard keeps a state for the wrapper, under which its methods look for it."""
+    registry = sys.modules.get("torch.distributed._composable_state")
+    return registry is not None and registry._get_module_state(wrapper) is not None
 
 
 def _routed(function: Callable[..., Any]) -> Callable[..., Any]:
