@@ -70,7 +70,7 @@ def test_the_plans_kernels_are_those_that_a_hand_counts(paper: Any) -> None:
     planned = paper.planned
     batch = (torch.zeros(ROWS, INNER),)
     halves = planned.plan_of(Tiny().train(), batch, planned.Options(memory_budget="all"), torch.zeros(1))
-    kernels = planned.planned_kernels(halves, own=True, causal=False)
+    kernels = planned.planned_kernels(halves, None, causal=False)
     assert counted(kernels, "forward") == [
         *[("Cast", 1, 6.0 * n, 0.0) for n in (X, W, WIDTH)],
         ("Linear", 1, 2.0 * (X + W + WIDTH + Y), PRODUCT),
@@ -94,7 +94,7 @@ def test_the_plans_kernels_are_those_that_a_hand_counts(paper: Any) -> None:
 def test_dropout_that_calls_aten_stores_a_mask(paper: Any) -> None:
     module, batch = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5)).train(), (torch.zeros(4, 8),)
     halves = paper.planned.plan_of(module, batch, paper.planned.Options(fusion=False), torch.zeros(1))
-    ways = [paper.planned.planned_kernels(halves, own=own, causal=False) for own in (False, True)]
+    ways = [paper.planned.planned_kernels(halves, ours, causal=False) for ours in (frozenset(), None)]
     found = [[k for k in kernels if k.name == "PhiloxDropout" and k.half == "forward"] for kernels in ways]
     (aten,), (own,) = found
     assert (aten.launches, aten.bytes) == (3, 64.0 * (1 + 5 + 4))
@@ -134,6 +134,6 @@ def test_the_command_writes_what_it_assumes(tmp_path: Path) -> None:
     assert result["measured"] is False
     assert result["inputs"]["gpus"]["l4"]["bandwidth"] == 0.3e12
     ways = {row["way"]: row for row in result["rows"] if row["gpu"] == "h200"}
-    assert set(ways) == {"eager", "aten", "own", "kept", "merged", "products"}
+    assert set(ways) == {"eager", "aten", "today", "own", "kept", "merged", "products"}
     assert ways["products"]["step"] < ways["merged"]["step"] <= ways["kept"]["step"]
     assert "assumed" in done.stdout
