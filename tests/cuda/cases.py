@@ -121,7 +121,7 @@ def compare(case: Case, got: list[torch.Tensor], want: list[torch.Tensor]) -> No
         if g.shape != w.shape:
             raise Failed(f"result {k} has shape {tuple(g.shape)} for {tuple(w.shape)}")
         tolerance = max(TOLERANCE.get(g.dtype, 0.0), case.loose)  # booleans are equal
-        largest = float(w.abs().nan_to_num(0, 0, 0).max().clamp(min=1)) if w.numel() else 1.0
+        largest = float(w.double().abs().nan_to_num(0, 0, 0).max().clamp(min=1)) if w.numel() else 1.0
         torch.testing.assert_close(
             g.double(), w.to(g.dtype).double(), rtol=tolerance, atol=tolerance * largest, equal_nan=True,
             msg=lambda m, k=k: f"result {k}: {' '.join(m.split())}",
