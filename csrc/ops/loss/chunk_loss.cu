@@ -1,6 +1,6 @@
 // CUDA kernel of a chunk of LinearCrossEntropy: the losses of its rows, and scores that become their gradient in place.
 //
-// A row is a block's. It is held in registers as it lies in memory where it fits (57,344 elements of 16 bits), so that
+// A row is a block's. It is held in registers as it lies in memory where it fits (51,200 elements of 16 bits), so that
 // scores are read once and written once; a longer row is read again for each of three passes. Rows begin at multiples
 // of 16 bytes where their stride allows it, whatever their length: what lies behind a row is nobody's.
 #include "cuda/elements.cuh"
@@ -10,7 +10,7 @@
 namespace ortmodule::cuda {
 namespace {
 
-constexpr int kThreads = 1024, kHeldVectors = 7;
+constexpr int kThreads = 640, kHeldVectors = 10;
 
 template <typename T>
 struct Chunk {
