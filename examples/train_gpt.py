@@ -43,8 +43,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     args = arguments.parse(top, argv)
     if args.zero and args.compare:
         top.error("--compare is of one process; --zero trains on many")
-    if args.zero and args.out is None:
-        top.error("--zero needs --out: ranks must write into one folder")
     if args.width % args.heads:
         top.error(f"--width {args.width} is no multiple of --heads {args.heads}")
     return args

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ def train(task: Task, args: argparse.Namespace) -> None:
     cuda = torch.cuda.is_available() and args.device == "cuda"
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
+    out = [str(args.out)]
+    dist.broadcast_object_list(out)  # a name that was made of the time may differ from rank to rank
     torch.manual_seed(args.seed)
     model = wrap(task.model().to(args.device), args.engine, args.dropout_mode)
     matrices = [p for p in model.parameters() if p.dim() > 1]
@@ -37,7 +40,7 @@ def train(task: Task, args: argparse.Namespace) -> None:
     steps = args.schedule_steps or max(args.steps, args.default_steps)  # the same when a run goes on
     scheduler = warmup_cosine(optimizer, warmup_steps=args.warmup, total_steps=steps)
     order, step = ShuffledOrder(task.examples, args.seed), 0
-    folder = args.out / "checkpoints"
+    folder = Path(out[0], "checkpoints")
     if args.resume is not None:
         path = latest_checkpoint(folder)
         if path is None:
