@@ -126,7 +126,9 @@ std::string machine_code(const Nvrtc& n, const std::string& source, int architec
       n.create(&program, source.c_str(), "fused.cu", static_cast<int>(names.size()), texts.data(), names.data());
   ORTMODULE_CHECK(error == 0, kRuntime, "NVRTC: ", n.error_string(error));
   const std::string target = "--gpu-architecture=sm_" + std::to_string(architecture);
-  const char* options[] = {target.c_str(), "--std=c++20", "--extra-device-vectorization", "-lineinfo"};
+  // Our headers have functions of the host's, too, which NVRTC refuses otherwise.
+  const char* options[] = {target.c_str(), "--std=c++20", "--device-as-default-execution-space",
+                           "--extra-device-vectorization", "-lineinfo"};
   error = n.compile(program, 4, options);
   const std::string log = log_of(n, program);
   std::string code;

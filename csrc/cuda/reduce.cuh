@@ -12,7 +12,7 @@ struct Sum {
 struct Maximum {
   // NaN wins, as in torch.
   __device__ __forceinline__ static float of(float a, float b) { return a > b || a != a ? a : b; }
-  static constexpr float kNothing = -__builtin_inff();
+  static constexpr float kNothing = __builtin_bit_cast(float, 0xff800000u);
 };
 
 template <typename Operation>

@@ -80,7 +80,7 @@ def nvrtc() -> Path | None:
     return None
 
 
-@pytest.mark.skipif(nvrtc() is None, reason="NVRTC comes with nvidia-cuda-nvrtc and with torch's CUDA builds")
+@needs(nvrtc() is not None, "there is no NVRTC: nvidia-cuda-nvrtc, a test dependency on Linux, has it")
 @pytest.mark.parametrize("architecture", [int(a) for a in ARCHITECTURES])
 def test_nvrtc_compiles_what_sessions_give_it(architecture: int) -> None:
     ctypes.CDLL(str(nvrtc()), mode=ctypes.RTLD_GLOBAL)

@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/limits.h"
 #include "base/status.h"
 #include "compile/stages.h"
 #include "compile/training_graph.h"
+#include "fuzz_limits.h"
 #include "onnx/export.h"
 #include "plan/execution_plan.h"
 #include "records/resolve.h"
@@ -20,15 +20,6 @@
 
 namespace ortmodule {
 namespace {
-
-Limits limits() {
-  Limits out;
-  out.tensor_bytes = 16 << 20;
-  out.nodes = 2000;
-  out.nesting = 8;
-  out.seconds = 2;
-  return out;
-}
 
 std::vector<std::string> floating_inputs(const Graph& graph) {
   std::vector<std::string> names;
@@ -50,7 +41,7 @@ void plan(const Graph& graph) {
 void compile(std::string_view model, bool training) {
   StageLog log(false);
   ImportOptions options;
-  options.limits = limits();
+  options.limits = fuzz_limits();
   const std::unique_ptr<Graph> graph = imported(model, options, log);
   PassSettings settings;
   settings.training = training;
@@ -79,7 +70,7 @@ void compile(std::string_view model, bool training) {
 
 template <typename Run>
 void attempt(Run run) {
-  const Allowance::Scope limited(std::make_shared<Allowance>(limits()));
+  const Allowance::Scope limited(std::make_shared<Allowance>(fuzz_limits()));
   try {
     run();
   } catch (const Error& error) {
@@ -100,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   attempt([&] {
     StageLog log(false);
     ImportOptions options;
-    options.limits = limits();
+    options.limits = fuzz_limits();
     const std::unique_ptr<Graph> graph = imported(model, options, log);
     std::vector<std::string> outputs;
     for (const NodeArg* out : graph->outputs()) outputs.push_back(out->name());

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/limits.h"
 #include "base/status.h"
+#include "fuzz_limits.h"
 #include "onnx/export.h"
 #include "onnx/import.h"
 #include "records/resolve.h"
@@ -18,19 +18,10 @@
 namespace ortmodule {
 namespace {
 
-Limits limits() {
-  Limits out;
-  out.tensor_bytes = 16 << 20;
-  out.nodes = 2000;
-  out.nesting = 8;
-  out.seconds = 2;
-  return out;
-}
-
 // As csrc/compile/stages.cpp reads a model.
 std::unique_ptr<Graph> loaded(std::string_view model) {
   ImportOptions options;
-  options.limits = limits();
+  options.limits = fuzz_limits();
   std::unique_ptr<Graph> graph = import_model(model.data(), model.size(), options);
   upgrade(*graph);
   inline_functions(*graph, options.limits);
@@ -44,7 +35,7 @@ std::unique_ptr<Graph> loaded(std::string_view model) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace ortmodule;
-  const Allowance::Scope limited(std::make_shared<Allowance>(limits()));
+  const Allowance::Scope limited(std::make_shared<Allowance>(fuzz_limits()));
   try {
     const std::string written = export_model(*loaded({reinterpret_cast<const char*>(data), size}));
     loaded(written);  // what we write we read
