@@ -36,13 +36,10 @@ bool GradientWriter::write_otherwise(const at::Tensor& leaf, at::Tensor& slot, a
   if (slot.defined()) {
     slot.add_(gradient);
     slot.unsafeGetTensorImpl()->bump_version();  // add_ runs below what counts
-  } else if (gradient.use_count() > 1 || !storage_of(gradient) || !laid_out_for(leaf, gradient)) {
-    copy_to(leaf, gradient);
-  } else if (has_all_of_its_buffer(gradient)) {
-    slot = std::move(gradient);
+  } else if (is_held_once(gradient) && laid_out_for(leaf, gradient)) {
+    take(leaf, slot, gradient);
   } else {
-    if (parts_.empty()) parts_.reserve(most_);
-    parts_.push_back({&leaf, &slot, std::move(gradient)});
+    copy_to(leaf, gradient);
   }
   return true;
 }

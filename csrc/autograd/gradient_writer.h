@@ -21,9 +21,9 @@ class GradientWriter {
   // Adds `gradient` to what is in `slot`, the leaf's gradient, or puts it there; false, and nothing done, where it has
   // other sizes than the leaf. Keeps it for finish() where it shares a buffer; leaf and slot must stay until then.
   bool write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor& gradient) {
-    if (slot.defined() || !lie_alike(leaf, gradient) || !has_all_of_its_buffer(gradient))
+    if (slot.defined() || !lie_alike(leaf, gradient) || !is_held_once(gradient))
       return write_otherwise(leaf, slot, gradient);
-    slot = std::move(gradient);
+    take(leaf, slot, gradient);
     return true;
   }
   // To be called when nothing of the backward is alive any more but what it must keep.
@@ -40,12 +40,20 @@ class GradientWriter {
       if (sizes[i] != others[i] || strides[i] != steps[i]) return false;
     return true;
   }
-  // Whether nobody else holds the tensor or its buffer, and that is no larger.
-  static bool has_all_of_its_buffer(const at::Tensor& t) {
-    const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+  static bool is_held_once(const at::Tensor& t) {
+    return t.use_count() == 1 && t.unsafeGetTensorImpl()->unsafe_storage();
+  }
+  // Puts it there at once if nobody else holds its buffer and that is no larger, else at the end. It lies as it must.
+  void take(const at::Tensor& leaf, at::Tensor& slot, at::Tensor& gradient) {
+    const c10::TensorImpl& impl = *gradient.unsafeGetTensorImpl();
     const c10::Storage& storage = impl.unsafe_storage();
-    return t.use_count() == 1 && storage && storage.use_count() == 1 &&
-           storage.unsafeGetStorageImpl()->nbytes() == static_cast<size_t>(impl.numel()) * impl.itemsize();
+    if (storage.use_count() == 1 &&
+        storage.unsafeGetStorageImpl()->nbytes() == static_cast<size_t>(impl.numel()) * impl.itemsize()) {
+      slot = std::move(gradient);
+      return;
+    }
+    if (parts_.empty()) parts_.reserve(most_);
+    parts_.push_back({&leaf, &slot, std::move(gradient)});
   }
   bool write_otherwise(const at::Tensor& leaf, at::Tensor& slot, at::Tensor& gradient);
 

@@ -239,20 +239,28 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   const bool ranged = at::hasCallbacks();
   const RunStop* const stop = RunStop::current();
   const Allowance* const allowance = Allowance::current().get();
+  // Nearly always nothing looks at the steps, nor may it stop between two: then one branch tells all of that.
+  const bool looked_at = stop || allowance || bound || observer || ranged || clock.on();
   const size_t last = std::min(end, steps_.size());
   for (size_t i = begin; i < last; ++i) {
     const Prepared& prepared = steps_[i];
-    if (stop) stop->check();
-    if (allowance) allowance->check_time();
     if (memory) memory->step();
-    if (bound) bound->step(i, keeps_nothing_[i]);
-    clock.start();
-    const ProfilerRange range(ranged, *prepared.step->node);
-    allocations.resume();
-    run_step(prepared, context);
-    allocations.pause();
-    clock.stop(*prepared.step);
-    if (observer) (*observer)(*prepared.step, frame);
+    if (!looked_at) [[likely]] {
+      allocations.resume();
+      run_step(prepared, context);
+      allocations.pause();
+    } else {
+      if (stop) stop->check();
+      if (allowance) allowance->check_time();
+      if (bound) bound->step(i, keeps_nothing_[i]);
+      clock.start();
+      const ProfilerRange range(ranged, *prepared.step->node);
+      allocations.resume();
+      run_step(prepared, context);
+      allocations.pause();
+      clock.stop(*prepared.step);
+      if (observer) (*observer)(*prepared.step, frame);
+    }
     for (int slot : prepared.release) recycle(frame.slots[slot]);
     if (sink)
       for (const Emit& output : prepared.emits) emit(output);
