@@ -1,0 +1,129 @@
+"""Writes the tables of README.md and docs/ from committed results, so that no figure is typed by hand.
+
+    python benchmarks/tables.py            # writes them
+    python benchmarks/tables.py --check    # says which differ; ends with 1 if one does
+
+A table stands between two comments that no reader sees; the first names its kind and its result:
+
+    <!-- table steps 2026-11-27_cpu_intel_fp32_step_time.json -->
+    <!-- end of table -->
+
+Under `steps` and `steps_short` comes the run they are of: date, commit, processor, threads, torch. Ratios are
+ORTModule's by the other's, of medians; "padded texts" are step_time.py's realistic batches (40 % padding, BERT with 15 %
+of the labels). Not here: measuring (step_time.py, inference.py), nor whether the commit of a
+result is this one: the line under a table says which it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from common import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+_PLACE = re.compile(r"(<!-- table (\w+) (\S+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+_TITLES = {
+    "mlp": "MLP 64-64-64, batch 32",
+    "tiny": "transformer 64x2, 8x32",
+    "bert": "BERT 768x4, 4x128, dropout 0.1",
+    "gpt2": "GPT-2 768x4, 2x256",
+    "llama": "Llama-like 768x4, 2x256",
+    "vit": "ViT 384x6, 8x224x224",
+    "resnet18": "ResNet-18, 32x3x64x64",
+}
+Result = dict[str, Any]
+
+
+def _markdown(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+
+
+def _steps_by_model(result: Result) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A model's title and its rows by runner, in the order of the result.
+
+    Raises:
+        SystemExit: a model has no title, or misses one of the three runners.
+    """
+    by_model: dict[str, dict[str, Any]] = {}
+    for row in result["rows"]:
+        by_model.setdefault(row["model"], {})[row["runner"]] = row
+    for model, runners in by_model.items():
+        name = model.removesuffix("*")
+        if name not in _TITLES or not {"eager", "compile", "ortmodule"} <= set(runners):
+            raise SystemExit(f"model {model!r}: its title is not known, or one of the three runners was not measured")
+        yield _TITLES[name] + ", padded texts" * (name != model), runners
+
+
+def _run_of(result: Result) -> str:
+    where = result["environment"]
+    return (
+        f"\n{where['date'][:10]}, commit {where['commit'][:9]}, {where['cpu']}, {where['threads']} threads, "
+        f"torch {where['torch']}, {result['settings']['rounds']} rounds.\n"
+    )
+
+
+def steps(result: Result, *, short: bool = False) -> str:
+    """Steps of models: milliseconds of the three runners, and what ORTModule takes of the others' time and memory."""
+    header = ["model", "eager ms", "torch.compile ms", "ORTModule ms"] * (not short) or ["model"]
+    rows = []
+    for title, row in _steps_by_model(result):
+        ms = {name: row[name]["fb_ms"]["median"] for name in ("eager", "compile", "ortmodule")}
+        ratios = [ms["ortmodule"] / ms["eager"], ms["ortmodule"] / ms["compile"]]
+        ratios.append(row["ortmodule"]["step_memory_mib"] / row["eager"]["step_memory_mib"])
+        times = [f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in ms.values()]
+        rows.append([title, *times * (not short), *(f"{ratio:.2f}" for ratio in ratios)])
+    header += ["time / eager", "time / torch.compile", "step memory / eager"]
+    return _markdown(header, rows) + _run_of(result)
+
+
+def steps_short(result: Result) -> str:
+    """The ratios alone."""
+    return steps(result, short=True)
+
+
+KINDS: dict[str, Callable[[Result], str]] = {f.__name__: f for f in (steps, steps_short)}
+
+
+def written(text: str, name: str) -> str:
+    """A page with its tables as the results have them.
+
+    Raises:
+        SystemExit: a table's kind or result is not there.
+    """
+
+    def table(place: re.Match[str]) -> str:
+        begin, kind, file, _, end = place.groups()
+        path = RESULTS / file
+        if kind not in KINDS or not path.exists():
+            raise SystemExit(f"{name}: no table {kind} of {file}; kinds: {', '.join(KINDS)}, results: {RESULTS}")
+        return begin + KINDS[kind](json.loads(path.read_text())) + end
+
+    return _PLACE.sub(table, text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Tables of README.md and docs/ from committed results.")
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if a table differs")
+    args = parser.parse_args()
+    wrong = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = page.read_text()
+        new = written(text, page.name)
+        if new == text:
+            continue
+        wrong.append(str(page.relative_to(ROOT)))
+        if not args.check:
+            page.write_text(new)
+    for name in wrong:
+        print(f"{name}: {'differs from its results' if args.check else 'written'}")
+    return int(args.check and bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
