@@ -9,8 +9,8 @@ A table stands between two comments that no reader sees; the first names its kin
     <!-- end of table -->
 
 Under `steps` and `steps_short` comes the run they are of: date, commit, processor, threads, torch. Ratios are
-ORTModule's by the other's, of medians; "padded texts" are step_time.py's realistic batches (40 % padding, BERT with 15 %
-of the labels). Not here: measuring (step_time.py, inference.py), nor whether the commit of a
+ORTModule's by the other's, of medians; "padded texts" are step_time.py's realistic batches (40 % padding, BERT with
+15 % of the labels). Not here: measuring (step_time.py, inference.py), nor whether the commit of a
 result is this one: the line under a table says which it is.
 """
 
