@@ -2,9 +2,10 @@
 
     python benchmarks/one_node.py --json out.json
 
-`run` gives and takes NumPy's arrays, beside the stock onnxruntime package's in turns; `iobinding` runs with bound tensors;
-`C++` is `examples/cpp_training/infer.cpp`, built against the installed headers (it needs CMake and a compiler), with bound
-tensors. Microseconds of one run: the median of the rounds' means, and the fastest round; of C++ the median over its runs.
+`run` gives and takes NumPy's arrays, beside the stock onnxruntime package's in turns; `iobinding` runs with bound
+tensors; `C++` is `examples/cpp_training/infer.cpp` with bound tensors, built against the installed headers (it needs
+CMake and a compiler). Microseconds of one run: the median of the rounds' means, and the fastest round; of C++ the
+median of three programs' medians, and the least.
 Not here: models whose kernels take the time (inference.py).
 """
 
@@ -104,7 +105,8 @@ def main() -> None:
         if not args.no_cpp:
             taken = [in_cpp(path, Path(folder)) for _ in range(3)]
             rows.append({"what": "C++", "median": statistics.median(taken), "fastest": min(taken)})
-    print(table(["", "median us", "fastest us"], [[r["what"], f"{r['median']:.2f}", f"{r['fastest']:.2f}"] for r in rows]))
+    cells = [[row["what"], f"{row['median']:.2f}", f"{row['fastest']:.2f}"] for row in rows]
+    print(table(["", "median us", "fastest us"], cells))
     if args.json:
         write_json(args.json, {"facts": facts(threads=1), "rows": rows})
 

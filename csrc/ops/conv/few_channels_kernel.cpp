@@ -34,8 +34,8 @@ struct Window {
   int64_t row, plane;               // from one row, and from one channel, to the next
 };
 
-// In every lane. An instruction, so that no compiler carries what the next place of a filter reads again from one to the
-// next: there are no registers for it.
+// In every lane. An instruction, so that no compiler carries what the next place of a filter reads again to that place:
+// there are no registers for it.
 AVX512_INLINE __m512 everywhere(const float& x) {
   __m512 out;
   asm("vbroadcastss %1, %0" : "=v"(out) : "m"(x));

@@ -1,5 +1,5 @@
-// Filters that are the same at each run of a session, in the layout that their kernel reads: changed into it once. It is
-// oneDNN's, or that of few_channels.h.
+// Filters that are the same at each run of a session, in the layout that their kernel reads, oneDNN's or that of
+// few_channels.h: changed into it once.
 #pragma once
 
 #include <ATen/core/Tensor.h>

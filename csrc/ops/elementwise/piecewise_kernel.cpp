@@ -1,4 +1,5 @@
-// Kernels of the piecewise activations, ATen's but for Relu of floats. Gradient kernels write over dY where it is theirs to take.
+// Kernels of the piecewise activations, ATen's but for Relu of floats. Gradient kernels write over dY where it is
+// theirs to take.
 #include <ATen/Parallel.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/elu.h>
