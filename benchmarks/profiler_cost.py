@@ -5,14 +5,16 @@
 `off` is how many nodes a step runs times what a range takes that nobody hears (timed in C++, the loop included), over
 the step's time: there is no build without ranges to compare with. `on` is the time of steps inside
 `torch.profiler.profile()` over that of steps outside, in turns: what torch notes of its own operators is in it, what it
-does when profiling starts and ends is not. Times are those of the process on the processor, so that others on a busy
-machine count less; `fastest` is by the fastest round of each. An event takes torch some microseconds, so that steps of
-nodes that take as long (`mlp`) pay much more for it.
+does when profiling starts and ends is not. `eager on` is the same of the module in eager PyTorch, in the same turns.
+Times are those of the process on the processor, so that others on a busy machine count less; `fastest` is by the
+fastest round of each. An event takes torch half a microsecond and more, so that steps of nodes that take as long (`mlp`)
+pay much more for it, in eager as here; six events of such a step are torch's own around the engine.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import sys
 import time
@@ -29,28 +31,31 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     from ortmodule import _C, ORTModule
 
     module, batch = models.build(name, small=args.small)
-    model = ORTModule(module)
+    steps = {"engine": step_of(ORTModule(copy.deepcopy(module)), batch), "eager": step_of(module, batch)}
+    samples: dict[tuple[str, bool], list[float]] = {(kind, on): [] for kind in steps for on in (False, True)}
+    for _ in range(args.rounds):
+        for kind, step in steps.items():
+            samples[kind, False].append(seconds_of(step, args.repeats))
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+                samples[kind, True].append(seconds_of(step, args.repeats))
+    _, nodes, _ = _C.kernel_seconds(steps["engine"])
+    range_seconds = _C.idle_range_seconds()
+    row: dict[str, Any] = {"model": name, "nodes": nodes, "range_ns": range_seconds * 1e9}
+    for label, reduce in (("median", statistics.median), ("fastest", min)):
+        off, on = reduce(samples["engine", False]), reduce(samples["engine", True])
+        eager = reduce(samples["eager", True]) / reduce(samples["eager", False]) - 1
+        row[label] = {"ms": off * 1e3, "off": nodes * range_seconds / off, "on": on / off - 1, "eager on": eager}
+    return row
 
+
+def step_of(model: torch.nn.Module, batch: tuple[Any, ...]) -> Callable[[], None]:
     def step() -> None:
         model.zero_grad()
         model(*batch).backward()
 
     for _ in range(5):
         step()
-    samples: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(2 * args.rounds):
-        if turn % 2:
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-                samples[True].append(seconds_of(step, args.repeats))
-        else:
-            samples[False].append(seconds_of(step, args.repeats))
-    _, nodes, _ = _C.kernel_seconds(step)
-    range_seconds = _C.idle_range_seconds()
-    row: dict[str, Any] = {"model": name, "nodes": nodes, "range_ns": range_seconds * 1e9}
-    for label, reduce in (("median", statistics.median), ("fastest", min)):
-        off, on = reduce(samples[False]), reduce(samples[True])
-        row[label] = {"ms": off * 1e3, "off": nodes * range_seconds / off, "on": on / off - 1}
-    return row
+    return step
 
 
 def seconds_of(step: Callable[[], None], repeats: int) -> float:
@@ -79,10 +84,10 @@ def main() -> int:
     for row in rows:
         for label in ("median", "fastest"):
             one = row[label]
-            shares = (f"{100 * one['off']:.4f} %", f"{100 * one['on']:.1f} %")
+            shares = (f"{100 * one['off']:.4f} %", *(f"{100 * one[key]:.1f} %" for key in ("on", "eager on")))
             costs = (f"{one['ms']:.3f}", str(row["nodes"]), f"{row['range_ns']:.2f}")
             cells.append((f"{row['model']} {label}", *costs, *shares))
-    print(table(("model", "ms", "nodes", "ns of a range", "off", "on"), cells))
+    print(table(("model", "ms", "nodes", "ns of a range", "off", "on", "eager on"), cells))
     if args.json:
         write_json(args.json, {"environment": facts(threads=args.threads), "arguments": vars(args), "rows": rows})
     return 0

@@ -53,6 +53,10 @@ struct Left {
   const float* data;
   int64_t row, place;  // from one to the next in a tile
   int64_t tile;        // from one tile to the next, for each row
+  // What will be read when all that is in the caches has been used: at each place the line at `ahead`, which goes on by
+  // `advance`, is asked for into the second cache. Null: nothing.
+  const float* ahead = nullptr;
+  int64_t advance = 0;
 };
 
 // With 32 KiB, 512 KiB and a shared cache. One panel of b stays in the first, a block of a in the second.
@@ -170,12 +174,18 @@ struct Avx512 {
         _mm_prefetch(c + i * ld + j * kLanes, _MM_HINT_T0);
       }
     }
-    const float* a = left.data;
+    const float *a = left.data, *ahead = left.ahead ? left.ahead : b;
+    const int64_t advance = left.ahead ? left.advance : 0;
     if (const int64_t row = left.row; row != 1) {
-      for (int64_t p = 0; p < k; ++p, ++a, b += kColumns)
+      for (int64_t p = 0; p < k; ++p, ++a, b += kColumns, ahead += advance) {
+        _mm_prefetch(ahead, _MM_HINT_T1);
         add_place(b, {a, a + 3 * row, a + 6 * row, a + 9 * row}, row, sums);
+      }
     } else {
-      for (int64_t p = 0; p < k; ++p, a += left.place, b += kColumns) add_place(b, {a, a + 3, a + 6, a + 9}, 1, sums);
+      for (int64_t p = 0; p < k; ++p, a += left.place, b += kColumns, ahead += advance) {
+        _mm_prefetch(ahead, _MM_HINT_T1);
+        add_place(b, {a, a + 3, a + 6, a + 9}, 1, sums);
+      }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {

@@ -254,7 +254,7 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
       if (allowance) allowance->check_time();
       if (bound) bound->step(i, keeps_nothing_[i]);
       clock.start();
-      const ProfilerRange range(ranged, *prepared.step->node);
+      const ProfilerRange range(ranged, [&]() -> const std::string& { return range_name(i); });
       allocations.resume();
       run_step(prepared, context);
       allocations.pause();
@@ -272,6 +272,14 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   if (sink && end >= steps_.size())
     for (const Emit& output : emit_at_end_) emit(output);
   if (clock.on()) add_times(clock.seconds(), frame.symbols, begin);
+}
+
+const std::string& Executor::range_name(size_t step) const {
+  std::call_once(named_, [&] {
+    range_names_.reserve(steps_.size());
+    for (const Prepared& prepared : steps_) range_names_.push_back(ortmodule::range_name(*prepared.step->node));
+  });
+  return range_names_[step];
 }
 
 void Executor::add_times(const std::vector<double>& seconds, const SymbolTable& sizes, size_t begin) const {

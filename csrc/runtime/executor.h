@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/kernel_context.h"
@@ -63,6 +64,8 @@ class Executor {
 
   // Runs one step's kernel, for an executor that orders and releases itself; errors name the node.
   void run_step(size_t step, KernelContext& context) const;
+  // What a step's range in torch's profiler is called: all are made at the first call.
+  const std::string& range_name(size_t step) const;
   // What steps from `begin` on took in one run; negative: it did not run.
   void add_times(const std::vector<double>& seconds, const SymbolTable& sizes, size_t begin = 0) const;
 
@@ -116,6 +119,8 @@ class Executor {
   std::vector<Emit> emit_at_end_;
   std::vector<size_t> ready_after_;
   std::vector<std::pair<int, at::Tensor>> constants_;
+  mutable std::once_flag named_;
+  mutable std::vector<std::string> range_names_;  // by step
   mutable std::mutex times_mutex_;
   mutable std::vector<Times> times_;     // by step
   mutable SymbolTable costed_;           // the sizes of the next

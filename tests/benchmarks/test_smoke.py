@@ -175,3 +175,12 @@ def test_optimizers_are_beside_torchs_and_the_memorys_rate(tmp_path: Path) -> No
     assert set(rows["AdamW"]["ratios"]) == {"fused", "default", "flat", "8 bit"}
     assert set(rows["LAMB"]["ratios"]) == {"foreach"} and set(rows["clip above"]["ratios"]) == {"default"}
     assert all(row["of_limit"] > 0 and row["bytes"] > 0 for row in rows.values())
+
+
+def test_one_node_is_timed(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    out = tmp_path / "one.json"
+    done = run("one_node.py", "--rounds", "1", "--no-cpp", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["what"]: row["median"] for row in json.loads(out.read_text())["rows"]}
+    assert set(rows) == {"run", "onnxruntime run", "iobinding"} and min(rows.values()) > 0

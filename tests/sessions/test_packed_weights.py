@@ -34,6 +34,10 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "plain": ((2, 8, 9, 9), (16, 8, 3, 3), {}),
     "padded": ((1, 8, 14, 14), (16, 8, 3, 3), {"pads": [1, 1, 1, 1]}),
     "strided": ((1, 3, 32, 32), (16, 3, 7, 7), {"pads": [3, 3, 3, 3], "strides": [2, 2]}),
+    "few channels": ((1, 3, 30, 33), (48, 3, 3, 5), {"pads": [1, 2, 1, 2]}),
+    "few channels, more at one end": ((2, 4, 19, 29), (32, 4, 4, 3), {"pads": [0, 2, 3, 0], "strides": [3, 2]}),
+    "one channel": ((2, 1, 20, 40), (16, 1, 5, 5), {"strides": [1, 2]}),
+    "few channels, long filters": ((1, 2, 24, 24), (16, 2, 11, 11), {"pads": [5, 5, 5, 5]}),
     "more at one end": ((1, 8, 14, 14), (16, 8, 3, 3), {"pads": [0, 0, 1, 2]}),
     "groups": ((2, 16, 10, 10), (16, 4, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
     "depthwise": ((2, 16, 10, 10), (16, 1, 3, 3), {"group": 16}),
@@ -72,6 +76,31 @@ def test_a_convolution(kind: str) -> None:
                 torch.from_numpy(y), eager_convolution(x, w, b, attributes), rtol=1e-4, atol=1e-4
             )
             assert y.flags["C_CONTIGUOUS"]
+
+
+def test_a_picture_of_few_channels_has_the_same_bits_in_every_batch_and_by_any_number_of_threads() -> None:
+    torch.manual_seed(0)
+    w, b = torch.randn(64, 3, 7, 7), torch.randn(64)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[3] * 4, strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    s = session(nodes, {"x": [None] * 4}, {"w": w, "b": b})
+    x = torch.randn(3, 3, 50, 45)
+    x[1, 0, 7, 9], x[2, 2, 0, 0] = float("nan"), float("inf")
+    expected = torch.relu(torch.conv2d(x, w, b, 2, 3))
+    results = []
+    for threads in (1, 2, 3):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            results.append(torch.from_numpy(s.run(None, {"x": x.numpy()})[0]))
+        finally:
+            torch.set_num_threads(before)
+    torch.testing.assert_close(results[0], expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+    alone = torch.cat([torch.from_numpy(s.run(None, {"x": one[None].numpy()})[0]) for one in x])
+    for other in (*results[1:], alone):
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_picture_that_is_smaller_than_the_filters_is_an_error() -> None:

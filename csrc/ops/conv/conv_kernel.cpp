@@ -150,7 +150,7 @@ at::Tensor convolve_evenly(const at::Tensor& x, const at::Tensor& w, const at::T
   const c10::DimVector sizes = result_sizes(x, w, padding, a);
   const bool is_some = std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; });
   if (packed && is_some && (!ending.other.defined() || ending.other.sizes() == sizes))
-    if (at::Tensor y = packed->convolution(x, w, bias, a, padding, ending); y.defined()) return y;
+    if (at::Tensor y = packed->convolution(x, w, bias, a, padding, sizes, ending); y.defined()) return y;
   at::Tensor y;
   if (is_better_product(x, w, a, sizes, true)) {
     ConvAttributes padded = a;

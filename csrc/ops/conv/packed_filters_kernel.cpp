@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/mapped_pages.h"
+#include "ops/conv/few_channels.h"
 #include "ops/conv/packed_filters.h"
 #include "products/matmul_provider.h"
 
@@ -45,24 +46,37 @@ std::shared_ptr<PackedFilters> PackedFilters::of(const Node& node) {
   return node.input(1)->constant() && onednn() ? std::make_shared<PackedFilters>() : nullptr;
 }
 
+template <class Pack>
+at::Tensor PackedFilters::Layout::of(const at::Tensor& w, Pack pack) {
+  std::call_once(once, [&] {
+    filters = w;
+    packed = pack();
+    release_pages(w.const_data_ptr(), w.nbytes());
+  });
+  return w.const_data_ptr() == filters.const_data_ptr() && w.sizes() == filters.sizes() ? packed : at::Tensor();
+}
+
 at::Tensor PackedFilters::convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias,
-                                      const ConvAttributes& a, c10::IntArrayRef padding, const ConvEnding& ending) {
+                                      const ConvAttributes& a, c10::IntArrayRef padding, c10::IntArrayRef y,
+                                      const ConvEnding& ending) {
   if (x.dim() != 4 || x.numel() == 0 || w.numel() == 0 || !is_plain(x) || !is_plain(w) ||
       (bias.defined() && !is_plain(bias)) || deterministic_compute())
     return {};
-  std::call_once(once_, [&] {
-    filters_ = w;
-    packed_ = called(onednn()->reorder, {w, padding, a.strides, a.dilations, a.group, x.sizes()});
-    release_pages(w.const_data_ptr(), w.nbytes());
-  });
-  if (w.const_data_ptr() != filters_.const_data_ptr() || w.sizes() != filters_.sizes()) return {};
+  if (!ending.other.defined() && is_few_channels(x, w, a, y)) {
+    const at::Tensor filters = few_channels_.of(w, [&] { return few_channel_filters(w); });
+    if (!filters.defined()) return {};
+    return few_channel_convolution(x, w, filters, bias, a, padding, y, ending.relu);
+  }
+  const at::Tensor filters = onednn_.of(
+      w, [&] { return called(onednn()->reorder, {w, padding, a.strides, a.dilations, a.group, x.sizes()}); });
+  if (!filters.defined()) return {};
   const auto none = c10::List<std::optional<at::Scalar>>();
   const c10::IValue start = bias.defined() ? c10::IValue(bias) : c10::IValue(), text{std::string()};
   if (!ending.other.defined())
-    return called(onednn()->convolve, {x, packed_, start, padding, a.strides, a.dilations, a.group,
+    return called(onednn()->convolve, {x, filters, start, padding, a.strides, a.dilations, a.group,
                                        ending.relu ? "relu" : "none", none, text});
   const c10::IValue relu = ending.relu ? c10::IValue("relu") : c10::IValue();
-  return called(onednn()->convolve_and_add, {x, ending.other, packed_, start, padding, a.strides, a.dilations, a.group,
+  return called(onednn()->convolve_and_add, {x, ending.other, filters, start, padding, a.strides, a.dilations, a.group,
                                              "add", c10::IValue(at::Scalar(1.0)), relu, none, c10::IValue()});
 }
 

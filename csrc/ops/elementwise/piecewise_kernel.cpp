@@ -1,4 +1,6 @@
-// ATen kernels of the piecewise activations. Gradient kernels write over dY where it is theirs to take.
+// Kernels of the piecewise activations, ATen's but for Relu of floats. Gradient kernels write over dY where it is
+// theirs to take.
+#include <ATen/Parallel.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/elu.h>
 #include <ATen/ops/elu_backward.h>
@@ -17,16 +19,80 @@
 
 #include <optional>
 
+#include "kernels/cpu_simd.h"
+#include "kernels/small_tensor.h"
 #include "ops/elementwise/unary_kernel.h"
 
 namespace ortmodule {
 namespace {
 
-ORTMODULE_KERNEL("", Relu, "aten", unary_kernel<at::relu, at::relu_>).inplace();
+// Relu and its gradient of floats that lie side by side: ATen's iterator takes longer than a narrow layer's numbers.
+// Zeros and what is no number come out as ATen has them.
+ORTMODULE_SIMD void no_negatives(const float* x, float* y, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) y[i] = x[i] < 0.0f ? 0.0f : x[i];
+}
+ORTMODULE_SIMD void where_positive(const float* dy, const float* x, float* dx, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) dx[i] = x[i] <= 0.0f ? 0.0f : dy[i];
+}
+
+constexpr int64_t kGrain = 32768;  // elements that a thread is worth
+
+bool is_plain(const at::Tensor& t) {
+  return t.is_cpu() && t.scalar_type() == at::kFloat && t.layout() == at::kStrided && t.is_contiguous() && !t.is_neg();
+}
+
+// Into `y`, of x's sizes; it may be x.
+void relu_into(const at::Tensor& x, const at::Tensor& y) {
+  const float* const from = x.const_data_ptr<float>();
+  float* const to = y.mutable_data_ptr<float>();
+  at::parallel_for(0, x.numel(), kGrain,
+                   [&](int64_t begin, int64_t end) { no_negatives(from + begin, to + begin, end - begin); });
+}
+
+at::Tensor relu(const at::Tensor& x) {
+  if (!is_plain(x)) return at::relu(x);
+  at::Tensor y = make_float(x.sizes());
+  relu_into(x, y);
+  return y;
+}
+
+at::Tensor& relu_(at::Tensor& x) {
+  if (!is_plain(x)) return at::relu_(x);
+  relu_into(x, x);
+  return x;
+}
+
+ORTMODULE_KERNEL("", Relu, "aten", unary_kernel<relu, relu_>).inplace();
+
+// Into `dx`, which may be dy.
+void relu_gradient(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& dx) {
+  const float *const gradient = dy.const_data_ptr<float>(), *const from = x.const_data_ptr<float>();
+  float* const to = dx.mutable_data_ptr<float>();
+  at::parallel_for(0, dy.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    where_positive(gradient + begin, from + begin, to + begin, end - begin);
+  });
+}
+
+bool are_plain(const at::Tensor& dy, const at::Tensor& x) {
+  return is_plain(dy) && is_plain(x) && dy.sizes() == x.sizes();
+}
 
 ORTMODULE_KERNEL("ai.ortmodule", ReluGrad, "aten", [](const Node&) -> Kernel {
-  return overwriting_kernel([](at::Tensor& t, KernelContext& c) { at::threshold_backward_out(t, t, c.in(1), 0); },
-                            [](KernelContext& c) { return at::threshold_backward(c.in(0), c.in(1), 0); });
+  return overwriting_kernel(
+      [](at::Tensor& t, KernelContext& c) {
+        if (are_plain(t, c.in(1)))
+          relu_gradient(t, c.in(1), t);
+        else
+          at::threshold_backward_out(t, t, c.in(1), 0);
+      },
+      [](KernelContext& c) {
+        if (!are_plain(c.in(0), c.in(1))) return at::threshold_backward(c.in(0), c.in(1), 0);
+        at::Tensor dx = make_float(c.in(0).sizes());
+        relu_gradient(c.in(0), c.in(1), dx);
+        return dx;
+      });
 }).inplace();
 
 ORTMODULE_KERNEL("", LeakyRelu, "aten", [](const Node& node) -> Kernel {

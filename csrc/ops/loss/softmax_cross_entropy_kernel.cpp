@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/amax.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/nll_loss_nd.h>
@@ -18,6 +17,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "kernels/small_tensor.h"
 #include "ops/loss/loss_rows.h"
 #include "ops/loss/loss_support.h"
 #include "records/kernel_registry.h"
@@ -72,8 +72,7 @@ void cpu_forward(KernelContext& c, const LossOptions& options) {
                       weight.defined() ? weight.const_data_ptr<float>() : nullptr, classes, options.ignore_index};
   labels.check(rows, "SoftmaxCrossEntropyLoss");
 
-  const at::Tensor stats = at::empty({2, rows}, scores.options());
-  const at::Tensor losses = at::empty({rows}, scores.options());
+  const at::Tensor stats = make_float({2, rows}), losses = make_float({rows});
   const at::Tensor log_prob = c.wants(1) ? (c.may_overwrite(0) ? scores : at::empty_like(scores)) : at::Tensor();
   const float* x = scores.const_data_ptr<float>();
   float *max = stats.mutable_data_ptr<float>(), *log_sum = max + rows, *loss = losses.mutable_data_ptr<float>();
@@ -93,7 +92,7 @@ void cpu_forward(KernelContext& c, const LossOptions& options) {
     double sum = 0;
     for (int64_t r = 0; r < rows; ++r) sum += loss[r];
     if (options.reduction == LossOptions::kMean) sum /= labels.total(rows);
-    at::Tensor result = at::empty({}, scores.options());
+    at::Tensor result = make_float({});
     *result.mutable_data_ptr<float>() = static_cast<float>(sum);
     c.out(0, std::move(result));
   }

@@ -64,7 +64,7 @@ class ParallelRun {
       if (allowance_) allowance_->check_time();
       const Clock::time_point begin = timed_ ? Clock::now() : Clock::time_point();
       {
-        const ProfilerRange range(ranged_, *executor_.plan().steps[*step].node);
+        const ProfilerRange range(ranged_, [&]() -> const std::string& { return executor_.range_name(*step); });
         if (memory) memory->set_step(*step);
         allocations.resume();
         executor_.run_step(*step, context);
