@@ -6,7 +6,6 @@ The suite runs a selection (test_zero.py, test_checkpoints.py); this prints a li
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 import random
@@ -24,7 +23,7 @@ from tests.distributed import test_agreement as agreement
 from tests.distributed import test_checkpoints as checkpoints
 from tests.distributed.overlap import all_cases
 from tests.distributed.spawn import on_ranks
-from tests.distributed.training import Case, all_on_rank, distance, on_rank, one_process
+from tests.distributed.training import Case, all_on_rank, determined, distance, one_process
 
 
 def zero_matrix(args: argparse.Namespace) -> bool:
@@ -174,16 +173,6 @@ def determinism(args: argparse.Namespace) -> bool:
         )
     print(f"{same} of {count} repeats have the losses and parameters of the first run, bit by bit")
     return same == count
-
-
-def determined(rank: int, case: Case, threads: int) -> tuple[list[float], str]:
-    """Losses, and a digest of the bits of all parameters (on rank 0, which has them)."""
-    torch.set_num_threads(threads)
-    found = on_rank(rank, case)
-    digest = hashlib.sha256()
-    for name, value in sorted((found["parameters"] or {}).items()):
-        digest.update(name.encode() + value.contiguous().numpy().tobytes())
-    return found["losses"], digest.hexdigest()
 
 
 def disagreement(args: argparse.Namespace) -> bool:
