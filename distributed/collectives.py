@@ -6,13 +6,15 @@ Not here: collectives inside of a graph (csrc/ops/collective), and who waits how
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 __all__ = [
+    "ModelParts",
     "Ranks",
     "Volume",
     "all_gather",
@@ -20,7 +22,10 @@ __all__ = [
     "all_reduce",
     "broadcast",
     "broadcast_all",
+    "combine_parts",
+    "model_parts",
     "reduce_scatter",
+    "set_model_parts",
 ]
 
 # Torch 2.13 has other names for them.
@@ -45,6 +50,42 @@ class Volume:
         return dataclasses.replace(self)
 
 
+@dataclasses.dataclass(frozen=True)
+class ModelParts:
+    """Which part of a model this rank has, where parts of one lie on several ranks (tensor, expert, pipeline parallel).
+
+    Attributes:
+        groups: of the ranks that have other parts, one a kind of division.
+        divided: by the names of the parameters of which this rank has a part, and others of the first group the rest,
+            how they are divided (parallel/division.py).
+        label: of this rank's part among those of one parameter; None: no parameter is divided.
+        counts_whole: whether this rank speaks for the parameters that all of the first group have.
+    """
+
+    groups: tuple[dist.ProcessGroup, ...]
+    divided: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    label: str | None = None
+    counts_whole: bool = True
+
+    def counts(self, name: str) -> bool:
+        """Whether a sum over all parts takes this parameter from this rank."""
+        return self.counts_whole or name in self.divided
+
+
+_PARTS: weakref.WeakKeyDictionary[Any, ModelParts] = weakref.WeakKeyDictionary()
+
+
+def set_model_parts(model: Any, parts: ModelParts) -> None:
+    """Says of a module which part of a model it is."""
+    _PARTS[model] = parts
+
+
+def model_parts(model: Any) -> ModelParts | None:
+    """Which part of a model a module (or the one in an ORTModule) is; None: it is all of it."""
+    found = _PARTS.get(model)
+    return _PARTS.get(model.module) if found is None and hasattr(model, "module") else found
+
+
 @dataclasses.dataclass
 class Ranks:
     """The ranks that train together.
@@ -52,11 +93,13 @@ class Ranks:
     Attributes:
         shard: the group that shards are divided among.
         replicate: the group of those that have the same shard; None: there are no others.
+        parts: which part of the model these have, and who has the others; None: they have all of it.
         volume: what this rank's collectives have moved.
     """
 
     shard: dist.ProcessGroup
     replicate: dist.ProcessGroup | None = None
+    parts: ModelParts | None = None
     volume: Volume = dataclasses.field(default_factory=Volume)
 
     @property
@@ -110,6 +153,13 @@ def all_reduce(tensor: torch.Tensor, ranks: Ranks, op: Any = dist.ReduceOp.SUM, 
     """The sum (or what `op` says) over ranks, in place; over the shards' ranks, or of those with the same shard."""
     group = ranks.replicate if over_replicas else ranks.shard
     if group is not None:
+        ranks.volume.agreed += tensor.nbytes
+        dist.all_reduce(tensor, op, group=group)
+
+
+def combine_parts(tensor: torch.Tensor, ranks: Ranks, op: Any = dist.ReduceOp.SUM) -> None:
+    """The sum (or what `op` says) over the ranks that have other parts of the model, in place."""
+    for group in ranks.parts.groups if ranks.parts is not None else ():
         ranks.volume.agreed += tensor.nbytes
         dist.all_reduce(tensor, op, group=group)
 

@@ -121,6 +121,10 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """A context for all backwards of an accumulation but the last: gradients stay on this rank, whole."""
         return self.reducer.no_sync()
 
+    def sync(self) -> None:
+        """Sums what backwards within no_sync() have left, where no other backward follows; on all ranks."""
+        self.reducer.sync()
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates this rank's shards and gathers the parameters, on all ranks; returns what the closure returns.
@@ -133,7 +137,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if self.reducer.pending:
-            raise DistributedError("step() after a backward within no_sync(): run the last one of a step outside of it")
+            raise DistributedError(
+                "step() after a backward within no_sync(): run the last one of a step outside of it, or call sync()"
+            )
         self.wait()
         self.steps += 1
         self.reducer.stale = True
@@ -170,18 +176,22 @@ class ZeroOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """torch.nn.utils.clip_grad_norm_ over the parameters of all groups, on all ranks; the norm before, a 0-d tensor
-        in float32. A tied parameter counts once. It is summed in float64, so that it is the same among how many ranks
-        ever the gradients are divided.
+        in float32. A tied parameter counts once, and so does one that several ranks of a parallelized model have. It is
+        summed in float64, so that it is the same among how many ranks ever the gradients are divided.
         """
-        gradients = [g for piece in self._pieces() if (g := piece.grad) is not None]
+        gradients = [g for _, piece in self._pieces() if (g := piece.grad) is not None]
+        parts = self.ranks.parts
+        counted = [g for name, p in self._pieces() if (g := p.grad) is not None and (not parts or parts.counts(name))]
         device = self.buckets[0].shard.values.device if self.buckets else torch.device("cpu")
-        each = torch._foreach_norm(gradients, norm_type, dtype=torch.float64) if gradients else [torch.zeros(())]
+        each = torch._foreach_norm(counted, norm_type, dtype=torch.float64) if counted else [torch.zeros(())]
         norms = torch.linalg.vector_norm(torch.stack([n.to(device, torch.float64) for n in each]), norm_type)
         if norm_type == float("inf"):
             collectives.all_reduce(norms, self.ranks, dist.ReduceOp.MAX)
+            collectives.combine_parts(norms, self.ranks, dist.ReduceOp.MAX)
         else:
             norms = norms**norm_type
             collectives.all_reduce(norms, self.ranks)
+            collectives.combine_parts(norms, self.ranks)
             norms = norms ** (1 / norm_type)
         total = norms.float()
         for group in {g.dtype for g in gradients}:
@@ -189,9 +199,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
             torch._foreach_mul_([g for g in gradients if g.dtype == group], scale.to(group))
         return total
 
-    def _pieces(self) -> Iterator[nn.Parameter]:
+    def _pieces(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """With the names of the parameters that they are of."""
         for bucket in self.buckets:
-            yield from bucket.shard.pieces
+            for place, piece in zip(bucket.shard.places, bucket.shard.pieces, strict=True):
+                yield bucket.layout.slots[place.slot].name, piece
 
     def close(self) -> None:
         """Takes the hooks off the parameters; the model trains as any other afterwards."""

@@ -69,6 +69,12 @@ class Reducer:
         finally:
             self._syncs = before
 
+    def sync(self) -> None:
+        """Sums what backwards within no_sync() have left."""
+        if self.pending:
+            self._sync = True
+            self._finish()
+
     def clear(self, set_to_none: bool = True) -> None:
         for bucket in self.buckets:
             bucket.clear(set_to_none)
@@ -147,6 +153,8 @@ class Reducer:
             at += count
         collectives.all_reduce(flags, self._ranks, dist.ReduceOp.MAX)
         collectives.all_reduce(flags, self._ranks, dist.ReduceOp.MAX, over_replicas=True)
+        if self._decides:
+            collectives.combine_parts(flags[:1], self._ranks, dist.ReduceOp.MAX)
         said = flags.tolist()
         self.finite = self.finite and not said[0]
         return [{i for i in range(count) if said[at + i]} for at, count in zip(places, counts, strict=True)]

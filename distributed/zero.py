@@ -58,6 +58,7 @@ def zero(
     if not (dist.is_available() and dist.is_initialized()):
         raise DistributedError("no process group: start with torchrun and call torch.distributed.init_process_group")
     ranks, agreement = _ranks(policy)
+    ranks.parts = collectives.model_parts(model)
     problem = _problem(model, optimizer, stage, policy)
     agreement.compare("the set-up of zero()", _facts(model, optimizer, stage, policy) if problem is None else problem)
     if problem is not None:
@@ -133,6 +134,8 @@ def _problem(model: nn.Module, optimizer: torch.optim.Optimizer, stage: int, pol
         return "a trained parameter is not dense or not of a real floating type"
     if stage != Stage.PARAMETERS and any(p.is_meta for p in model.parameters()):
         return "parameters are on the meta device: stage 3 materializes them, stages 1 and 2 need them to be there"
+    if stage == Stage.PARAMETERS and collectives.model_parts(model) is not None and not isinstance(model, ORTModule):
+        return "a part of a model (of parallelize, or of a pipeline) has to be one ORTModule at stage 3"
     elementwise = policy.elementwise if policy.elementwise is not None else is_elementwise(optimizer)
     if not elementwise and (stage != Stage.PARAMETERS or isinstance(model, ORTModule)):
         return (

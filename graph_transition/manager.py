@@ -96,11 +96,18 @@ class GraphTransitionManager:
     ) -> None:
         """From now on every graph is compiled as `post_process` makes it of what was captured; `on_session` is told of
         a session before it first runs, with the reason for its graph. `in_engine`: no session asks PyTorch for
-        anything.
+        anything. What was asked for before is done, too, and first.
         """
         if in_engine:
             self._options = dataclasses.replace(self._options, fallback="error")
-        self._post_process, self._on_session = post_process, on_session
+        earlier, told = self._post_process, [f for f in (self._on_session, on_session) if f is not None]
+        self._post_process = post_process if earlier is None else lambda info: post_process(earlier(info))
+
+        def tell(session: _C.Session, reason: str) -> None:
+            for one in told:
+                one(session, reason)
+
+        self._on_session = tell if told else None
         self._keep_fast_calls([])
         for graphs in self._graphs.values():
             for graph in graphs:

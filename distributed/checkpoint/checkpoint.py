@@ -58,9 +58,10 @@ def save_checkpoint(
         For an asynchronous one what to wait for (`.result()`), else None.
 
     Raises:
-        CheckpointError: it cannot be written; there is no folder then.
+        CheckpointError: it cannot be written, or ranks were given different folders; there is none then.
     """
     optimizer.wait()
+    _check_path(path)
     parts, shapes = entries.entries_to_save(model, optimizer)
     manifest = _manifest(model, optimizer, shapes, scheduler, scaler, {"step": step, "data": data})
     writer = storage.Writer(path, dist.get_rank(), manifest)
@@ -79,7 +80,13 @@ def _manifest(
     model: nn.Module, optimizer: ZeroOptimizer, shapes: dict[str, list[int]], scheduler: Any, scaler: Any, own: Any
 ) -> dict[str, Any]:
     """What the manifest holds besides where tensors lie; on all ranks, as each knows its pieces alone."""
-    mine = {"scalars": entries.scalar_states(optimizer), "random": plain.random_state(), "shapes": shapes}
+    mine = {
+        "scalars": entries.scalar_states(optimizer),
+        "random": plain.random_state(),
+        "shapes": shapes,
+        "dtypes": {entries.entry_name(optimizer, name): str(p.dtype)[6:] for name, p in model.named_parameters()},
+        "divided": entries.divided(optimizer),
+    }
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     rest = {
@@ -96,8 +103,7 @@ def _manifest(
         "step": own["step"],
         "random": [one["random"] for one in everyone],
         "rest": plain.to_plain(rest, "the state"),
-        "dtypes": {name: str(p.dtype)[6:] for name, p in model.named_parameters()},
-        "shapes": {name: shape for one in everyone for name, shape in one["shapes"].items()},
+        **{kind: {n: v for one in everyone for n, v in one[kind].items()} for kind in ("dtypes", "shapes", "divided")},
     }
 
 
@@ -116,12 +122,14 @@ def load_checkpoint(
 
     Raises:
         CheckpointError: a bit of it is not as it was written (the text names the tensor), or it is of another model, or
-            holds no scheduler or scaler where one is given. Nothing has been loaded then but where a bit is wrong.
+            holds no scheduler or scaler where one is given, or ranks were given different folders. Nothing has been
+            loaded then but where a bit is wrong.
         TypeError: the optimizer is not one that `zero` returned.
     """
     if not isinstance(optimizer, ZeroOptimizer):
         raise TypeError(f"load_checkpoint needs the optimizer that zero() returned, got {type(optimizer).__name__}")
     optimizer.wait()
+    _check_path(path)
     reader = storage.Reader(path)
     manifest = reader.manifest
     rest = plain.from_plain(manifest["rest"])
@@ -132,7 +140,7 @@ def load_checkpoint(
     _check_groups(rest["groups"], optimizer)
     dtypes = {name: getattr(torch, facts["dtype"]) for name, facts in manifest["tensors"].items()}
     parts, states = entries.entries_to_load(model, optimizer, dtypes, rest["scalars"])
-    _check_names(parts, manifest)
+    _check_names(parts, manifest, optimizer)
     with torch.no_grad():
         _translated(
             lambda: dcp.load(parts, storage_reader=reader, planner=entries.LoadPlanner(), process_group=_group())
@@ -162,6 +170,18 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     return max(found)[1] if found else None
 
 
+def _check_path(path: str | os.PathLike[str]) -> None:
+    """Ranks write parts of one folder: the same name everywhere, and not each its own."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, os.path.abspath(path))
+    for rank, other in enumerate(everyone):
+        if other != everyone[0]:
+            raise CheckpointError(
+                f"ranks have different folders for a checkpoint: rank {rank} {other}, rank 0 {everyone[0]}; broadcast "
+                "the name where it is made of the time or at random"
+            )
+
+
 def _check_groups(saved: list[dict[str, Any]], optimizer: ZeroOptimizer) -> None:
     if len(saved) != len(optimizer.param_groups):
         raise CheckpointError(
@@ -169,15 +189,22 @@ def _check_groups(saved: list[dict[str, Any]], optimizer: ZeroOptimizer) -> None
         )
 
 
-def _check_names(parts: dict[str, Entry], manifest: dict[str, Any]) -> None:
+def _check_names(parts: dict[str, Entry], manifest: dict[str, Any], optimizer: ZeroOptimizer) -> None:
+    known = set(parts)
+    if optimizer.ranks.parts is not None:  # other ranks have other parts of the model
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, list(parts))
+        known = {name for names in everyone for name in names}
     for name, entry in parts.items():
         facts = manifest["tensors"].get(name)
         if facts is None:
-            raise CheckpointError(f"the checkpoint does not have {name}")
+            others = [other for other in manifest["tensors"] if other.split("[")[0] == name.split("[")[0]]
+            said = f", but {others[0]}: the model was divided among another number of ranks" if others else ""
+            raise CheckpointError(f"the checkpoint does not have {name}{said}")
         if facts["numel"] != entry.numel:
             shape = manifest["shapes"].get(name)
             raise CheckpointError(f"{name} is of shape {shape} in the checkpoint and has {entry.numel} elements here")
-    extra = [n for n in manifest["tensors"] if n.startswith("model.") and n not in parts]
+    extra = [n for n in manifest["tensors"] if n.startswith("model.") and n not in known]
     if extra:
         raise CheckpointError(f"the checkpoint has {extra[0]}, which the model does not have")
 

@@ -6,7 +6,9 @@ Not here: loading into a model (`safetensors.torch.load_file`).
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +40,17 @@ def consolidate(path: str | os.PathLike[str], file: str | os.PathLike[str], *, m
     """
     path, file = Path(path), Path(file)
     manifest = read_manifest(path)
-    names = sorted(name for name in manifest["tensors"] if name.startswith("model."))
+    entries: dict[str, list[str]] = {}
+    for name in manifest["tensors"]:
+        if name.startswith("model."):
+            entries.setdefault(name.removeprefix("model.").split("[")[0], []).append(name)
+    names = sorted(entries)
     header: dict[str, Any] = {}
     at = 0
     for name in names:
-        own, dtype = name.removeprefix("model."), _dtype(manifest, name, masters)
-        size = manifest["tensors"][name]["numel"] * dtype.itemsize
-        header[own] = {"dtype": _TYPES[dtype], "shape": manifest["shapes"][name], "data_offsets": [at, at + size]}
+        dtype, shape = _dtype(manifest, entries[name][0], masters), _shape(manifest, name, entries[name])
+        size = math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _TYPES[dtype], "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -52,15 +58,37 @@ def consolidate(path: str | os.PathLike[str], file: str | os.PathLike[str], *, m
     with open(partial, "wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            dtype = _dtype(manifest, name, masters)
-            for part in manifest["tensors"][name]["parts"]:
-                value = chunk_tensor(path, manifest, name, part["start"]).to(dtype)
+            dtype = _dtype(manifest, entries[name][0], masters)
+            for value in _values(path, manifest, name, entries[name]):
                 if value.numel():
-                    stream.write(value.view(torch.uint8).numpy().data)
+                    stream.write(value.to(dtype).view(torch.uint8).numpy().data)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(partial, file)
-    return [name.removeprefix("model.") for name in names]
+    return names
+
+
+def _shape(manifest: dict[str, Any], name: str, entries: list[str]) -> list[int]:
+    """Of the whole tensor."""
+    shape = list(manifest["shapes"][entries[0]])
+    if (how := manifest.get("divided", {}).get(name)) is not None:
+        shape[how["dim"]] = how["size"]
+    return shape
+
+
+def _values(path: Path, manifest: dict[str, Any], name: str, entries: list[str]) -> Iterator[torch.Tensor]:
+    """Its elements in their order, in pieces."""
+    if name not in manifest.get("divided", {}):
+        for part in manifest["tensors"][entries[0]]["parts"]:
+            yield chunk_tensor(path, manifest, entries[0], part["start"])
+        return
+    from ortmodule.distributed.parallel.division import Division
+
+    wholes = []
+    for entry in sorted(entries, key=lambda entry: int(entry.split("[")[1].split("/")[0])):
+        pieces = [chunk_tensor(path, manifest, entry, p["start"]) for p in manifest["tensors"][entry]["parts"]]
+        wholes.append(torch.cat(pieces).view(manifest["shapes"][entry]))
+    yield Division(**manifest["divided"][name]).whole(wholes).reshape(-1).contiguous()
 
 
 def _dtype(manifest: dict[str, Any], name: str, masters: bool) -> torch.dtype:

@@ -21,7 +21,8 @@ from ortmodule.distributed.full_state import is_divided
 if TYPE_CHECKING:
     from ortmodule.distributed.optimizer import ZeroOptimizer
 
-__all__ = ["Entry", "LoadPlanner", "SavePlanner", "entries_to_load", "entries_to_save", "scalar_states"]
+__all__ = ["Entry", "LoadPlanner", "SavePlanner", "divided", "entries_to_load", "entries_to_save", "entry_name",
+           "scalar_states"]  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -82,10 +83,25 @@ class LoadPlanner(DefaultLoadPlanner):
         return self.state_dict[index.fqn].part
 
 
+def entry_name(optimizer: ZeroOptimizer, name: str) -> str:
+    """What a parameter is called in a checkpoint: of one that is divided among the ranks of a parallelized model, each
+    part has a name of its own, such as `fc.weight[0/2]`.
+    """
+    parts = optimizer.ranks.parts
+    return f"{name}[{parts.label}]" if parts is not None and name in parts.divided else name
+
+
+def divided(optimizer: ZeroOptimizer) -> dict[str, Any]:
+    """How the parameters that are divided among the ranks of a parallelized model are, by name."""
+    parts = optimizer.ranks.parts
+    return {} if parts is None else {name: dataclasses.asdict(how) for name, how in parts.divided.items()}
+
+
 def _whole(model: nn.Module, optimizer: ZeroOptimizer) -> dict[str, torch.Tensor]:
     """What every rank has whole: frozen parameters and the buffers that a state dict has."""
     trained = {slot.name for bucket in optimizer.buckets for slot in bucket.layout.slots}
-    out: dict[str, torch.Tensor] = {f"model.{name}": p for name, p in model.named_parameters() if name not in trained}
+    frozen = {name: p for name, p in model.named_parameters() if name not in trained}
+    out: dict[str, torch.Tensor] = {f"model.{entry_name(optimizer, name)}": p for name, p in frozen.items()}
     for prefix, module in model.named_modules():
         for key, buffer in module._buffers.items():
             if buffer is not None and key not in module._non_persistent_buffers_set:
@@ -102,15 +118,17 @@ def entries_to_save(model: nn.Module, optimizer: ZeroOptimizer) -> tuple[dict[st
     for bucket in optimizer.buckets:
         shard = bucket.shard
         for slot in bucket.layout.slots:
-            entries[f"model.{slot.name}"] = Entry(slot.numel, None)
-            shapes[f"model.{slot.name}"] = list(slot.shape)
+            name = entry_name(optimizer, slot.name)
+            entries[f"model.{name}"] = Entry(slot.numel, None)
+            shapes[f"model.{name}"] = list(slot.shape)
         for place, piece in zip(shard.places, shard.pieces, strict=True):
             slot = bucket.layout.slots[place.slot]
-            entries[f"model.{slot.name}"] = Entry(slot.numel, piece.detach(), place.start)
+            name = entry_name(optimizer, slot.name)
+            entries[f"model.{name}"] = Entry(slot.numel, piece.detach(), place.start)
             for key, value in optimizer.state.get(piece, {}).items():
                 if is_divided(value, piece):
-                    entries[f"optimizer.{slot.name}.{key}"] = Entry(slot.numel, value, place.start)
-                    shapes[f"optimizer.{slot.name}.{key}"] = list(slot.shape)
+                    entries[f"optimizer.{name}.{key}"] = Entry(slot.numel, value, place.start)
+                    shapes[f"optimizer.{name}.{key}"] = list(slot.shape)
     return entries, shapes
 
 
@@ -140,11 +158,12 @@ def entries_to_load(
     for bucket in optimizer.buckets:
         shard = bucket.shard
         for slot in bucket.layout.slots:
-            entries[f"model.{slot.name}"] = Entry(slot.numel, None)
+            entries[f"model.{entry_name(optimizer, slot.name)}"] = Entry(slot.numel, None)
         for place, piece in zip(shard.places, shard.pieces, strict=True):
             slot = bucket.layout.slots[place.slot]
-            entries[f"model.{slot.name}"] = Entry(slot.numel, piece.detach(), place.start)
-            prefix = f"optimizer.{slot.name}."
+            own = entry_name(optimizer, slot.name)
+            entries[f"model.{own}"] = Entry(slot.numel, piece.detach(), place.start)
+            prefix = f"optimizer.{own}."
             keys = [name[len(prefix) :] for name in dtypes if name.startswith(prefix)]
             state: dict[str, Any] = {
                 k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in scalars.get(slot.name, {}).items()

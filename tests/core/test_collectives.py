@@ -85,6 +85,24 @@ def check_gradients(rank: int, world: int) -> None:
             torch.testing.assert_close(x.grad, xs[rank].grad, msg=f"gradient of {op} {shape}")
 
 
+def check_gradients_where_all_go_on_alike(rank: int, world: int) -> None:
+    """What is made of a result on all ranks counts once; tensor parallelism's two halves."""
+    group = dist.group.WORLD.group_name
+    torch.manual_seed(0)
+    xs = [torch.randn(8, 3) for _ in range(world)]
+    given = torch.randn(8 * world, 3)  # the same gradient on all ranks
+    for op, attributes, grad, expected in (
+        ("AllReduce", {"alike": 1}, given[:8], given[:8]),
+        ("AllGather", {"alike": 1}, given, given.chunk(world)[rank]),
+        ("CopyToRanks", {}, given[:8] * (rank + 1), given[:8] * (world * (world + 1) // 2)),
+    ):
+        x = xs[rank].clone().requires_grad_()
+        node = helper.make_node(op, ["x"], ["y"], domain=OWN, group=group, world=world, **attributes)
+        (y,) = compiled([node], {"x": (8, 3)}, ["y"]).run([x])
+        y.backward(grad)
+        torch.testing.assert_close(x.grad, expected, msg=op)
+
+
 def check_maximum(rank: int, world: int) -> None:
     xs = [torch.arange(8.0) * (r - 1) for r in range(world)]
     for reduction, reference in (("max", torch.amax), ("min", torch.amin)):
@@ -124,7 +142,7 @@ def check_many_in_a_row(rank: int, world: int) -> None:
 
 
 def worker(rank: int, world: int) -> None:
-    for check in (check_gradients, check_maximum, check_many_in_a_row):
+    for check in (check_gradients, check_gradients_where_all_go_on_alike, check_maximum, check_many_in_a_row):
         check(rank, world)
 
 

@@ -18,10 +18,12 @@ from typing import Any
 import torch
 
 from ortmodule.distributed import memory_estimate
+from tests.distributed import parallel, pipelines
+from tests.distributed import test_agreement as agreement
 from tests.distributed import test_checkpoints as checkpoints
 from tests.distributed.overlap import all_cases
 from tests.distributed.spawn import on_ranks
-from tests.distributed.training import Case, all_on_rank, distance, one_process
+from tests.distributed.training import Case, all_on_rank, determined, distance, one_process
 
 
 def zero_matrix(args: argparse.Namespace) -> bool:
@@ -29,7 +31,11 @@ def zero_matrix(args: argparse.Namespace) -> bool:
     good = True
     cases = [
         Case(
-            stage=stage, bf16=bf16, accumulation=accumulation, no_sync=accumulation > 1 and stage == 1, steps=args.steps
+            stage=stage,
+            bf16=bf16,
+            accumulation=accumulation,
+            no_sync=accumulation > 1 and stage == 1,
+            steps=args.steps or 100,
         )
         for stage, bf16, accumulation in itertools.product(args.stage, (False, True), (1, 2))
     ]
@@ -148,6 +154,59 @@ def death_count(args: argparse.Namespace) -> bool:
     return same == count
 
 
+def determinism(args: argparse.Namespace) -> bool:
+    """The same training again, in new processes, at every stage with one and two threads: losses and parameters bit by
+    bit.
+    """
+    kinds = list(itertools.product(args.stage, (1, 2)))
+    cases = {kind: Case(stage=kind[0], steps=args.steps or 200) for kind in kinds}
+    first = {kind: on_ranks(2, determined, cases[kind], kind[1], seconds=600.0) for kind in kinds}
+    same, count = 0, args.count or 10
+    for i in range(count):
+        stage, threads = kind = kinds[i % len(kinds)]
+        again = on_ranks(2, determined, cases[kind], threads, seconds=600.0)
+        ok = again == first[kind]
+        same += ok
+        print(
+            f"stage {stage}, threads {threads}, {cases[kind].steps} steps: {'same bits' if ok else 'OTHERS'}",
+            flush=True,
+        )
+    print(f"{same} of {count} repeats have the losses and parameters of the first run, bit by bit")
+    return same == count
+
+
+def disagreement(args: argparse.Namespace) -> bool:
+    """Ranks that differ, or of which one is missing: what every rank raises, and after how long."""
+    del args
+    cases = [(agreement.set_up, case) for case in agreement.DISAGREEMENTS]
+    found = on_ranks(2, agreement.said_by, [*cases, (agreement.graphs, "graphs")], end=False)
+    good = 0
+    for i, (name, words) in enumerate([*agreement.DISAGREEMENTS.items(), ("graphs", "the collectives of a graph")]):
+        texts, slowest = {one[i][0] for one in found}, max(one[i][1] for one in found)
+        ok = len(texts) == 1 and words in min(texts) and slowest < 10
+        good += ok
+        print(f"{name:<10} {slowest:5.2f} s  {'ok' if ok else 'FAILED'}  {min(texts)[:150]}", flush=True)
+    count = len(agreement.DISAGREEMENTS) + 1
+    print(f"{good} of {count} cases are one error on every rank within 10 s")
+    return good == count
+
+
+def parallel_matrix(args: argparse.Namespace) -> bool:
+    """Tensor, sequence, expert and pipeline parallel training, alone and with `zero`, against one process."""
+    good = True
+    print("case                       ranks   loss rel.   params rel.")
+    kinds: list[tuple[Any, Any]] = [(parallel, args.steps or 50), (pipelines, args.steps or 50)]
+    for kind, steps in kinds:
+        for name, case in kind.matrix(steps).items():
+            found = on_ranks(case.world, kind.on_rank, case, seconds=600.0)[0]
+            by_loss, by_parameter = parallel.distances(found, kind.one_process(case))
+            ok = by_loss <= 1e-6 and by_parameter <= 1e-6
+            good &= ok
+            said = "ok" if ok else "FAILED"
+            print(f"{name:<25} {case.world:>6}   {by_loss:9.1e}   {by_parameter:11.1e}   {said}", flush=True)
+    return good
+
+
 def _restarted(stage: int, killed: int, at: int) -> dict[str, Any]:
     script = Path(__file__).with_name("restarted.py")
     with tempfile.TemporaryDirectory() as folder:
@@ -165,13 +224,16 @@ def main() -> None:
         "kills": kill_count,
         "overlap": overlap_table,
         "deaths": death_count,
+        "determinism": determinism,
+        "disagreement": disagreement,
+        "parallel": parallel_matrix,
     }
     top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     top.add_argument("what", choices=what)
-    top.add_argument("--steps", type=int, default=100, help="of each case of zero")
+    top.add_argument("--steps", type=int, help="of each case of zero (100), determinism (200), parallel (50)")
     top.add_argument("--world", type=int, nargs="*", default=[2, 4], help="numbers of ranks of zero")
-    top.add_argument("--stage", type=int, nargs="*", default=[1, 2, 3], help="stages of zero and overlap")
-    top.add_argument("--count", type=int, help="of flips, kills or deaths")
+    top.add_argument("--stage", type=int, nargs="*", default=[1, 2, 3], help="stages of zero, overlap and determinism")
+    top.add_argument("--count", type=int, help="of flips, kills, deaths or repeats")
     args = top.parse_args()
     torch.set_num_threads(1)
     sys.exit(not what[args.what](args))

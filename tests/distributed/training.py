@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +142,16 @@ def on_rank(rank: int, case: Case) -> dict[str, Any]:
 def all_on_rank(rank: int, cases: list[Case]) -> list[dict[str, Any]]:
     """Each case in turn: what `on_rank` gives of it."""
     return [on_rank(rank, case) for case in cases]
+
+
+def determined(rank: int, case: Case, threads: int) -> tuple[list[float], str]:
+    """Losses, and a digest of the bits of all parameters (on rank 0, which has them)."""
+    torch.set_num_threads(threads)
+    found = on_rank(rank, case)
+    digest = hashlib.sha256()
+    for name, value in sorted((found["parameters"] or {}).items()):
+        digest.update(name.encode() + value.contiguous().numpy().tobytes())
+    return found["losses"], digest.hexdigest()
 
 
 def observed(run: nn.Module) -> list[int]:

@@ -6,6 +6,11 @@
 // What sets it apart is that all ranks must run the same ones in the same order. So no pass merges, folds, repeats or
 // reorders them (kCollective), and each order of execution keeps theirs. With `async` the result may be read by a
 // CollectiveWait alone: between the two lies what runs meanwhile (transforms/split_collectives.h).
+//
+// A gradient is that of the sum over ranks of what each makes of its result. Where all make the same of it (`alike`:
+// what tensor parallelism does between its layers) that counts once: what AllReduce passes back is what it is given,
+// and CopyToRanks is its other half, which is nothing forward and AllReduce backward (Shoeybi et al., Megatron-LM,
+// 2019).
 #include "base/status.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
@@ -78,7 +83,9 @@ void reduced(InferContext& c) {
   rule(c);
 }
 
-// Of the sum over ranks of what each makes of its result, as eager's collectives have it.
+bool is_alike(const Node& node) { return node.get_int("alike", 0) != 0; }
+
+// As eager's collectives have it.
 template <const char* const& op>
 void gradient(GradContext& c) {
   const Node& node = c.node();
@@ -90,14 +97,29 @@ void gradient(GradContext& c) {
 // The same in the type of this rank's part, whatever was gathered.
 void gathered_gradient(GradContext& c) {
   const Node& node = c.node();
+  const int64_t world = node.get_int("world", 1);
   NodeArg* whole = c.cast(c.GO(0), c.I(0)->type().dtype);
-  c.GI(0, c.emit("ai.ortmodule::ReduceScatter", {whole},
-                 {{"group", node.get_string("group", "")}, {"world", node.get_int("world", 1)}}));
+  NodeArg* part =
+      c.emit("ai.ortmodule::ReduceScatter", {whole}, {{"group", node.get_string("group", "")}, {"world", world}});
+  if (is_alike(node)) part = c.emit("Mul", {part, c.scalar(1.0 / static_cast<double>(world), part)});
+  c.GI(0, part);
 }
 
 constexpr const char* kAllGather = "ai.ortmodule::AllGather";
 constexpr const char* kAllReduce = "ai.ortmodule::AllReduce";
 constexpr const char* kAllToAll = "ai.ortmodule::AllToAll";
+constexpr const char* kCopyToRanks = "ai.ortmodule::CopyToRanks";
+
+void reduced_gradient(GradContext& c) {
+  if (is_alike(c.node())) return gradient<kCopyToRanks>(c);
+  gradient<kAllReduce>(c);
+}
+
+void copied_gradient(GradContext& c) {
+  const Node& node = c.node();
+  const int64_t world = node.get_int("world", 1), alike = 1;
+  c.GI(0, c.emit(kAllReduce, {c.GO(0)}, {{"group", node.get_string("group", "")}, {"world", world}, {"alike", alike}}));
+}
 
 void collective(OpRecord& r) {
   r.input("x")
@@ -116,6 +138,7 @@ ORTMODULE_OP("ai.ortmodule", AllGather, 1)
     .attr("to", AttrKind::kInt)      // a TensorProto data type; without it that of x
     .attr("again", AttrKind::kInt)   // what it gathers is freed after forward, and gathered again by backward
     .attr("window", AttrKind::kInt)  // bytes that may be on their way when it starts (split_collectives.h)
+    .attr("alike", AttrKind::kInt)   // Note [Collectives]
     .infer(infer_all_gather)
     .grad({"x"}, gathered_gradient);
 
@@ -130,8 +153,19 @@ ORTMODULE_OP("ai.ortmodule", ReduceScatter, 1)
 ORTMODULE_OP("ai.ortmodule", AllReduce, 1)
     .apply(collective)
     .attr("reduction", AttrKind::kString)  // sum, max, min
+    .attr("alike", AttrKind::kInt)         // Note [Collectives]
     .infer(reduced<infer_all_reduce>)
-    .grad({"x"}, gradient<kAllReduce>);
+    .grad({"x"}, reduced_gradient);
+
+// x, which is the same on all ranks, for each to make something else of.
+ORTMODULE_OP("ai.ortmodule", CopyToRanks, 1)
+    .input("x")
+    .output("y")
+    .required_attr("group", AttrKind::kString)
+    .required_attr("world", AttrKind::kInt)
+    .infer(infer_same)
+    .traits(kView)
+    .grad({"x"}, copied_gradient);
 
 // x[world * n, ..]: part r goes to rank r -> y, whose part r is rank r's
 ORTMODULE_OP("ai.ortmodule", AllToAll, 1).apply(collective).infer(infer_all_to_all).grad({"x"}, gradient<kAllToAll>);

@@ -78,6 +78,8 @@ ORTMODULE_KERNEL("ai.ortmodule", AllReduce, "aten",
                  [](const Node& node) -> Kernel { return make(node, "all_reduce", all_reduce); });
 ORTMODULE_KERNEL("ai.ortmodule", AllToAll, "aten",
                  [](const Node& node) -> Kernel { return make(node, "all_to_all_single", all_to_all); });
+ORTMODULE_KERNEL("ai.ortmodule", CopyToRanks, "aten",
+                 [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, c.in(0)); }; });
 ORTMODULE_KERNEL("ai.ortmodule", CollectiveWait, "aten",
                  [](const Node&) -> Kernel { return [](KernelContext& c) { c.out(0, wait(c.in(0))); }; });
 
