@@ -71,7 +71,7 @@ struct Operands {
   Global<const int64_t> ends;
   Global<const T> a, b;
   Global<T> to;
-  int64_t rows, inner, outer, groups;
+  int64_t rows, inner, outer, groups, per_group, per_inner, per_outer;  // the last three: strides of b[group, ..]
 
   // Where the group begins; the one behind the last has the rows that are nobody's.
   __device__ __forceinline__ int64_t end(int64_t group) const {
@@ -91,10 +91,10 @@ __global__ void __launch_bounds__(kThreads) grouped(Operands<T> o) {
     product<T>({o.a, begin * o.inner, o.inner, 1}, {o.b, begin * o.outer, o.outer, 1}, {o.inner, o.outer, rows}, o.to,
                group * o.inner * o.outer);
   } else if constexpr (form == GroupedForm::kForward) {
-    product<T>({o.a, begin * o.inner, 1, o.inner}, {o.b, group * o.inner * o.outer, o.outer, 1},
+    product<T>({o.a, begin * o.inner, 1, o.inner}, {o.b, group * o.per_group, o.per_inner, o.per_outer},
                {rows, o.outer, nobody ? 0 : o.inner}, o.to, begin * o.outer);
   } else {
-    product<T>({o.a, begin * o.outer, 1, o.outer}, {o.b, group * o.inner * o.outer, 1, o.outer},
+    product<T>({o.a, begin * o.outer, 1, o.outer}, {o.b, group * o.per_group, o.per_outer, o.per_inner},
                {rows, o.inner, nobody ? 0 : o.outer}, o.to, begin * o.inner);
   }
 }
@@ -106,7 +106,7 @@ int launch_form(const GroupedMatMulLaunch& a, void* stream) {
   const dim3 blocks(blocks_for(rows, kTile), blocks_for(columns, kTile),
                     static_cast<unsigned>(a.groups + (weight ? 0 : 1)));
   const Operands<T> o{global<const int64_t>(a.ends), global<const T>(a.a), global<const T>(a.b), global<T>(a.to),
-                      a.rows, a.inner, a.outer, a.groups};
+                      a.rows, a.inner, a.outer, a.groups, a.strides[0], a.strides[1], a.strides[2]};
   return launch("grouped_matmul", &grouped<T, form>, blocks, kThreads, stream, o);
 }
 

@@ -18,6 +18,7 @@ struct GroupedMatMulLaunch {
   int64_t rows, inner, outer, groups;
   const int64_t* ends;  // on the device
   const void *a, *b;
+  int64_t strides[3];  // of b[group, inner, outer], in elements
   void* to;
 };
 
