@@ -319,8 +319,8 @@ def grouped_product(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> tor
 def grouped_products() -> list[Case]:
     """Tiles of 32 x 32 results and 32 terms; groups without rows, rows of no group."""
     sizes = [
-        (1, 1, 1, (1,)), (6, 3, 2, (2, 2, 5, 6)), (6, 3, 5, (0, 0, 6, 6)), (40, 33, 31, (3, 35)), (64, 32, 64, (32, 64)),
-        (70, 65, 33, (1, 34, 66)),
+        (1, 1, 1, (1,)), (6, 3, 2, (2, 2, 5, 6)), (6, 3, 5, (0, 0, 6, 6)), (40, 33, 31, (3, 35)),
+        (64, 32, 64, (32, 64)), (70, 65, 33, (1, 34, 66)),
     ]  # fmt: skip
     return [
         Case(
