@@ -241,9 +241,8 @@ class Fuser {
     return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const NodeArg* in) {
       if (!in || !in->producer() || cluster_[in->producer()->id()] != other || in->is_graph_output()) return false;
       if (in->type().shape != result.shape || dtype_size(in->type().dtype) < dtype_size(result.dtype)) return false;
-      return std::all_of(in->uses().begin(), in->uses().end(), [&](const Use& use) {
-        return use.node == &node || cluster_[use.node->id()] == other;
-      });
+      return std::all_of(in->uses().begin(), in->uses().end(),
+                         [&](const Use& use) { return use.node == &node || cluster_[use.node->id()] == other; });
     });
   }
 

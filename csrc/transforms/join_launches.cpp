@@ -62,7 +62,8 @@ size_t join_casts(Graph& graph) {
 
 // The Cast to float that is all that reads the value; null where there is something else.
 Node* widened(const NodeArg* value) {
-  if (!value || value->is_graph_output() || value->uses().size() != 1 || !is_narrow(value->type().dtype)) return nullptr;
+  if (!value || value->is_graph_output() || value->uses().size() != 1 || !is_narrow(value->type().dtype))
+    return nullptr;
   Node* reader = value->uses()[0].node;
   return is(reader, "", "Cast") && reader->output(0)->type().dtype == DType::kFloat ? reader : nullptr;
 }
@@ -142,7 +143,8 @@ void join_with_sums(Graph& graph, NodeArg* value, NodeArg* sums, const Joint& jo
     if (joint.reshape) {
       std::vector<int64_t> sizes(joint.axis, 0);  // as they are
       sizes.push_back(*elements_from(*part->type().shape, joint.axis));
-      part = added_before(graph, "", "Reshape", {part, graph.constant(TensorData::of_ints(sizes))}, 1, {}, last)->output(0);
+      part = added_before(graph, "", "Reshape", {part, graph.constant(TensorData::of_ints(sizes))}, 1, {}, last)
+                 ->output(0);
     }
     parts.push_back(part);
   }

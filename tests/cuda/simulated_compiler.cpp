@@ -40,8 +40,8 @@ std::string build(const std::string& source, const fs::path& to) {
   std::ofstream(stem + ".cpp") << source;
   const std::string root = SIMULATED_SOURCES;
   const std::string command = std::string(SIMULATED_COMPILER) + " -std=c++20 -O1 -fPIC -shared -Wno-unknown-pragmas " +
-                              more_flags() + " -I" + root + "/csrc -I" + root + "/ortmodule/include -o " + stem + ".so " + stem + ".cpp " +
-                              this_library().string() + " > " + stem + ".log 2>&1";
+                              more_flags() + " -I" + root + "/csrc -I" + root + "/ortmodule/include -o " + stem +
+                              ".so " + stem + ".cpp " + this_library().string() + " > " + stem + ".log 2>&1";
   const int status = std::system(command.c_str());
   std::ifstream log(stem + ".log");
   const std::string said{std::istreambuf_iterator<char>(log), {}};
@@ -57,7 +57,8 @@ void* compile(const char* source, int, char* error, size_t size) {
   const fs::path folder = fs::path(SIMULATED_SOURCES) / "build" / "generated";
   fs::create_directories(folder);
   char name[64];
-  std::snprintf(name, sizeof name, "%016zx-%zx.so", std::hash<std::string>()(source + more_flags()), static_cast<size_t>(age));
+  std::snprintf(name, sizeof name, "%016zx-%zx.so", std::hash<std::string>()(source + more_flags()),
+                static_cast<size_t>(age));
   const fs::path library = folder / name;
   if (!fs::exists(library)) {
     if (const std::string said = build(source, library); !said.empty()) {

@@ -105,8 +105,17 @@ int launch_form(const GroupedMatMulLaunch& a, void* stream) {
   const int64_t rows = weight ? a.inner : a.rows, columns = form == GroupedForm::kInput ? a.inner : a.outer;
   const dim3 blocks(blocks_for(rows, kTile), blocks_for(columns, kTile),
                     static_cast<unsigned>(a.groups + (weight ? 0 : 1)));
-  const Operands<T> o{global<const int64_t>(a.ends), global<const T>(a.a), global<const T>(a.b), global<T>(a.to),
-                      a.rows, a.inner, a.outer, a.groups, a.strides[0], a.strides[1], a.strides[2]};
+  const Operands<T> o{global<const int64_t>(a.ends),
+                      global<const T>(a.a),
+                      global<const T>(a.b),
+                      global<T>(a.to),
+                      a.rows,
+                      a.inner,
+                      a.outer,
+                      a.groups,
+                      a.strides[0],
+                      a.strides[1],
+                      a.strides[2]};
   return launch("grouped_matmul", &grouped<T, form>, blocks, kThreads, stream, o);
 }
 

@@ -36,11 +36,18 @@ at::Tensor multiplied(const CudaQueue& queue, cuda::GroupedForm form, const at::
                       const at::Tensor& b, c10::IntArrayRef sizes, int64_t inner, int64_t outer) {
   at::Tensor to = at::empty(sizes, a.options());
   const bool matrices = b.dim() == 3;
-  queue.run("grouped_matmul",
-            cuda::GroupedMatMulLaunch{*cuda_element(a), form, a.size(0), inner, outer, ends.numel(),
-                                      ends.const_data_ptr<int64_t>(), address(a), address(b),
-                                      {matrices ? b.stride(0) : 0, matrices ? b.stride(1) : 0, matrices ? b.stride(2) : 0},
-                                      mutable_address(to)});
+  queue.run("grouped_matmul", cuda::GroupedMatMulLaunch{
+                                  *cuda_element(a),
+                                  form,
+                                  a.size(0),
+                                  inner,
+                                  outer,
+                                  ends.numel(),
+                                  ends.const_data_ptr<int64_t>(),
+                                  address(a),
+                                  address(b),
+                                  {matrices ? b.stride(0) : 0, matrices ? b.stride(1) : 0, matrices ? b.stride(2) : 0},
+                                  mutable_address(to)});
   return to;
 }
 
@@ -78,7 +85,8 @@ Kernel make_gradient(const Node& node) {
     }
     if (c.wants(1)) {
       const at::Tensor& x = c.in(1);
-      c.out(1, multiplied(queue, cuda::GroupedForm::kWeight, ends, x, dy, {groups, x.size(1), outer}, x.size(1), outer));
+      c.out(1,
+            multiplied(queue, cuda::GroupedForm::kWeight, ends, x, dy, {groups, x.size(1), outer}, x.size(1), outer));
     }
     return true;
   });

@@ -88,7 +88,9 @@ void linear_grad_body(BodyContext& c) {
     return f.rank(t) == 2 ? t : f.reshape(t, f.concat({c.ints({-1}), f.shape(t, -1)}));
   };
   if (c.wants(0)) c.out(0, f.matmul(dy, w));
-  const auto factor = [&](NodeArg* t) { return c.node().get_int("wide", 0) ? f.cast(rows(t), DType::kFloat) : rows(t); };
+  const auto factor = [&](NodeArg* t) {
+    return c.node().get_int("wide", 0) ? f.cast(rows(t), DType::kFloat) : rows(t);
+  };
   if (c.wants(1)) c.out(1, f.matmul(f.transpose(factor(dy), {1, 0}), factor(x)));
   if (c.wants(2)) c.out(2, f.sum(rows(dy), {0}, false));
 }

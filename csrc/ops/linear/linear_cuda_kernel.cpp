@@ -12,7 +12,8 @@ at::Tensor as_matrix(const at::Tensor& t) { return t.dim() == 2 ? t : t.reshape(
 Kernel make_gradient(const Node& node) {
   return cuda_kernel(node, [wide = node.get_int("wide", 0) != 0](KernelContext& c, const CudaQueue&) {
     const at::Tensor& dy = c.in(0);
-    if (!wide || !c.wants(1) || c.wants(2) || dy.dim() < 2 || dy.numel() == 0 || dy.device() != c.device()) return false;
+    if (!wide || !c.wants(1) || c.wants(2) || dy.dim() < 2 || dy.numel() == 0 || dy.device() != c.device())
+      return false;
     if (dy.scalar_type() != at::kHalf && dy.scalar_type() != at::kBFloat16) return false;
     const at::Tensor rows = as_matrix(dy);
     at::Tensor dw = at::mm(rows.t(), as_matrix(c.in(1)), at::kFloat);

@@ -144,7 +144,8 @@ TEST(FusedProgram, AWrongLineIsNamed) {
 }
 
 // A gate's gradient: the product reads dv before du is asked for, and p is read by du alone.
-constexpr const char* kGate = R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], v: bfloat16[4, 8], w: bfloat16[8, 8]) -> (a, b)
+constexpr const char* kGate =
+    R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], v: bfloat16[4, 8], w: bfloat16[8, 8]) -> (a, b)
     %dv = Mul(%dy, %u)
     %p = Mul(%dy, %v)
     %a = ai.ortmodule::Linear(%dv, %w, _)
@@ -165,16 +166,15 @@ TEST(Fuse, OnAGpuANodeRunsEarlyWhereThatSparesAValue) {
 }
 
 TEST(Fuse, ANodeDoesNotRunEarlyWhereWhatItReadsComesLaterOrIsKeptAnyway) {
-  for (const char* text : {
-           // %a comes after the product that reads %dv
-           R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], w: bfloat16[8, 8]) -> (b)
+  for (const char* text : {// %a comes after the product that reads %dv
+                           R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], w: bfloat16[8, 8]) -> (b)
              %dv = Mul(%dy, %u)
              %p = Neg(%dy)
              %a = ai.ortmodule::Linear(%dv, %w, _)
              %du = ai.ortmodule::SiluGrad(%p, %a)
              %b = ai.ortmodule::Linear(%du, %w, _))",
-           // %p is read by others, too
-           R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], w: bfloat16[8, 8]) -> (a, b, c)
+                           // %p is read by others, too
+                           R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], w: bfloat16[8, 8]) -> (a, b, c)
              %dv = Mul(%dy, %u)
              %p = Neg(%dy)
              %a = ai.ortmodule::Linear(%dv, %w, _)

@@ -96,7 +96,8 @@ TEST(JoinLaunches, PartsOfAJointProjectionAreSummedAsTheyAreJoined) {
 }
 
 TEST(JoinLaunches, PartsAreFoundBehindViewsAndListsOfRows) {
-  auto g = resolved(R"(graph g(q: bfloat16[2, 5, 1, 3, 4], k: bfloat16[2, 5, 1, 3, 4], r: int64[m], x: bfloat16[m, 6]) -> (dw, db)
+  auto g = resolved(
+      R"(graph g(q: bfloat16[2, 5, 1, 3, 4], k: bfloat16[2, 5, 1, 3, 4], r: int64[m], x: bfloat16[m, 6]) -> (dw, db)
     const %sizes: int64[2] = [-1, 24]
     %all = Concat(%q, %k) {axis=2}
     %some = ai.ortmodule::GatherRows(%all, %r) {lead=2}
