@@ -11,6 +11,7 @@ tensors, for the engine the plan that it compiled with a GPU's prices, in five w
     kept      the same where forward keeps everything for backward (memory_budget="all")
     merged    the same with neighbouring kernels joined where they run over as many elements: a bound
 Beside them "products" is eager's products, convolutions and attention alone: no fusion makes a step shorter than that.
+A last line adds AdamW's step: torch.optim's default and its fused kernel, which ortmodule.optim.AdamW runs on CUDA.
 All inputs are printed and assumed, none was measured on a GPU; docs/cuda.md says what follows and what does not.
 Not here: the GPUs and the time of a kernel (gpu_paper/machines.py), what is counted (gpu_paper/eager.py, planned.py).
 """
@@ -38,6 +39,7 @@ from gpu_paper.machines import (
     by_name,
     predict,
 )  # fmt: skip
+from gpu_paper.optimizer import default_kernels, fused_kernels
 from gpu_paper.planned import PAPER, merged_kernels, own_operators, plan_of, planned_kernels
 
 from common import facts, table, write_json
@@ -82,6 +84,20 @@ def rows_of(model: str, ways: dict[str, list[Kernel]], gpu: str, shares: Efficie
     for row in rows:
         row["faster"] = rows[0]["step"] / row["step"]
     return rows
+
+
+def with_adamw(model: str, rows: list[dict[str, Any]], gpu: str, shares: Efficiencies) -> dict[str, Any]:
+    """The step of eager and of a session ("today") with AdamW, one after the other, in ms; how many times faster."""
+    make = MODELS[model].module
+    found = {}
+    for name, kernels in (("default", default_kernels(make)), ("fused", fused_kernels(make))):
+        took = predict(kernels, GPUS[gpu], EAGER_HOST, shares)
+        found[name] = {"step": took.step, "launches": took.launches, "gigabytes": took.gigabytes}
+    steps = {row["way"]: row["step"] for row in rows}
+    ours = steps["today"] + found["fused"]["step"]
+    faster = {name: (steps["eager"] + found[name]["step"]) / ours for name in found}
+    return {"model": model, "gpu": gpu, **found, "faster_than_default": faster["default"],
+            "faster_than_fused": faster["fused"]}  # fmt: skip
 
 
 HEADER = (
@@ -141,7 +157,8 @@ def main(argv: list[str] | None = None) -> int:
         "floor_us": FLOOR_US,
     }
     inputs["hosts"] = {k: dataclasses.asdict(v) for k, v in inputs["hosts"].items()}
-    result: dict[str, Any] = {"environment": facts(), "measured": False, "inputs": inputs, "rows": [], "operators": {}}
+    result: dict[str, Any] = {"environment": facts(), "measured": False, "inputs": inputs}
+    result |= {"rows": [], "adamw": [], "operators": {}}
     for model in args.models:
         begin = time.perf_counter()
         ways = ways_of(model)
@@ -150,6 +167,11 @@ def main(argv: list[str] | None = None) -> int:
             rows = rows_of(model, ways, gpu, shares)
             result["rows"] += rows
             print(f"{GPUS[gpu].title}\n{table(HEADER, [line_of(row) for row in rows])}", flush=True)
+            adamw = with_adamw(model, rows, gpu, shares)
+            result["adamw"].append(adamw)
+            took = ", ".join(f"{n} {adamw[n]['step']:.2f} ms in {adamw[n]['launches']}" for n in ("default", "fused"))
+            ratios = f"{adamw['faster_than_default']:.2f} and {adamw['faster_than_fused']:.2f} times eager's"
+            print(f"with AdamW ({took}): {ratios}", flush=True)
         first = GPUS[args.gpus[0]]
         result["operators"][model] = {way: by_name(kernels, first, shares) for way, kernels in ways.items()}
         if args.nodes:

@@ -9,6 +9,7 @@
 #include "compile/program.h"
 #include "onnx/import.h"
 #include "records/resolve.h"
+#include "transforms/join_launches.h"
 #include "transforms/split_collectives.h"
 
 namespace ortmodule {
@@ -101,6 +102,11 @@ struct Finished {
 Finished finish(Graph& graph, const CompileOptions& options, size_t forward_outputs, StageLog* log = nullptr) {
   Finished done;
   const Providers providers = providers_of(options);
+  const Prices prices = providers.order.front()->prices();
+  if (options.fusion && prices.launch_bytes > 0 && prices.runs_programs) {
+    join_launches(graph);
+    resolve(graph, {.infer = false});
+  }
   if (!providers.only_host()) {
     done.placed = place(graph, providers, forward_outputs);
     resolve(graph, {.infer = false});

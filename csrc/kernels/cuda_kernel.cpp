@@ -46,8 +46,8 @@ Kernel cuda_kernel(const Node& node, CudaAttempt attempt) {
   };
 }
 
-std::optional<cuda::Element> cuda_element(const at::Tensor& x) {
-  switch (x.scalar_type()) {
+std::optional<cuda::Element> cuda_element(at::ScalarType type) {
+  switch (type) {
     case at::kFloat:
       return cuda::Element::kFloat;
     case at::kHalf:

@@ -39,7 +39,8 @@ using CudaAttempt = std::function<bool(KernelContext&, const CudaQueue&)>;
 Kernel cuda_kernel(const Node& node, CudaAttempt attempt);
 
 // None for a type that the kernels do not compute with.
-std::optional<cuda::Element> cuda_element(const at::Tensor& x);
+std::optional<cuda::Element> cuda_element(at::ScalarType type);
+inline std::optional<cuda::Element> cuda_element(const at::Tensor& x) { return cuda_element(x.scalar_type()); }
 
 // Whether the tensor is there, of the device, in row-major order, and has elements.
 bool cuda_plain(const KernelContext& c, const at::Tensor& x);

@@ -15,6 +15,7 @@ namespace ortmodule {
 namespace {
 
 constexpr size_t kMostReaders = 64;  // a value with more is not looked through
+constexpr size_t kPlaces = 1 << 12;  // from one node's place to the next: room for nodes that run early
 
 bool fusable_type(DType dtype) {
   return dtype == DType::kFloat || dtype == DType::kBFloat16 || dtype == DType::kFloat16 || dtype == DType::kBool;
@@ -127,13 +128,17 @@ struct Cluster {
 class Fuser {
  public:
   Fuser(Graph& graph, const PricesOf& prices)
-      : graph_(graph), prices_of_(prices), cluster_(graph.node_id_bound(), -1), position_(cluster_.size(), 0) {}
+      : graph_(graph),
+        prices_of_(prices),
+        cluster_(graph.node_id_bound(), -1),
+        position_(cluster_.size(), 0),
+        early_(cluster_.size(), 0) {}
 
   FusionResult run() {
     FusionResult result;
     size_t position = 0;
     const std::vector<Node*> nodes = graph_.nodes();
-    for (Node* node : nodes) position_[node->id()] = ++position;
+    for (Node* node : nodes) position_[node->id()] = kPlaces * ++position;
     for (Node* node : nodes) {
       if (!start(*node)) {
         if (!node->record()->has(kView)) last_outside_ = position_[node->id()];
@@ -145,7 +150,7 @@ class Fuser {
         for (const NodeArg* in : node->inputs())
           if (in && in->producer() && join(cluster_[in->producer()->id()], *node)) joined = true;
       }
-      join_siblings(*node);
+      if (!early_[node->id()]) join_siblings(*node);
     }
     for (Cluster& cluster : clusters_) {
       if (cluster.nodes.size() < 2) continue;
@@ -200,17 +205,62 @@ class Fuser {
       return false;
     if (from.nodes[0]->provider() != node.provider() || from.nodes[0]->device() != node.device()) return false;
     const Shape* space = common_space(from.space, to.space);
-    if (!space || !values_fit(from, mine, *space) || read_before(from, other, node)) return false;
+    if (!space || !values_fit(from, mine, *space)) return false;
+    const bool late = read_before(from, other, node);
+    if (late && !may_run_early(from, other, node)) return false;
     std::vector<Node*> nodes(from.nodes);
     nodes.insert(nodes.end(), to.nodes.begin(), to.nodes.end());
     std::sort(nodes.begin(), nodes.end(),
               [&](const Node* a, const Node* b) { return position_[a->id()] < position_[b->id()]; });
     if (!is_small(nodes)) return false;
+    if (late) {
+      position_[node.id()] = place_of(from) + 1;
+      early_[node.id()] = 1;
+    }
     Cluster joined{std::move(nodes), *space};
     for (const Node* member : from.nodes) cluster_[member->id()] = mine;
     from = {};
     to = std::move(joined);
     return true;
+  }
+
+  size_t place_of(const Cluster& cluster) const { return position_[cluster.nodes.back()->id()]; }
+
+  // Whether the node may run where `from` does, before somebody reads that: all else that it reads is there by then,
+  // and a value as large as its own result is never stored, because it alone reads that.
+  bool may_run_early(const Cluster& from, int other, const Node& node) {
+    if (!prices_at(node).whole_rows || clusters_[cluster_[node.id()]].nodes.size() > 1 || node.outputs().size() != 1)
+      return false;
+    for (const NodeArg* in : node.inputs()) {
+      const Node* producer = in ? in->producer() : nullptr;
+      if (!producer || cluster_[producer->id()] == other) continue;
+      const int its = cluster_[producer->id()];
+      if ((its < 0 ? position_[producer->id()] : place_of(clusters_[its])) >= place_of(from)) return false;
+    }
+    const TypeInfo& result = node.output(0)->type();
+    return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const NodeArg* in) {
+      if (!in || !in->producer() || cluster_[in->producer()->id()] != other || in->is_graph_output()) return false;
+      if (in->type().shape != result.shape || dtype_size(in->type().dtype) < dtype_size(result.dtype)) return false;
+      return std::all_of(in->uses().begin(), in->uses().end(),
+                         [&](const Use& use) { return use.node == &node || cluster_[use.node->id()] == other; });
+    });
+  }
+
+  // The member at whose place in the graph the cluster runs.
+  Node* anchor_of(const Cluster& cluster) const {
+    return *std::find_if(cluster.nodes.rbegin(), cluster.nodes.rend(),
+                         [&](const Node* node) { return !early_[node->id()]; });
+  }
+
+  // Members of a cluster that stays as it is and that others may read early go where they were to run.
+  void settle(const Cluster& cluster) {
+    const auto is_early = [&](const Node* node) { return early_[node->id()] != 0; };
+    if (std::none_of(cluster.nodes.begin(), cluster.nodes.end(), is_early)) return;
+    const std::vector<Node*> order = graph_.nodes();
+    const auto anchor = std::find(order.begin(), order.end(), anchor_of(cluster));
+    const auto next = std::find_if_not(anchor + 1, order.end(), is_early);
+    for (Node* node : cluster.nodes)
+      if (is_early(node)) graph_.move_before(node, next == order.end() ? nullptr : *next);
   }
 
   // Joins the clusters that read a large value which the node reads too, where no other kernel runs between them: what
@@ -311,7 +361,10 @@ class Fuser {
     for (Node* node : cluster.nodes) writer.add(*node);
     const auto needed = [&](const NodeArg* value) { return is_needed(value, id); };
     FusedProgram program = writer.finish(cluster.space, needed);
-    if (program.outputs.empty() || !is_sound(writer, program, cluster)) return false;
+    if (program.outputs.empty() || !is_sound(writer, program, cluster)) {
+      settle(cluster);
+      return false;
+    }
     // A row that is kept in the cluster's form is written as the row it is.
     const std::vector<char> rows = program.row_values();
     for (FusedProgram::Output& out : program.outputs)
@@ -323,7 +376,7 @@ class Fuser {
       if (needed(out.value)) values.push_back(out.value);
     // The new node takes the names of the values that it replaces, which are free once the old nodes are gone: until
     // then another stands in under fresh names.
-    Node* last = cluster.nodes.back();
+    Node* last = anchor_of(cluster);
     const Phase phase = last->phase();
     const std::string provider = last->provider(), device = last->device();
     auto metadata = last->metadata();
@@ -368,6 +421,7 @@ class Fuser {
   std::unordered_map<std::string, Prices> prices_;  // by provider
   std::vector<int> cluster_;                        // by node id: its cluster, -1
   std::vector<size_t> position_;                    // by node id: its place in the order
+  std::vector<char> early_;                         // by node id: it runs at its cluster's place, not at its own
   std::vector<Cluster> clusters_;
   size_t last_outside_ = 0;  // the place of the last node that is in no cluster and no view
 };

@@ -9,6 +9,9 @@
 // random draws above all, stays as it was; looking at the readers of a cluster's values keeps the pass near linear.
 // It also joins, under the same conditions, clusters that read a value of the whole space which it reads, where only
 // views stand between them: the gradients of one value to several others are one pass over it.
+// Where a GPU's programs run, a node for which (c) does not hold runs early, at the cluster's place, if all that it
+// reads is there and it alone reads a value as large as its own result: what is held from there on is no more than
+// before, and that value is never stored (the gradient of a gate, which reads a product that nobody else reads).
 // A value that anything else reads stays an output under its own name: what forward keeps for backward does not change.
 // How an operator is expressed stands beside its record (records/fusion_context.h); operators that are not there are
 // never fused.

@@ -61,6 +61,7 @@ def main() -> int:
     parser.add_argument("--match", default="")
     parser.add_argument("--quick", action="store_true", help="threads in one order")
     parser.add_argument("--every", type=int, default=1, help="of the kernels or mutations, each so many")
+    parser.add_argument("--seconds", type=float, default=1e9, help="of the mutations: a later run goes on")
     parser.add_argument("--steps", type=int, default=20, help="of the models")
     args = parser.parse_args()
     if args.part == "kernels":
@@ -73,7 +74,7 @@ def main() -> int:
         return models.main(args.match, args.steps)
     from . import mutations
 
-    return mutations.main(args.match, args.every)
+    return mutations.main(args.match, args.every, args.seconds)
 
 
 if __name__ == "__main__":

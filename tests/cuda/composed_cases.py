@@ -1,4 +1,4 @@
-"""Operators whose CUDA kernels stand around ATen's: the chunked loss with its products, attention.
+"""Operators whose CUDA kernels stand around ATen's: the chunked loss with its products, attention, wide gradients.
 
 Flash attention is the stand-in's own (tests/device/guarded_device/attention.cpp), which checks the saved log-sum-exp.
 Not here: how a case is run (cases.py).
@@ -49,5 +49,21 @@ def attentions() -> list[Case]:
     ]  # fmt: skip
 
 
+def wide_products() -> list[Case]:
+    """A weight's gradient as floats of narrow factors: no result is rounded to 16 bits on the way."""
+
+    def operands(dtype: torch.dtype) -> Operands:
+        shapes = ((2, 9, 5), (2, 9, 7), (5, 7))
+        return [torch.randn(*shape, dtype=torch.float64).to(dtype) for shape in shapes]
+
+    def reference(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return dy @ w, dy.flatten(0, 1).mT @ x.flatten(0, 1)
+
+    return [
+        Case("LinearGrad wide", "LinearGrad", operands, reference, (), "ai.ortmodule", {"wide": 1}, wrt=(), outputs=2,
+             aligned=False)
+    ]  # fmt: skip
+
+
 def cases() -> list[Case]:
-    return [*losses(), *attentions()]
+    return [*losses(), *attentions(), *wide_products()]

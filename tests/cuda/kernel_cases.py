@@ -273,6 +273,66 @@ def _negative(operands: Operands) -> Operands:
     return [table, torch.where(torch.arange(len(ids)) % 2 == 1, ids - table.shape[0], ids)]
 
 
+# -- many tensors at once ----------------------------------------------------------------------------------------------
+
+
+def casts() -> list[Case]:
+    """A chunk of a block is 4 times 256 vectors of 4 or 8; lists are of 128 tensors."""
+    shapes: list[list[tuple[int, ...]]] = [
+        [(1,)], [(3,), (4, 2), (5,)], [(1024, 4)], [(1025, 4), (7,)], [(1024, 8), (1,), (2048, 8)], [(4099, 3)],
+        [(1 + i % 5,) for i in range(128)], [(2 + i % 3,) for i in range(131)],
+    ]  # fmt: skip
+    return [
+        Case(
+            f"CastAll {len(of)} of {of[0]} to {to}", "CastAll",
+            lambda d, of=of: [normal(*shape, dtype=d) for shape in of],
+            lambda *xs, to=to: tuple(x.to(to) for x in xs), ("cast_all",), OWN, {"to": to}, wrt=(), outputs=len(of),
+            aligned=of[0] == (1024, 4),
+        )
+        for of in shapes
+        for to in (torch.float32, torch.bfloat16, torch.float16)[: 1 + 2 * (len(of) < 100)]
+    ]  # fmt: skip
+
+
+def joined_sums() -> list[Case]:
+    """Parts side by side and the sums over rows, 8 rows a tile and 64 a chunk."""
+    cases = []
+    for rows, widths in ((1, (1,)), (3, (3, 4)), (8, (8, 16, 8)), (9, (1, 2, 3, 4)), (65, (16, 16, 16)),
+                         (70, (64, 64, 64, 64)), (200, (256, 32)), (2, (300, 500))):  # fmt: skip
+        for wide in (0, 1):
+            cases.append(Case(
+                f"ConcatSum {rows}x{widths} {'wide' * wide}", "ConcatSum",
+                lambda d, r=rows, of=widths: [normal(r, w, dtype=d) for w in of],
+                lambda *xs: (torch.cat(xs, -1), torch.cat(xs, -1).sum(0)),
+                ("concat_sum", "concat_sum_total"), OWN, {"wide": wide}, wrt=(), outputs=2,
+                aligned=all(w % 16 == 0 for w in widths) and rows > 8,
+            ))  # fmt: skip
+    return cases
+
+
+def grouped_product(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    starts = [0, *ends.tolist()]
+    parts = [x[a:b] @ w[g] for g, (a, b) in enumerate(zip(starts, starts[1:], strict=False))]
+    return torch.cat([*parts, x[starts[-1] :] @ w[0] * 0])
+
+
+def grouped_products() -> list[Case]:
+    """Tiles of 32 x 32 results and 32 terms; groups without rows, rows of no group."""
+    sizes = [
+        (1, 1, 1, (1,)), (6, 3, 2, (2, 2, 5, 6)), (6, 3, 5, (0, 0, 6, 6)), (40, 33, 31, (3, 35)),
+        (64, 32, 64, (32, 64)), (70, 65, 33, (1, 34, 66)),
+    ]  # fmt: skip
+    return [
+        Case(
+            f"GroupedMatMul {rows}x{inner}x{outer} to {ends}", "GroupedMatMul",
+            lambda d, r=rows, i=inner, o=outer, e=ends: [
+                normal(r, i, dtype=d), normal(len(e), i, o, dtype=d), torch.tensor(e, dtype=torch.int32)],
+            grouped_product, ("grouped_matmul",), OWN, wrt=(0, 1), aligned=rows == 64, loose=3e-5,
+        )
+        for rows, inner, outer, ends in sizes
+    ]  # fmt: skip
+
+
 def refusals() -> list[Case]:
     """Positions that no row has: a trap, as in torch's own kernels."""
 
@@ -285,10 +345,14 @@ def refusals() -> list[Case]:
     def sums(i: int) -> Callable[[torch.dtype], Operands]:
         return lambda d: [normal(3, 8, dtype=d), torch.tensor([1, i, 2]), torch.tensor([4, 8])]
 
+    def runs(*ends: int) -> Callable[[torch.dtype], Operands]:
+        return lambda d: [normal(3, 4, dtype=d), normal(2, 4, 5, dtype=d), torch.tensor(ends)]
+
     refused: list[tuple[str, str, Callable[[torch.dtype], Operands], tuple[int, ...]]] = []
     refused += [("SoftmaxCrossEntropyLoss", "", labels(label), ()) for label in (-1, 8)]
     refused += [("Embedding", OWN, rows(i), ()) for i in (-5, 4)]
     refused += [("EmbeddingGrad", OWN, sums(i), (2,)) for i in (-5, 4)]
+    refused += [("GroupedMatMul", OWN, runs(*ends), ()) for ends in ((2, 1), (1, 4), (-1, 3))]
     return [
         Case(f"{op} refuses {k % 2}", op, operands, None, (), domain, wrt=(), constants=constants, error="a trap")
         for k, (op, domain, operands, constants) in enumerate(refused)
@@ -307,4 +371,7 @@ CASES: list[Case] = [
     *rotations(),
     *dropouts(),
     *gathers(),
+    *casts(),
+    *joined_sums(),
+    *grouped_products(),
 ]

@@ -101,7 +101,8 @@ def train(name: str, steps: int) -> dict[str, Any]:
         "kernels": {k: v["launches"] for k, v in by_us.own.items()},
         "operators": {k.removeprefix("aten::"): v["launches"] for k, v in by_us.aten.items()},
         "failures": [f"the loss is off by {worst:.1e}"] * (worst > TOLERANCE)
-        + [f"it fell back to eager: {report.fallback_reason}"] * (report.fallback != "none"),
+        + [f"it fell back to eager: {report.fallback_reason}"] * (report.fallback != "none")
+        + [f"the host waits for the device {engine['waits']} times a step"] * bool(engine["waits"]),
     }
 
 

@@ -3,8 +3,9 @@
 `python -m tests.cuda mutations --match norm`. All mutants are in one library, which is compiled once: a comparison asks
 when it runs whether it is the one that is wrong (mutants.h). Each mutant is a fork of this process, which runs the
 cases that come by its line until one fails, the quickest first. What none notices is told. Bounds of arrays in
-registers are checked by the compiler's own means. Not here: mutants of code of the host, which chooses kernels and
-counts blocks.
+registers are checked by the compiler's own means. What was found is kept beside the library, by a hash of the cases:
+`--seconds 200` ends after so many, and the next run goes on. Not here: mutants of code of the host, which chooses
+kernels and counts blocks.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ EQUIVALENT = {
         ">=",
     ): "a sum that is 0 times exp of minus infinity, or of NaN in a row of NaN",
     ("if (first > 0 && a.same(first - 1, first)", "- 1 >"): "a multiple of 64 is above 1 where it is above 0",
+    ("if (i + N <= end) {", "<"): "the last vector element by element, to the same values",
+    ("i < end; i += kListThreads * N", "<="): "a vector that begins at the end has no elements",
 }
 
 
@@ -55,6 +58,9 @@ class Mutant:
     column: int
     change: str
     code: str  # the line
+
+    def where(self) -> str:
+        return f"{self.file}:{self.line}:{self.column} {self.change}"
 
     def same_as_before(self) -> str:
         """Why it changes nothing; empty: it does."""
@@ -154,6 +160,9 @@ def with_mutants(library: Path) -> ctypes.CDLL:
     from . import simulated
 
     simulated.LIBRARY = library
+    # Generated kernels include headers with mutants, too.
+    headers = f"-include {ROOT / 'tests' / 'cuda' / 'mutants.h'} -I{library.parent / 'csrc'}"
+    os.environ["ORTMODULE_SIMULATED_FLAGS"] = " ".join([headers, *FLAGS[3:]])
     simulated.simulator()
     return ctypes.CDLL(str(library))
 
@@ -191,43 +200,70 @@ def noticed(library: Path, number: int, runs: list[tuple[float, int, int]]) -> s
     return ""
 
 
-def judged(library: Path, todo: list[Mutant], cases: list[Any]) -> Iterator[tuple[Mutant, str]]:
+class Kept:
+    """What was found before of these mutants by these cases, a line of JSON each: cases first, then mutants."""
+
+    def __init__(self, library: Path) -> None:
+        digest = hashlib.sha256()
+        for file in sorted((ROOT / "tests" / "cuda").glob("*cases.py")):
+            digest.update(file.read_bytes())
+        self.file = library.with_name(f"{library.stem}-{digest.hexdigest()[:16]}.jsonl")
+        lines = [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
+        self.cases: list[Any] | None = lines[0] if lines else None
+        self.noticed: dict[int, str] = {number: what for number, what in lines[1:]}
+
+    def add(self, found: Any) -> None:
+        with self.file.open("a") as out:
+            out.write(json.dumps(found) + "\n")
+
+
+def judged(library: Path, todo: list[Mutant], kept: Kept, until: float) -> Iterator[tuple[Mutant, str]]:
+    """Each mutant and what noticed it, as far as time allows."""
     for mutant in todo:
-        runs = sorted((seconds, i, k) for seconds, i, k, _, reached in cases if mutant.number in reached)
-        if not runs:
-            yield mutant, ""
+        if mutant.number in kept.noticed:
+            yield mutant, kept.noticed[mutant.number]
             continue
-        said, ended = in_a_fork(lambda n=mutant.number, r=runs: noticed(library, n, r))
-        yield mutant, said or ("it does not end" if ended == signal.SIGALRM else f"signal {ended}" if ended else "")
+        if time.monotonic() > until:
+            return
+        runs = sorted((seconds, i, k) for seconds, i, k, _, reached in kept.cases or [] if mutant.number in reached)
+        what = ""
+        if runs:
+            said, ended = in_a_fork(lambda n=mutant.number, r=runs: noticed(library, n, r))
+            what = said or ("it does not end" if ended == signal.SIGALRM else f"signal {ended}" if ended else "")
+        kept.add((mutant.number, what))
+        yield mutant, what
 
 
-def main(match: str, every: int) -> int:
-    """Prints each mutant and what noticed it; 1 where fewer than 95 % of those that change something were noticed."""
+def main(match: str, every: int, seconds: float) -> int:
+    """Prints each mutant and what noticed it; 1 where fewer than 95 % of those that change something were noticed, 2
+    where time was up before all were judged."""
     import ortmodule  # noqa: F401 - before the forks, which share it
 
+    until = time.monotonic() + seconds
     files = sorted(str(p.relative_to(CSRC)) for p in [*CSRC.rglob("*.cu"), *(CSRC / "cuda").glob("*.cuh")])
     sources, mutants = {}, []
     for file in files:
         sources[file], made = rewritten(file, len(mutants))
         mutants += made
     library = library_of(sources)
-    said, ended = in_a_fork(lambda: by_case(library, len(mutants)))
-    cases = [] if ended else json.loads(said)
-    if wrong := [f"status {ended}"] * bool(ended) + [one[3] for one in cases if one[3]]:
-        print(json.dumps({"without a mutant": wrong}))
-        return 1
+    kept = Kept(library)
+    if kept.cases is None:
+        said, ended = in_a_fork(lambda: by_case(library, len(mutants)))
+        kept.cases = [] if ended else json.loads(said)
+        if wrong := [f"status {ended}"] * bool(ended) + [one[3] for one in kept.cases if one[3]]:
+            print(json.dumps({"without a mutant": wrong}))
+            return 1
+        kept.add(kept.cases)
     same = {m.number: why for m in mutants if (why := m.same_as_before())}
     chosen = [m for m in mutants if match in m.file][::every]
     for mutant in (m for m in chosen if m.number in same):
-        where = f"{mutant.file}:{mutant.line}:{mutant.column} {mutant.change}"
-        print(json.dumps({"mutant": where, "changes nothing": same[mutant.number]}), flush=True)
+        print(json.dumps({"mutant": mutant.where(), "changes nothing": same[mutant.number]}), flush=True)
     todo = [m for m in chosen if m.number not in same]
-    found = 0
-    for mutant, what in judged(library, todo, cases):
-        found += bool(what)
-        where = f"{mutant.file}:{mutant.line}:{mutant.column} {mutant.change}"
-        print(json.dumps({"mutant": where, "noticed": what}), flush=True)
-    share = found / max(1, len(todo))
-    total = {"mutants": len(chosen), "change nothing": len(chosen) - len(todo), "noticed": found}
+    found = looked_at = 0
+    for mutant, what in judged(library, todo, kept, until):
+        found, looked_at = found + bool(what), looked_at + 1
+        print(json.dumps({"mutant": mutant.where(), "noticed": what}), flush=True)
+    share = found / max(1, looked_at)
+    total = {"mutants": len(chosen), "change nothing": len(chosen) - len(todo), "judged": looked_at, "noticed": found}
     print(json.dumps({**total, "share": round(share, 3)}), flush=True)
-    return int(share < 0.95)
+    return 2 if looked_at < len(todo) else int(share < 0.95)

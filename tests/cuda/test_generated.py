@@ -36,10 +36,10 @@ def test_a_program_computes_what_the_interpreter_does(match: str) -> None:
 
 
 @simulated
-@pytest.mark.parametrize("match", ["LinearCrossEntropy", "Attention causal"])
+@pytest.mark.parametrize("match", ["LinearCrossEntropy", "Attention causal", "LinearGrad"])
 def test_kernels_around_those_of_aten_compute_what_pytorch_does(match: str) -> None:
     found = run("kernels", "--match", match)
-    assert len(found) >= 2
+    assert found
     assert not {one["case"]: one["failures"] for one in found if one["failures"]}
 
 
@@ -52,7 +52,7 @@ def joined(texts: list[str]) -> str:
     """Sources as one, each in a namespace of its own: nvcc reads their headers once."""
     parts = []
     for i, text in enumerate(texts):
-        for kernel in ("fused", *(f"fused_total{k}" for k in range(8))):
+        for kernel in ("fused", "fused_total"):
             text = text.replace(f" {kernel}(", f" {kernel}_{i}(").replace(f"&{kernel},", f"&{kernel}_{i},")
         text = text.replace("namespace ortmodule::cuda {", f"namespace ortmodule::cuda::part{i} {{", 1)
         parts.append(text)

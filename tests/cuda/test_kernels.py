@@ -42,6 +42,9 @@ def run(*arguments: str) -> list[dict[str, Any]]:
         ("Dropout", 10),
         ("Embedding", 10),
         ("Gather", 8),
+        ("CastAll", 16),
+        ("ConcatSum", 16),
+        ("GroupedMatMul", 9),
     ],
 )
 def test_a_kernel_computes_what_pytorch_does_in_any_order_of_threads(match: str, least: int) -> None:
@@ -61,7 +64,7 @@ def test_kernels_are_clean_under_sanitizers() -> None:
     ("name", "kernels"),
     [
         ("mlp", {"fused", "cross_entropy", "cross_entropy_gradient"}),
-        ("gpt2", {"fused", "fused_total0", "gather_rows", "sum_rows"}),
+        ("gpt2", {"fused", "fused_total", "gather_rows", "sum_rows"}),
     ],
 )
 def test_a_model_trains_through_our_kernels(name: str, kernels: set[str]) -> None:

@@ -61,7 +61,7 @@ class Writer {
     head();
     variant_.by_rows ? rows() : elements();
     line("}");
-    for (size_t k = 0; k < columns_.size(); ++k) total(k);
+    if (!columns_.empty()) total();
     launcher();
     line("}  // namespace ortmodule::cuda");
     return std::move(text_);
@@ -246,11 +246,24 @@ class Writer {
     line("}");
   }
 
-  void total(size_t k) {
-    const char* type = element_name(program_.outputs[columns_[k]].dtype);
-    line(str("extern \"C\" __global__ void __launch_bounds__(256) fused_total", k,
-             "(Global<const float> parts, Global<", type, "> to, Numbers<4> numbers) {"));
-    line("add_column_parts(parts + numbers.at[3], to, static_cast<int>(numbers.at[0]), numbers.at[1], numbers.at[2]);");
+  // What is added up, and where to.
+  std::vector<std::pair<std::string, std::string>> total_parameters() const {
+    std::vector<std::pair<std::string, std::string>> all{{"const float", "parts"}};
+    for (size_t k = 0; k < columns_.size(); ++k)
+      all.emplace_back(element_name(program_.outputs[columns_[k]].dtype), str("to", k));
+    return all;
+  }
+
+  // One launch adds all of them: blocks (i, k) those of the k-th.
+  void total() {
+    std::string list;
+    for (const auto& [type, name] : total_parameters()) list += "Global<" + type + "> " + name + ", ";
+    line("extern \"C\" __global__ void __launch_bounds__(256) fused_total(" + list + "Numbers<2> numbers) {");
+    line("const int teams = static_cast<int>(numbers.at[0]);");
+    line("const int64_t width = numbers.at[1];");
+    for (size_t k = 0; k < columns_.size(); ++k)
+      line(str("if (blockIdx.y == ", k, ") add_column_parts(parts + ", k, " * width, to", k, ", teams, ",
+               columns_.size(), " * width, width);"));
     line("}");
   }
 
@@ -270,9 +283,7 @@ class Writer {
       line("}");
     };
     call("fused", parameters(), numbers_);
-    for (size_t k = 0; k < columns_.size(); ++k)
-      call(str("fused_total", k), {{"const float", "parts"}, {element_name(program_.outputs[columns_[k]].dtype), "to"}},
-           4);
+    if (!columns_.empty()) call("fused_total", total_parameters(), 2);
     line("return 1;");
     line("}");
     line("#endif");

@@ -253,13 +253,12 @@ class GeneratedProgram {
                            addresses.size(),
                            numbers.data(),
                            numbers.size()});
-    for (int64_t k = 0; k < sums; ++k) {
-      const std::string kernel = str("fused_total", k);
-      const void* both[] = {parts.const_data_ptr(), outputs[columns[k]].mutable_data_ptr()};
-      const int64_t sizes[] = {teams, sums * b.width, b.width, k * b.width};
-      const auto blocks = static_cast<unsigned>((b.width + 31) / 32);
-      queue.run(v.compiled, {kernel.c_str(), {blocks, 1}, 256, both, 2, sizes, 4});
-    }
+    if (!sums) return;
+    std::vector<const void*> totals{parts.const_data_ptr()};
+    for (size_t o : columns) totals.push_back(outputs[o].mutable_data_ptr());
+    const int64_t sizes[] = {teams, b.width};
+    const unsigned blocks[2] = {static_cast<unsigned>((b.width + 31) / 32), static_cast<unsigned>(sums)};
+    queue.run(v.compiled, {"fused_total", {blocks[0], blocks[1]}, 256, totals.data(), totals.size(), sizes, 2});
   }
 
   // Rows that are too long for sums over columns beside reductions: what each row gives first, then the sums.

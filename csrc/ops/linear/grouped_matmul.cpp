@@ -59,9 +59,10 @@ void grouped_body(BodyContext& c) {
 ORTMODULE_OP("ai.ortmodule", GroupedMatMul, 1)
     .input("x")
     .input("w")
-    .host_input("ends")
+    .input("ends")
     .output("y")
     .infer(infer_grouped)
+    .no_grad({"ends"})
     .grad({"x", "w"},
           [](GradContext& c) {
             const bool dx = c.needs(0), dw = c.needs(1);
@@ -77,7 +78,7 @@ ORTMODULE_OP("ai.ortmodule", GroupedMatMulGrad, 1)
     .input("dy")
     .optional_input("x")
     .optional_input("w")
-    .host_input("ends")
+    .input("ends")
     .output("dx", Presence::kOptional)
     .output("dw", Presence::kOptional)
     .infer(infer_grouped_grad)

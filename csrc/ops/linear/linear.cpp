@@ -50,7 +50,7 @@ void infer_linear_grad(InferContext& c) {
   if (dy && x) dw = Shape{dy->back(), x->back()};
   if (dy) db = Shape{dy->back()};
   c.out(0, c.dtype(0), std::move(dx));
-  c.out(1, c.dtype(0), std::move(dw));
+  c.out(1, c.attr_int("wide", 0) ? DType::kFloat : c.dtype(0), std::move(dw));
   c.out(2, c.dtype(0), std::move(db));
 }
 
@@ -88,7 +88,10 @@ void linear_grad_body(BodyContext& c) {
     return f.rank(t) == 2 ? t : f.reshape(t, f.concat({c.ints({-1}), f.shape(t, -1)}));
   };
   if (c.wants(0)) c.out(0, f.matmul(dy, w));
-  if (c.wants(1)) c.out(1, f.matmul(f.transpose(rows(dy), {1, 0}), rows(x)));
+  const auto factor = [&](NodeArg* t) {
+    return c.node().get_int("wide", 0) ? f.cast(rows(t), DType::kFloat) : rows(t);
+  };
+  if (c.wants(1)) c.out(1, f.matmul(f.transpose(factor(dy), {1, 0}), factor(x)));
   if (c.wants(2)) c.out(2, f.sum(rows(dy), {0}, false));
 }
 
@@ -106,7 +109,8 @@ ORTMODULE_OP("ai.ortmodule", Linear, 1)
     .flops(linear_flops)
     .rows(kLinearRows);
 
-// dy[..., out], x[..., in] (for dw), w[out, in] (for dx) -> dx, dw, db; an output that is absent costs nothing.
+// dy[..., out], x[..., in] (for dw), w[out, in] (for dx) -> dx, dw, db; an output that is absent costs nothing. With
+// `wide` dw is a float whatever the factors are, as products add it up.
 ORTMODULE_OP("ai.ortmodule", LinearGrad, 1)
     .input("dy")
     .optional_input("x")
@@ -114,6 +118,7 @@ ORTMODULE_OP("ai.ortmodule", LinearGrad, 1)
     .output("dx", Presence::kOptional)
     .output("dw", Presence::kOptional)
     .output("db", Presence::kOptional)
+    .attr("wide", AttrKind::kInt)
     .infer(infer_linear_grad)
     .not_differentiable()
     .body(linear_grad_body)

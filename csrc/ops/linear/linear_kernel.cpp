@@ -23,7 +23,7 @@ Kernel make_linear(const Node& node) {
   };
 }
 
-void linear_grad(KernelContext& c) {
+void linear_grad(KernelContext& c, bool wide) {
   const at::Tensor& dy = c.in(0);
   at::Tensor dy_view, x_view;
   const std::array wanted{c.wants(0), c.wants(1), c.wants(2)};
@@ -37,13 +37,15 @@ void linear_grad(KernelContext& c) {
     }
     c.out(0, std::move(grads.dx));
   }
-  if (c.wants(1)) c.out(1, std::move(grads.dw));
+  if (c.wants(1)) c.out(1, wide ? grads.dw.to(at::kFloat) : std::move(grads.dw));
   if (c.wants(2)) c.out(2, std::move(grads.db));
 }
 
 }  // namespace
 
 ORTMODULE_KERNEL("ai.ortmodule", Linear, "aten", make_linear);
-ORTMODULE_KERNEL("ai.ortmodule", LinearGrad, "aten", [](const Node&) -> Kernel { return linear_grad; });
+ORTMODULE_KERNEL("ai.ortmodule", LinearGrad, "aten", [](const Node& node) -> Kernel {
+  return [wide = node.get_int("wide", 0) != 0](KernelContext& c) { linear_grad(c, wide); };
+});
 
 }  // namespace ortmodule

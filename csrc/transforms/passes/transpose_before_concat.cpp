@@ -1,5 +1,6 @@
 // Reshape(Transpose(Concat(parts))) becomes Reshape(Concat(Transpose(part)...)): the Transposes are views, and Concat
-// writes in the order that Reshape wants, which else copies everything once more.
+// writes in the order that Reshape wants, which else copies everything once more. A GatherRows in between is a view
+// where all rows are listed.
 //
 // That is what the gradient of a joint projection to queries, keys and values looks like. Behind other readers, which
 // take any strides, parts that are copied whole are worth more.
@@ -26,6 +27,8 @@ class TransposeRule : public RewriteRule {
     if (!concat || concat->qualified_op() != "Concat" || concat->phase() != node.phase()) return false;
     if (!node.input(0)->type().shape || only_reader(node.input(0)) != &node) return false;
     const Node* reader = only_reader(node.output(0));
+    if (reader && reader->qualified_op() == "ai.ortmodule::GatherRows" && reader->input(0) == node.output(0))
+      reader = only_reader(reader->output(0));
     return reader && reader->qualified_op() == "Reshape" && reader->phase() == node.phase();
   }
 

@@ -143,5 +143,51 @@ TEST(FusedProgram, AWrongLineIsNamed) {
   }
 }
 
+// A gate's gradient: the product reads dv before du is asked for, and p is read by du alone.
+constexpr const char* kGate =
+    R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], v: bfloat16[4, 8], w: bfloat16[8, 8]) -> (a, b)
+    %dv = Mul(%dy, %u)
+    %p = Mul(%dy, %v)
+    %a = ai.ortmodule::Linear(%dv, %w, _)
+    %du = ai.ortmodule::SiluGrad(%p, %u)
+    %b = ai.ortmodule::Linear(%du, %w, _))";
+
+TEST(Fuse, OnAGpuANodeRunsEarlyWhereThatSparesAValue) {
+  auto g = resolved(kGate);
+  EXPECT_EQ(fuse(*g).nodes, 2u) << "a host's programs stay where they are";
+  g = resolved(kGate);
+  const FusionResult result = fuse(*g, [](const std::string&) { return prices_of("cuda"); });
+  verify_edges(*g);
+  resolve(*g);
+  EXPECT_EQ(result.nodes, 3u);
+  EXPECT_EQ(g->find("du")->producer(), g->find("dv")->producer());
+  EXPECT_EQ(g->find("p"), nullptr);
+  EXPECT_EQ(g->nodes().front(), g->find("du")->producer());
+}
+
+TEST(Fuse, ANodeDoesNotRunEarlyWhereWhatItReadsComesLaterOrIsKeptAnyway) {
+  for (const char* text : {// %a comes after the product that reads %dv
+                           R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], w: bfloat16[8, 8]) -> (b)
+             %dv = Mul(%dy, %u)
+             %p = Neg(%dy)
+             %a = ai.ortmodule::Linear(%dv, %w, _)
+             %du = ai.ortmodule::SiluGrad(%p, %a)
+             %b = ai.ortmodule::Linear(%du, %w, _))",
+                           // %p is read by others, too
+                           R"(graph g(dy: bfloat16[4, 8], u: bfloat16[4, 8], w: bfloat16[8, 8]) -> (a, b, c)
+             %dv = Mul(%dy, %u)
+             %p = Neg(%dy)
+             %a = ai.ortmodule::Linear(%dv, %w, _)
+             %du = ai.ortmodule::SiluGrad(%p, %u)
+             %b = ai.ortmodule::Linear(%du, %w, _)
+             %c = ai.ortmodule::Linear(%p, %w, _))"}) {
+    auto g = resolved(text);
+    fuse(*g, [](const std::string&) { return prices_of("cuda"); });
+    verify_edges(*g);
+    resolve(*g);
+    EXPECT_EQ(g->find("du")->producer()->op(), "SiluGrad") << text;
+  }
+}
+
 }  // namespace
 }  // namespace ortmodule

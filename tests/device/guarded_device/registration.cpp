@@ -69,6 +69,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &item);
   m.impl("histc", &histogram);
+  m.impl("mm.dtype", &wide_product);
   m.impl("_thnn_fused_lstm_cell", &lstm_cell);
   m.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
   m.impl("_thnn_fused_gru_cell", &gru_cell);

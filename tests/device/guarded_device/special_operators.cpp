@@ -1,6 +1,7 @@
 #include "special_operators.h"
 
 #include <ATen/ops/histc.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/native_batch_norm.h>
 
 #include <vector>
@@ -57,6 +58,17 @@ void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
   if (training && queue_operator(op, *stack, device)) return;
   batch_norm_now(*stack);
   count_operator(op, operands, Stack(stack->end() - 3, stack->end()));
+}
+
+at::Tensor wide_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType to) {
+  static const c10::OperatorHandle plain = named("aten::mm");
+  at::Tensor y;
+  {
+    const OwnWork own;
+    y = at::mm(a.to(to), b.to(to));
+  }
+  count_operator(plain, {a, b}, {y});
+  return y;
 }
 
 at::Tensor histogram(const at::Tensor& x, int64_t bins, const at::Scalar& least, const at::Scalar& most) {

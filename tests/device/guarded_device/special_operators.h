@@ -15,6 +15,9 @@ void convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void convolution_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void batch_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+// A product whose sums are of another type than its factors.
+at::Tensor wide_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType to);
+
 at::Tensor histogram(const at::Tensor& x, int64_t bins, const at::Scalar& least, const at::Scalar& most);
 
 // The cells of LSTM and GRU, which torch asks of every accelerator (cells.cpp).

@@ -294,6 +294,21 @@ def space_to_depth_cases(dtype: torch.dtype) -> Sequence[Case]:
     return [Case((x,), {"blocksize": 2}), Case((x,), {"blocksize": 2, "mode": "CRD"})]
 
 
+def concat_sum(*parts: torch.Tensor, wide: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = torch.cat(parts, -1)
+    terms = whole.float() if wide else whole
+    return whole, terms.sum(tuple(range(whole.dim() - 1))) if whole.dim() > 1 else terms
+
+
+def concat_sum_cases(dtype: torch.dtype) -> list[Case]:
+    sizes = [((2, 3, 4), (2, 3, 1)), ((5, 2), (5, 2), (5, 3)), ((3,), (4,))]
+    return [
+        Case(tuple(rand(*s, dtype=dtype) for s in parts), {"wide": wide}, outputs=2)
+        for parts in sizes
+        for wide in (0, 1)
+    ]
+
+
 ROWS = [
     Row("Reshape", reshape, reshape_cases),
     Row("Flatten", flatten, flatten_cases),
@@ -304,6 +319,7 @@ ROWS = [
     Row("Slice", slice_, slice_cases),
     Row("SliceScatter", slice_scatter, slice_scatter_cases, OWN),
     Row("Concat", concat, concat_cases),
+    Row("ConcatSum", concat_sum, concat_sum_cases, OWN, differentiable=False),
     Row("Split", split, split_cases, refuses=True),
     Row("RotateHalf", rotate_half, rotate_half_cases, OWN, refuses=True),
     Row("Stack", stack, stack_cases, OWN),

@@ -24,6 +24,15 @@ def cast_like_cases(dtype: torch.dtype) -> list[Case]:
     ]
 
 
+def cast_all(*xs: torch.Tensor, to: torch.dtype) -> tuple[torch.Tensor, ...]:
+    return tuple(x.to(to) for x in xs)
+
+
+def cast_all_cases(dtype: torch.dtype) -> list[Case]:
+    xs = (rand(2, 3, dtype=dtype), rand(4, dtype=dtype), rand(dtype=dtype))
+    return [Case(xs, {"to": kind}, outputs=3) for kind in (torch.float32, torch.bfloat16)]
+
+
 BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.bfloat16: torch.int16}
 
 
@@ -301,6 +310,7 @@ FIXED: dict[str, Any] = {"differentiable": False, "bfloat16": False}
 
 ROWS = [
     Row("CastLike", cast_like, cast_like_cases),
+    Row("CastAll", cast_all, cast_all_cases, "ai.ortmodule", differentiable=False),
     Row("BitCast", lambda x, to: x.view(to), bit_cast_cases, differentiable=False, opset=26),
     Row("BitShift", bit_shift, bit_shift_cases, **FIXED),
     Row("QuantizeLinear", quantize, quantize_cases, differentiable=False),
