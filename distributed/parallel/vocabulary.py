@@ -29,15 +29,21 @@ class VocabularyEmbedding(nn.Embedding):
     sequence: int | None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """input [..] -> [.., width], or its part along `sequence`."""
+        """input [..] -> [.., width], or its part along `sequence`.
+
+        Raises:
+            IndexError: no word has such a number; on every rank, as the undivided Embedding does.
+        """
         ranks, rows = self.ranks, self.weight.shape[0]
         own = input - ranks.rank * rows
-        elsewhere = (own < 0) | (own >= rows)
+        is_word = (input >= 0) & (input < self.num_embeddings)
+        elsewhere = ((own < 0) | (own >= rows)) & is_word
         padding = self.padding_idx
         if padding is not None:
             padding -= ranks.rank * rows
             padding = padding if 0 <= padding < rows else None
-        found = F.embedding(own.masked_fill(elsewhere, 0), self.weight, padding)
+        # What is no word is looked for, and not found, by all ranks: none waits for the others' sum.
+        found = F.embedding(own.masked_fill(elsewhere, 0).masked_fill(~is_word, rows), self.weight, padding)
         found = found.masked_fill(elsewhere.unsqueeze(-1), 0.0)
         return summed(found, ranks) if self.sequence is None else summed_parts(found, ranks, self.sequence)
 
@@ -91,6 +97,9 @@ def vocabulary_cross_entropy(
         ignore_index: a target that does not count.
         reduction: "mean" over what counts, "sum", or "none" ([n]).
 
+    Raises:
+        RuntimeError: a target is no class, on every rank.
+
     log(sum(exp(s))) - s[target], with the largest of all ranks' scores taken off first: two small collectives.
     """
     if scores.dim() != 2 or target.shape != scores.shape[:1]:
@@ -101,10 +110,13 @@ def vocabulary_cross_entropy(
     scores = scores - largest.unsqueeze(1)
     own = target - ranks.rank * words
     is_own = (own >= 0) & (own < words)
-    hit = scores.gather(1, own.clamp(0, words - 1).unsqueeze(1)).squeeze(1)
+    counts = target != ignore_index
+    # A target that is no class is looked for, and not found, by all ranks: none waits for the others' sum.
+    is_none = counts & ((target < 0) | (target >= words * ranks.world))
+    place = own.clamp(0, words - 1).masked_fill(is_none, words)
+    hit = scores.gather(1, place.unsqueeze(1)).squeeze(1)
     both = torch.stack([scores.exp().sum(1), torch.where(is_own, hit, torch.zeros_like(hit))])
     total, hit = summed(both, ranks).unbind(0)
-    counts = target != ignore_index
     losses = torch.where(counts, total.log() - hit, torch.zeros_like(total))
     if reduction == "none":
         return losses

@@ -197,6 +197,22 @@ def check_vocabulary_loss(rank: int, folder: str) -> None:
         torch.testing.assert_close(own.grad, whole.grad.chunk(2, 1)[rank])
 
 
+def check_what_is_no_word_is_refused_on_every_rank(rank: int, folder: str) -> None:
+    del folder
+    for wrapped in (False, True):
+        words = parallelize(nn.Sequential(nn.Embedding(5, 3)), {"0": Vocabulary()})
+        model = ORTModule(words, options=Options(fallback="error")) if wrapped else words
+        model(torch.tensor([0, 4])).sum().backward()
+        for none in (-1, 5):
+            with pytest.raises((IndexError, RuntimeError), match="range|bounds|index"):
+                model(torch.tensor([0, none])).sum().backward()
+            dist.barrier()
+    ranks = GroupRanks.of(dist.group.WORLD)
+    for none in (-1, 6):
+        with pytest.raises((IndexError, RuntimeError), match="range|bounds|index"):
+            vocabulary_cross_entropy(torch.randn(2, 3), torch.tensor([0, none]), ranks)
+
+
 def check_state_goes_there_and_back(rank: int, folder: str) -> None:
     del folder
     model = parallelize(GPT(), TENSOR)
@@ -244,6 +260,7 @@ def check_folders_of_a_checkpoint_are_compared(rank: int, folder: str) -> None:
 CHECKS = [
     check_the_graph_has_the_collectives,
     check_vocabulary_loss,
+    check_what_is_no_word_is_refused_on_every_rank,
     check_state_goes_there_and_back,
     check_what_does_not_fit_is_said_on_every_rank,
     check_folders_of_a_checkpoint_are_compared,
