@@ -16,6 +16,7 @@ from torch import nn
 
 from ortmodule.distributed import collectives
 from ortmodule.distributed.collectives import Ranks
+from ortmodule.distributed.errors import DistributedError
 from ortmodule.distributed.layout import BucketLayout, pack
 from ortmodule.distributed.policy import ZeroPolicy
 from ortmodule.distributed.shard import Shard
@@ -161,11 +162,29 @@ class Bucket:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def start_publish(self) -> Any:
-        """Starts gathering all ranks' shards into the parameters; what to wait for."""
+        """Starts gathering all ranks' shards into the parameters; what to wait for.
+
+        Raises:
+            DistributedError: somebody has moved or converted the parameters since `zero`.
+        """
+        self._hold_parameters()
         if self.shard.values.data_ptr() != self._own.data_ptr():
             self._own.copy_(self.shard.values)
         gather = collectives.all_gather_for_graphs if self._waited_in_graphs else collectives.all_gather
         return gather(self.flat, self._own, self._ranks)
+
+    def _hold_parameters(self) -> None:
+        """`model.to(device)` may have put the parameters elsewhere, with the values that they have here."""
+        for slot, param in zip(self.layout.slots, self.params, strict=True):
+            view = self.flat[slot.start : slot.start + slot.numel].view(slot.shape)
+            if param.data_ptr() == view.data_ptr():
+                continue
+            if (param.device.type, param.dtype) != (view.device.type, view.dtype):
+                raise DistributedError(
+                    f"{slot.name} was {view.dtype} on {view.device} when zero() was called and is {param.dtype} on "
+                    f"{param.device}: move and convert the model before zero()"
+                )
+            param.data = view
 
     def adopt_values(self, source: int) -> None:
         """Parameters and shards become what the parameters are on rank `source`, where somebody has written them."""

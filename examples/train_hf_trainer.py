@@ -1,6 +1,7 @@
 """Hugging Face's Trainer with an ORTModule: accumulation, clipping, evaluation, checkpoints and resuming are its own.
 
-A plain wrap is enough: the Trainer finds the wrapped model's class, signature and `save_pretrained` through it.
+A plain wrap is enough: the Trainer finds the wrapped model's class, signature and `save_pretrained` through it. With
+`--zero` under torchrun training is divided among the processes (docs/sharding.md).
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import torch
 import transformers
 
 from common import trainers
-from common.arguments import run
+from common.arguments import fail, run
+from ortmodule.distributed.integrations import for_accelerate
 
 
 def main() -> None:
     top = trainers.parser(__doc__.split("\n")[0])
     top.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     top.add_argument("--resume", action="store_true", help="continue from the last checkpoint in --out")
+    trainers.add_zero(top)
     args = top.parse_args()
+    if args.zero and args.out:
+        fail("--out has the Trainer write one process's part of the state: with --zero use save_checkpoint")
     model = trainers.wrap(trainers.build_gpt(args), args)
     per_step = args.batch_size * args.accumulation
     with tempfile.TemporaryDirectory() as temporary:
@@ -42,13 +48,23 @@ def main() -> None:
             report_to=[],
             disable_tqdm=True,
             dataloader_pin_memory=False,
+            use_cpu=not torch.cuda.is_available(),
+            ddp_backend=None if torch.cuda.is_available() else "gloo",
         )
+        optimizer = None
+        if args.zero:
+            optimizer = torch.optim.AdamW(model.parameters(), args.lr, weight_decay=0.0)
+            settings.distributed_state  # noqa: B018  # makes the process group
+            model, optimizer = trainers.shard(model, optimizer, args)
         trainer = transformers.Trainer(
             model=model,
             args=settings,
+            optimizers=(optimizer, None),
             train_dataset=trainers.Sequences(args, args.steps * per_step),
             eval_dataset=trainers.Sequences(args, 2 * args.batch_size),
         )
+        if args.zero:
+            for_accelerate(trainer.accelerator, model, optimizer)
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train(resume_from_checkpoint=args.resume or None)
         if args.out:
@@ -57,7 +73,8 @@ def main() -> None:
     evaluation = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     norms = [entry["grad_norm"] for entry in history if "grad_norm" in entry]
     losses = [entry["loss"] for entry in history if "loss" in entry]
-    trainers.finish(args, losses, evaluation_loss=evaluation[-1], gradient_norms=norms)
+    if trainer.is_world_process_zero():
+        trainers.finish(args, losses, evaluation_loss=evaluation[-1], gradient_norms=norms)
 
 
 if __name__ == "__main__":

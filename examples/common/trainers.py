@@ -72,6 +72,20 @@ def wrap(model: nn.Module, args: argparse.Namespace) -> nn.Module:
     return ORTModule(model, options=Options(dropout=args.dropout_mode, fallback="error"))
 
 
+def add_zero(top: argparse.ArgumentParser) -> None:
+    """--zero, for examples that torchrun may start."""
+    top.add_argument("--zero", type=int, choices=[1, 2], help="divide training among the processes, to this stage")
+
+
+def shard(
+    model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Namespace
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """What --zero asks for; the loop's library has made the process group."""
+    from ortmodule.distributed import zero
+
+    return zero(model, optimizer, stage=args.zero)
+
+
 class Sequences(torch.utils.data.Dataset):
     """Every sequence as {"input_ids": int64[context], "labels": the same}, in an order of `seed`."""
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from ortmodule import Options, ORTModule
-from ortmodule.distributed import ZeroPolicy, gathered, zero
+from ortmodule.distributed import DistributedError, ZeroPolicy, gathered, zero
 from tests.distributed.models import GPT, batch, groups
 from tests.distributed.spawn import on_ranks, once
 
@@ -146,7 +146,22 @@ def check_plain_module_at_stage_3(rank: int) -> None:
     assert steps(run, optimizer, 3) == pytest.approx(steps(eager, adam(groups(eager)), 3), rel=1e-5)
 
 
+def check_a_model_that_is_moved_later(rank: int) -> None:
+    """Loops of other libraries call `.to`, which may copy."""
+    del rank
+    model, eager = GPT(1), GPT(1)
+    _, optimizer = zero(model, adam(groups(model)), stage=2, policy=ZeroPolicy(bucket_bytes=SMALL))
+    for p in model.parameters():
+        p.data = p.data.clone()
+    assert steps(model, optimizer, 3) == pytest.approx(steps(eager, adam(groups(eager)), 3), rel=1e-6)
+    model.double()
+    model(batch(0, 0, 0)).backward()
+    with pytest.raises(DistributedError, match="move and convert the model before zero"):
+        optimizer.step()
+
+
 CHECKS = [
+    check_a_model_that_is_moved_later,
     check_groups_added_later,
     check_one_decision_to_skip,
     check_grad_scaler,

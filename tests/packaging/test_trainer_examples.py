@@ -34,7 +34,12 @@ def start(example: str, out: Path, *arguments: str, processes: int = 1) -> subpr
 
 
 def both(
-    example: str, folder: Path, *arguments: str, processes: int = 1, tolerance: float = 1e-5
+    example: str,
+    folder: Path,
+    *arguments: str,
+    processes: int = 1,
+    tolerance: float = 1e-5,
+    only_ours: tuple[str, ...] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the example wrote with ORTModule and without; the two run beside each other."""
     if importlib.util.find_spec(NEEDS[example]) is None:
@@ -43,6 +48,7 @@ def both(
     started = {}
     for engine in ("ortmodule", "eager"):
         own = [text.replace("OUT", str(folder / engine)) for text in arguments]
+        own += only_ours if engine == "ortmodule" else ()
         json_path = folder / f"{engine}.json"
         started[engine] = start(example, json_path, "--engine", engine, *own, processes=processes)
     for engine, process in started.items():
@@ -71,6 +77,11 @@ def test_hf_trainer_trains_evaluates_clips_saves_and_resumes(tmp_path: Path) -> 
 def test_accelerate_prepares_accumulates_and_saves(tmp_path: Path) -> None:
     both("train_accelerate", tmp_path, "--out", "OUT")
     assert (tmp_path / "ortmodule/model/config.json").exists()
+
+
+@pytest.mark.parametrize("example", ["train_hf_trainer", "train_accelerate"])
+def test_stage_2_on_two_processes_has_the_losses_of_ddp(tmp_path: Path, example: str) -> None:
+    both(example, tmp_path, processes=2, only_ours=("--zero", "2"))
 
 
 def test_accelerate_in_bfloat16(tmp_path: Path) -> None:
