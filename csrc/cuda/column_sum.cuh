@@ -18,9 +18,10 @@ inline int64_t column_sum_chunks(int64_t rows) {
   return chunks < 1 ? 1 : chunks < kMostChunks ? chunks : kMostChunks;
 }
 
-// Terms::get(row, column, float (&to)[kSums][N]) has what is added, for N columns from `column` on.
+// Terms::get(row, column, float (&to)[kSums][N]) has what is added, for N columns from `column` on. Four blocks at
+// once: left to itself, ptxas takes 40 registers a thread for six of them and spills one.
 template <typename Terms, int kSums, int N>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 4)
     column_sum_parts(Terms terms, Global<float> parts, int64_t rows, int64_t columns, int64_t chunk_rows) {
   constexpr int kColumns = kWarpSize * N;
   ORTMODULE_SHARED(float, tile, kSums * kTileRows * kColumns);

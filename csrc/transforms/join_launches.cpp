@@ -30,7 +30,11 @@ bool is_copy_of_input(const Node& node) {
   const NodeArg* copy = node.output(0);
   const DType from = node.input(0)->type().dtype, to = copy->type().dtype;
   if (from == to || !is_float(from) || !is_float(to)) return false;
-  return std::none_of(copy->uses().begin(), copy->uses().end(), [](const Use& use) { return fuses(use.node); });
+  const auto& uses = copy->uses();
+  const auto in_backward = [](const Use& use) { return use.node->phase() == Phase::kBackward; };
+  const bool vector = copy->type().shape && copy->type().shape->size() < 2;
+  if (!vector && std::none_of(uses.begin(), uses.end(), in_backward)) return false;
+  return std::none_of(uses.begin(), uses.end(), [](const Use& use) { return fuses(use.node); });
 }
 
 size_t join_casts(Graph& graph) {

@@ -1,12 +1,15 @@
 // Fewer launches and fewer passes over memory, where a device takes longer to begin a kernel than to run a small one.
 //
-// Three rewrites of a training graph, before nodes are placed and fused:
-//   casts        the narrow copies that autocast makes of graph inputs are one CastAll at the head of forward; those
-//                that a fused program would make for nothing stay
-//   weights      a Cast of LinearGrad's dw to float is an attribute of LinearGrad (`wide`), whose product adds in
-//   floats biases       LinearGrad's db is a ReduceSum of dy, in front of it, where dy is made by something that a
-//   program
-//                expresses: so the sum joins that program. Where dy is a Concat, that makes the sum too (ConcatSum)
+// Three rewrites of a training graph, before nodes are placed and fused.
+//
+// Casts: the narrow copies that autocast makes of graph inputs are one CastAll at the head of forward. Those that
+// backward reads, which are held from there on anyway, and vectors; what a fused program makes for nothing stays.
+//
+// Weights: a Cast of LinearGrad's dw to float is an attribute of LinearGrad (`wide`), whose product adds in floats.
+//
+// Biases: LinearGrad's db is a ReduceSum of dy, in front of it, where dy is made by something that a program expresses:
+// so the sum joins that program. Where dy is a Concat, but for views, that makes the sum too (ConcatSum).
+//
 // On the CPU a conversion is a part of what reads it and the library's product gives db in passing: nothing is gained.
 // Not here: which nodes become one program (fuse.h).
 #pragma once

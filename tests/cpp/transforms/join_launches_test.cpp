@@ -9,7 +9,8 @@ namespace {
 using testing::count;
 using testing::resolved;
 
-size_t run(Graph& graph) {
+size_t run(Graph& graph, const std::vector<const char*>& backward = {}) {
+  for (const char* value : backward) graph.find(value)->producer()->set_phase(Phase::kBackward);
   const size_t changed = join_launches(graph);
   verify_edges(graph);
   resolve(graph);
@@ -23,7 +24,7 @@ TEST(JoinLaunches, CopiesOfInputsAreOneNodeUnderTheirOwnNames) {
     %w1 = Cast(%w) {to=16}
     %b1 = Cast(%b) {to=16}
     %z = ai.ortmodule::Linear(%y, %w1, %b1))");
-  EXPECT_EQ(run(*g), 2u);
+  EXPECT_EQ(run(*g, {"y", "z"}), 2u);
   EXPECT_EQ(count(*g, "Cast"), 0u);
   const Node* all = g->find("w1")->producer();
   EXPECT_EQ(all->qualified_op(), "ai.ortmodule::CastAll");
@@ -39,8 +40,17 @@ TEST(JoinLaunches, ACopyThatAProgramMakesInPassingStays) {
     %b1 = Cast(%b) {to=16}
     %w1 = Cast(%w) {to=16}
     %z = ai.ortmodule::Linear(%b1, %w1, _))");
-  EXPECT_EQ(run(*g), 1u);
+  EXPECT_EQ(run(*g, {"z"}), 1u);
   EXPECT_EQ(count(*g, "Cast"), 1u);
+}
+
+TEST(JoinLaunches, ACopyThatForwardAloneReadsIsMadeWhereItIsRead) {
+  auto g = resolved(R"(graph g(x: bfloat16[4, 8], v: float[8, 8], w: float[8, 8]) -> (z)
+    %v1 = Cast(%v) {to=16}
+    %y = ai.ortmodule::Linear(%x, %v1, _)
+    %w1 = Cast(%w) {to=16}
+    %z = ai.ortmodule::Linear(%y, %w1, _))");
+  EXPECT_EQ(run(*g), 0u);
 }
 
 TEST(JoinLaunches, AWeightsGradientIsAFloatOfNarrowFactors) {
