@@ -7,8 +7,8 @@ the step's time: there is no build without ranges to compare with. `on` is the t
 `torch.profiler.profile()` over that of steps outside, in turns: what torch notes of its own operators is in it, what it
 does when profiling starts and ends is not. `eager on` is the same of the module in eager PyTorch, in the same turns.
 Times are those of the process on the processor, so that others on a busy machine count less; `fastest` is by the
-fastest round of each. An event takes torch half a microsecond and more, so that steps of nodes that take as long (`mlp`)
-pay much more for it, in eager as here; six events of such a step are torch's own around the engine.
+fastest round of each. An event takes torch half a microsecond and more, so that steps of nodes that take as long
+(`mlp`) pay much more for it, in eager as here; six events of such a step are torch's own around the engine.
 """
 
 from __future__ import annotations

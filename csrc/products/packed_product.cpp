@@ -125,8 +125,7 @@ void multiply_blocks(int64_t rows, int64_t columns, int64_t words, const Left& l
     tile<Level>(std::min(tall, rows - i), std::min(wide, columns - j), words,
                 {left.data + i * left.tile, left.row, left.place, left.tile,
                  left.ahead ? left.ahead + t * words * left.advance : nullptr, left.advance},
-                right + j * words,
-                start ? start + i * start_row + j : nullptr, start_row, c + i * ld + j, ld);
+                right + j * words, start ? start + i * start_row + j : nullptr, start_row, c + i * ld + j, ld);
   }
 }
 

@@ -149,8 +149,8 @@ struct Convolution {
         float* const row = y + ((n * rows + first + r) * columns) * filters + f;
         for (int64_t at = 0; at < columns; at += positions) {
           const int64_t column = std::min(at, columns - positions);
-          const Window window{copy + r * row_stride * wide + column * column_stride, channels, height, width, wide,
-                              plane};
+          const Window window{
+              copy + r * row_stride * wide + column * column_stride, channels, height, width, wide, plane};
           run(window, taps + f * channels * height * width, bias ? bias + f : nullptr, relu, row + column * filters,
               filters);
         }
@@ -165,8 +165,8 @@ bool is_few_channels(const at::Tensor& x, const at::Tensor& w, const ConvAttribu
   const auto is_one = [](int64_t n) { return n == 1; };
   return has_full_avx512() && x.is_cpu() && x.scalar_type() == at::kFloat && w.scalar_type() == at::kFloat &&
          x.dim() == 4 && w.dim() == 4 && a.group == 1 && x.size(1) == w.size(1) && w.size(1) <= 4 &&
-         std::all_of(a.dilations.begin(), a.dilations.end(), is_one) && a.strides[1] <= 2 &&
-         w.size(0) % kLanes == 0 && w.numel() <= kMostTaps * w.size(0) && y[3] >= kPositions.back();
+         std::all_of(a.dilations.begin(), a.dilations.end(), is_one) && a.strides[1] <= 2 && w.size(0) % kLanes == 0 &&
+         w.numel() <= kMostTaps * w.size(0) && y[3] >= kPositions.back();
 }
 
 at::Tensor few_channel_filters(const at::Tensor& w) {
@@ -179,8 +179,8 @@ at::Tensor few_channel_filters(const at::Tensor& w) {
       for (int64_t h = 0; h < w.size(2); ++h)
         for (int64_t v = 0; v < w.size(3); ++v)
           for (int64_t i = 0; i < count; ++i)
-            *to++ = w.const_data_ptr<float>()[(f + i) * w.stride(0) + c * w.stride(1) + h * w.stride(2) +
-                                              v * w.stride(3)];
+            *to++ =
+                w.const_data_ptr<float>()[(f + i) * w.stride(0) + c * w.stride(1) + h * w.stride(2) + v * w.stride(3)];
   }
   return out;
 }
