@@ -38,10 +38,6 @@ OPERATOR_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 GRADIENT_TOLERANCE = 1e-3  # of the largest element of the gradient
 SIZES = ((3, 16), (5, 23))
-# What fusion makes, and fusion is the CPU's; and collectives, whose samples' group is gloo's.
-CPU_ALONE = {"ai.ortmodule::FusedKernel"} | {
-    f"ai.ortmodule::{op}" for op in ("AllGather", "ReduceScatter", "AllReduce", "AllToAll")
-}
 
 Unit = tuple[str, Callable[[], dict[str, Any]]]
 
@@ -196,7 +192,7 @@ def describe(error: BaseException) -> str:
 
 def units(part: str, device: str, small: bool, bf16: bool) -> list[Unit]:
     if part == "operators":
-        rows = [row for row in ROWS if device == "cpu" or row.qualified_name not in CPU_ALONE][:: 12 if small else 1]
+        rows = [row for row in ROWS if device == "cpu" or not row.cpu_alone][:: 12 if small else 1]
         return [(row.qualified_name, lambda r=row: operator(r, device, bf16)) for row in rows]
     names = ["mlp", "gpt2"] if small else zoo.ALL
     return [(name, lambda n=name: family(n, device, bf16)) for name in names]

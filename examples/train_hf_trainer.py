@@ -49,7 +49,9 @@ def main() -> None:
             disable_tqdm=True,
             dataloader_pin_memory=False,
             use_cpu=not torch.cuda.is_available(),
-            ddp_backend=None if torch.cuda.is_available() else "gloo",
+            ddp_backend="gloo"
+            if torch.distributed.is_torchelastic_launched() and not torch.cuda.is_available()
+            else None,
         )
         optimizer = None
         if args.zero:

@@ -50,6 +50,7 @@ class Row:
     opset: the version of ai.onnx that the model imports.
     refuses: the operator refuses some forms that the reference takes: their sizes do not belong together.
     no_forms: beginnings of names of forms (forms.py) that the operator refuses although the reference takes them.
+    cpu_alone: its samples are the CPU's, and are not run on other devices.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Row:
     opset: int = 23
     refuses: bool = False
     no_forms: tuple[str, ...] = ()
+    cpu_alone: bool = False
     nodes: Callable[[list[str], list[str], dict[str, Any]], list[onnx.NodeProto]] | None = None
 
     @property

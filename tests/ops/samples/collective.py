@@ -38,6 +38,9 @@ def same(x: torch.Tensor, group: str, world: int) -> torch.Tensor:
 
 
 ROWS = [
-    *(Row(op, same, cases, OWN) for op in ("AllGather", "ReduceScatter", "AllReduce", "AllToAll", "CopyToRanks")),
+    *(
+        Row(op, same, cases, OWN, cpu_alone=True)  # the group is gloo's
+        for op in ("AllGather", "ReduceScatter", "AllReduce", "AllToAll", "CopyToRanks")
+    ),
     Row("CollectiveWait", lambda x: x * 1, lambda dtype: [Case((rand(4, 3, dtype=dtype),))], OWN),
 ]

@@ -159,6 +159,7 @@ def drawn() -> torch.Tensor:
 
 
 ROWS = [
-    Row("FusedKernel", fused, fused_cases, OWN, differentiable=False, symbolic=False, refuses=True),
+    # Fusion makes other programs for a GPU, which tests/cuda runs.
+    Row("FusedKernel", fused, fused_cases, OWN, differentiable=False, symbolic=False, refuses=True, cpu_alone=True),
     Row("RandomState", drawn, lambda _: [Case(())], OWN, differentiable=False),
 ]
