@@ -143,7 +143,12 @@ def death_count(args: argparse.Namespace) -> bool:
     rng, same, count = random.Random(0), 0, args.count or 10
     for i in range(count):
         stage, killed, at = 1 + i % 3, rng.randrange(2), rng.randrange(8)
-        alone, restarted = (_restarted(stage, rank, at) for rank in (-1, killed))
+        try:
+            alone, restarted = (_restarted(stage, rank, at) for rank in (-1, killed))
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            last = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+            print(f"stage {stage}, rank {killed} killed at step {at}: {error}: {last}", flush=True)
+            continue
         ok = restarted["loss"] == alone["loss"] and restarted["restarts"] == 1
         same += ok
         print(
@@ -212,7 +217,7 @@ def _restarted(stage: int, killed: int, at: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "3"]
         command = [*launch, "--standalone", str(script), folder, str(killed), str(at), str(stage)]
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
         return json.loads(Path(folder, "end.json").read_text())
 
 
