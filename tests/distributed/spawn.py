@@ -13,7 +13,8 @@ import os
 import pickle
 import socket
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,36 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[], Any]) ->
         if not file.exists():
             file.write_bytes(pickle.dumps(make()))
         return pickle.loads(file.read_bytes())
+
+
+def of_cases(
+    factory: pytest.TempPathFactory, name: str, run: Callable[..., list[Any]], by_world: Mapping[int, Mapping[str, Any]]
+) -> dict[str, list[Any]]:
+    """What `run(rank, cases)` gives for each case, a list by rank; made once. Cases stand under the ranks they need."""
+
+    def make() -> dict[str, list[Any]]:
+        out = {}
+        for world, cases in by_world.items():
+            by_rank = on_ranks(world, run, list(cases.values()))
+            out.update({case: [one[i] for one in by_rank] for i, case in enumerate(cases)})
+        return out
+
+    return once(factory, name, make)
+
+
+def of_checks(rank: int, checks: Sequence[Callable[..., None]], *args: Any) -> list[str]:
+    """What each `check(rank, *args)` found wrong on this rank, in words; "" where it found nothing."""
+    out = []
+    for check in checks:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                check(rank, *args)
+            out.append("")
+        except Exception as error:
+            out.append(f"{type(error).__name__}: {error}")
+        dist.barrier()
+    return out
 
 
 def _start(count: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:

@@ -4,7 +4,6 @@ state dicts of whole parameters, plain modules at stage 3."""
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from ortmodule import Options, ORTModule
 from ortmodule.distributed import DistributedError, ZeroPolicy, gathered, zero
 from tests.distributed.models import GPT, batch, groups
-from tests.distributed.spawn import on_ranks, once
+from tests.distributed.spawn import of_checks, on_ranks, once
 
 SMALL = 1 << 13
 
@@ -171,24 +170,9 @@ CHECKS = [
 ]
 
 
-def run_checks(rank: int) -> list[str]:
-    """What each check found wrong, on this rank."""
-    out = []
-    for check in CHECKS:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                check(rank)
-            out.append("")
-        except Exception as error:
-            out.append(f"{type(error).__name__}: {error}")
-        dist.barrier()
-    return out
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
-    return once(tmp_path_factory, "more", lambda: on_ranks(2, run_checks))
+    return once(tmp_path_factory, "more", lambda: on_ranks(2, of_checks, CHECKS))
 
 
 @pytest.mark.parametrize("i", range(len(CHECKS)), ids=[check.__name__[6:] for check in CHECKS])

@@ -48,7 +48,7 @@ from tests.distributed.parallel import (
     one_process,
     optimizer_of,
 )
-from tests.distributed.spawn import on_ranks, once
+from tests.distributed.spawn import of_cases, of_checks, on_ranks, once
 
 ON_TWO = {
     "tensor": Case(TENSOR, steps=3),
@@ -66,14 +66,7 @@ ON_FOUR = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    def make() -> dict[str, Any]:
-        out = {}
-        for world, cases in ((2, ON_TWO), (4, ON_FOUR)):
-            by_rank = on_ranks(world, all_on_rank, list(cases.values()))
-            out.update({name: [one[i] for one in by_rank] for i, name in enumerate(cases)})
-        return out
-
-    return once(tmp_path_factory, "parallel", make)
+    return of_cases(tmp_path_factory, "parallel", all_on_rank, {2: ON_TWO, 4: ON_FOUR})
 
 
 @pytest.mark.parametrize("name", [*ON_TWO, *ON_FOUR])
@@ -267,22 +260,10 @@ CHECKS = [
 ]
 
 
-def run_checks(rank: int, folder: str) -> list[str]:
-    out = []
-    for check in CHECKS:
-        try:
-            check(rank, folder)
-            out.append("")
-        except Exception as error:
-            out.append(f"{type(error).__name__}: {error}")
-        dist.barrier()
-    return out
-
-
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     folder = str(tmp_path_factory.mktemp("checks"))
-    return once(tmp_path_factory, "parallel-checks", lambda: on_ranks(2, run_checks, folder))
+    return once(tmp_path_factory, "parallel-checks", lambda: on_ranks(2, of_checks, CHECKS, folder))
 
 
 @pytest.mark.parametrize("i", range(len(CHECKS)), ids=[check.__name__[6:] for check in CHECKS])

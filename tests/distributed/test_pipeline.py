@@ -12,7 +12,7 @@ from ortmodule.distributed.pipeline import Action, Pipeline, bubble, order_of
 from ortmodule.errors import InvalidArgumentError
 from tests.distributed.parallel import distances
 from tests.distributed.pipelines import FOUR, TWO, Case, all_on_rank, one_process
-from tests.distributed.spawn import on_ranks, once
+from tests.distributed.spawn import of_cases, on_ranks
 
 ON_TWO = {
     "1f1b in PyTorch": Case(TWO, steps=3, engine="eager"),
@@ -27,14 +27,7 @@ ON_FOUR = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    def make() -> dict[str, Any]:
-        out = {}
-        for world, cases in ((2, ON_TWO), (4, ON_FOUR)):
-            by_rank = on_ranks(world, all_on_rank, list(cases.values()))
-            out.update({name: [one[i] for one in by_rank] for i, name in enumerate(cases)})
-        return out
-
-    return once(tmp_path_factory, "pipelines", make)
+    return of_cases(tmp_path_factory, "pipelines", all_on_rank, {2: ON_TWO, 4: ON_FOUR})
 
 
 @pytest.mark.parametrize("name", [*ON_TWO, *ON_FOUR])
