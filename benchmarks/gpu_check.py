@@ -6,15 +6,16 @@
 Parts, each in processes of their own with a time limit, so that neither a crash nor a hang costs the other parts:
     operators   every operator sample of the tests, forward and gradient, against eager on the device
     models      every model family of the tests, losses and gradients against eager on the device
-    steps       step time and memory: eager, ORTModule, then torch.compile for as many models as the time allows
+    steps       step time, memory and kernels of six real models: eager, ORTModule and torch.compile (gpu_steps.py)
 The engine is first built in place when it cannot be imported. Exit code: 0 all well, 1 something failed (the file says
 what), 2 there is no GPU.
-Not here: the checks themselves (gpu_units.py, step_time.py).
+Not here: the checks themselves (gpu_units.py, gpu_steps.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import os
 import signal
@@ -30,8 +31,6 @@ from common import ROOT, facts, write_json
 HERE = Path(__file__).resolve().parent
 # Seconds of the whole, when the time is 8 minutes: at most this much for a part; steps take what is left.
 BUDGET = {"operators": 80.0, "models": 80.0}
-STEP_LIMIT, COMPILE_LIMIT = 45.0, 100.0  # seconds of one model's comparison
-MODELS = ("gpt2", "bert", "llama", "resnet18", "vit", "mlp", "tiny")
 
 
 class Clock:
@@ -88,7 +87,20 @@ def build(clock: Clock) -> str | None:
 
 
 def run_units(part: str, args: argparse.Namespace, limit: float) -> dict[str, Any]:
-    """A part of gpu_units.py, started again behind a unit that ended its process."""
+    """A part of gpu_units.py in as many processes as --jobs says, which share the device."""
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        shares = [pool.submit(run_share, part, f"{k}/{args.jobs}", args, limit) for k in range(args.jobs)]
+        parts = [share.result() for share in shares]
+    units = [unit for found in parts for unit in found["results"]]
+    states = sorted({found["state"] for found in parts} - {"complete"})
+    failed = {u["unit"]: u["failures"] for u in units if u["failures"]}
+    total = sum(found["of"] or 0 for found in parts)
+    state = "; ".join(states) or "complete"
+    return {"state": state, "units": len(units), "of": total, "failed": failed, "results": units}
+
+
+def run_share(part: str, share: str, args: argparse.Namespace, limit: float) -> dict[str, Any]:
+    """A share of a part, started again behind a unit that ended its process."""
     end = time.monotonic() + limit
     units: list[dict[str, Any]] = []
     start, total, state = 0, None, "complete"
@@ -96,7 +108,7 @@ def run_units(part: str, args: argparse.Namespace, limit: float) -> dict[str, An
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "units.jsonl")
             command = [sys.executable, str(HERE / "gpu_units.py"), part, "--device", args.device, "--out", str(out)]
-            command += ["--start", str(start), *(["--small"] * args.small)]
+            command += ["--start", str(start), "--share", share, *(["--small"] * args.small)]
             code, output = execute(command, max(1.0, end - time.monotonic()))
             lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         done = [line for line in lines if "index" in line]
@@ -114,66 +126,26 @@ def run_units(part: str, args: argparse.Namespace, limit: float) -> dict[str, An
         if len(done) < len(begun):
             units.append({**begun[-1], "failures": {"process": f"ended with {code}: {tail(output, 5)}"}})
         start = begun[-1]["begins"] + 1
-    failed = {u["unit"]: u["failures"] for u in units if u["failures"]}
-    return {"state": state, "units": len(units), "of": total, "failed": failed, "results": units}
-
-
-def run_step_time(model: str, dtype: str, runners: str, args: argparse.Namespace, limit: float) -> dict[str, Any]:
-    """The product of step_time.py for one model, or {"error": reason}."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "steps.json")
-        command = [
-            sys.executable,
-            str(HERE / "step_time.py"),
-            "--models",
-            model,
-            "--runners",
-            runners,
-            "--dtype",
-            dtype,
-        ]
-        command += ["--device", args.device, "--rounds", "4", "--samples", "3", "--json", str(out)]
-        command += ["--worker-seconds", str(limit), *(["--small"] * args.small)]
-        code, output = execute(command, limit + 5)
-        if out.exists():
-            return json.loads(out.read_text())
-    reason = f"stopped at {limit:.0f} s" if code is None else f"ended with {code}: {tail(output, 5)}"
-    return {"error": reason, "rows": [], "ratios": {}}
+    return {"state": state, "of": total, "results": units}
 
 
 def run_steps(args: argparse.Namespace, clock: Clock) -> dict[str, Any]:
-    """Step times, ORTModule for every model and type before torch.compile for the first of them."""
-    part: dict[str, Any] = {"rows": [], "ratios": {}, "errors": [], "skipped": []}
-    models = MODELS[-2:] if args.small else MODELS
-    plan = [(m, d, "eager,ortmodule", STEP_LIMIT) for m in models for d in ("fp32", "bf16")]
-    plan += [(m, d, "eager,compile", COMPILE_LIMIT) for m in models for d in ("bf16", "fp32")] * (not args.small)
-    for model, dtype, runners, limit in plan:
-        # A comparison that would be cut off tells nothing.
-        if clock.left() < (30.0 if "compile" in runners else 15.0):
-            part["skipped"].append(f"{model} {dtype} {runners}")
-            continue
-        found = run_step_time(model, dtype, runners, args, min(limit, clock.left() - 6))
-        if "error" in found:
-            part["errors"].append(f"{model} {dtype} {runners}: {found['error']}")
-        part["rows"] += [{**row, "beside": runners} for row in found["rows"]]
-        for name, ratios in found["ratios"].items():
-            part["ratios"].setdefault(f"{name} {dtype}", {}).update(ratios)
-        for row in found["rows"]:
-            print(f"  {describe(row, found['ratios'])}", flush=True)
-    part["failed"] = {f"{r['model']} {r['dtype']} {r['runner']}": r["failed"] for r in part["rows"] if "failed" in r}
+    """gpu_steps.py in the time that is left: what it wrote, with "state" and "failed" beside it."""
+    limit = clock.left()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "steps.json")
+        command = [sys.executable, str(HERE / "gpu_steps.py"), "--device", args.device, "--json", str(out)]
+        # A wave that begins at two thirds of the time ends within it.
+        command += ["--seconds", str(limit * 0.66), "--worker-seconds", str(limit), *(["--small"] * args.small)]
+        command += ["--rounds", "1", "--models", "gpt2-small,resnet50", "--runners", "eager,ortmodule"] * args.small
+        code, output = execute(command, limit)
+        part: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"rows": []}
+    print(output, flush=True)
+    part["state"] = "complete" if code is not None else f"stopped at its time limit of {limit:.0f} s"
+    part["failed"] = {f"{r['model']} {r['runner']}": r["failed"] for r in part["rows"] if "failed" in r}
+    if not part["rows"]:
+        part["failed"]["steps"] = tail(output, 5)
     return part
-
-
-def describe(row: dict[str, Any], ratios: dict[str, Any]) -> str:
-    title = f"{row['model']:9s} {row['dtype']} {row['runner']:10s}"
-    if "failed" in row:
-        return f"{title} failed: {row['failed']}"
-    fb, ratio = row["fb_ms"], ratios.get(row["model"], {}).get(row["runner"], {})
-    beside = f"  {ratio['fb']:.3f} of eager" if ratio else ""
-    memory = f"  {row['peak_memory_mib']:8.1f} MiB" + (
-        f"  {ratio['peak_memory']:.3f}" if ratio.get("peak_memory") else ""
-    )
-    return f"{title} {fb['median']:9.3f} ms ({fb['min']:.3f}..{fb['max']:.3f}){beside}{memory}"
 
 
 def announce(name: str, part: dict[str, Any]) -> None:
@@ -189,6 +161,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="a few units of each part, tiny models")
     parser.add_argument("--parts", default="operators,models,steps")
+    parser.add_argument("--jobs", type=int, default=min(8, len(os.sched_getaffinity(0))), help="of operators, models")
     parser.add_argument("--minutes", type=float, default=8.0, help="of the whole, a build included")
     parser.add_argument("--json", metavar="OUT", help="default: benchmarks/results/gpu_check_<date>.json")
     args = parser.parse_args(argv)
@@ -217,9 +190,8 @@ def main(argv: list[str] | None = None) -> int:
     for name in args.parts.split(","):
         begin = clock.spent()
         if name == "steps":
-            print("steps:", flush=True)
             part = run_steps(args, clock)
-            good = good and not part["errors"] and not any("ortmodule" in key for key in part["failed"])
+            good = good and part["state"] == "complete" and not any("compile" not in key for key in part["failed"])
         else:
             part = run_units(name, args, min(BUDGET[name] * scale, clock.left()))
             announce(name, part)

@@ -1,4 +1,5 @@
-"""The six models of the GPU comparison at their real sizes, and a batch of each: what gpu_model.py predicts.
+"""The six models of the GPU comparison at their real sizes, and a batch of each: what gpu_model.py predicts and
+gpu_steps.py measures.
 
 The modules are those of models.py; ResNet-50 is here. Sizes are those of the published models: GPT-2 small and medium
 (without dropout), a Llama-like one of 1.26 billion parameters (TinyLlama's sizes with as many key heads as query
@@ -51,11 +52,13 @@ class ResNet50(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class RealModel:
-    """`counted`: the share of the labels that count, as the batch has them."""
+    """`counted`: the share of the labels that count, as the batch has them; `small_*`: to try a harness."""
 
     title: str
     module: Callable[[], nn.Module]
     batch: Callable[[], Batch]
+    small_module: Callable[[], nn.Module]
+    small_batch: Callable[[], Batch]
     counted: float = 1.0
 
 
@@ -64,29 +67,45 @@ MODELS: dict[str, RealModel] = {
         "GPT-2 small, 768x12, 8x1024, V=50257",
         lambda: Gpt2(50257, 768, 12, 12, 1024),
         lambda: text(8, 1024, 50257),
+        lambda: Gpt2(200, 32, 2, 2, 16),
+        lambda: text(2, 16, 200),
     ),
     "gpt2-medium": RealModel(
         "GPT-2 medium, 1024x24, 8x1024, V=50257",
         lambda: Gpt2(50257, 1024, 16, 24, 1024),
         lambda: text(8, 1024, 50257),
+        lambda: Gpt2(200, 32, 2, 2, 16),
+        lambda: text(2, 16, 200),
     ),
     "llama-1b": RealModel(
         "Llama-like 2048x22, 4x2048, V=32000",
         lambda: Llama(32000, 2048, 32, 22, 5632, 2048),
         lambda: text(4, 2048, 32000),
+        lambda: Llama(200, 32, 2, 2, 64, 16),
+        lambda: text(2, 16, 200),
     ),
     "bert-large": RealModel(
         "BERT-large, 1024x24, 16x512, dropout 0.1",
         lambda: Bert(30522, 1024, 16, 24, 512, 0.1),
         lambda: masked_text(16, 512, 30522),
+        lambda: Bert(200, 32, 2, 2, 16, 0.1),
+        lambda: masked_text(2, 16, 200),
         0.15,
     ),
     "vit-large": RealModel(
         "ViT-L/16, 64x3x224x224",
         lambda: Vit(224, 16, 1024, 16, 24, 1000),
         lambda: pictures(64, 224, 1000),
+        lambda: Vit(32, 8, 32, 2, 2, 10),
+        lambda: pictures(2, 32, 10),
     ),
-    "resnet50": RealModel("ResNet-50, 128x3x224x224", ResNet50, lambda: pictures(128, 224, 1000)),
+    "resnet50": RealModel(
+        "ResNet-50, 128x3x224x224",
+        ResNet50,
+        lambda: pictures(128, 224, 1000),
+        lambda: ResNet50(8, 10, (1, 1, 1, 1)),
+        lambda: pictures(4, 32, 10),
+    ),
 }
 
 

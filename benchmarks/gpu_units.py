@@ -147,8 +147,23 @@ def compare(ours: torch.nn.Module, theirs: torch.nn.Module, got: torch.Tensor, w
     return worst
 
 
+def waits(module: torch.nn.Module, inputs: dict[str, torch.Tensor], device: str, bf16: bool) -> list[str]:
+    """What of a steady step makes the host wait for a GPU, as far as PyTorch knows of it."""
+    if device != "cuda":
+        return []
+    train(module, inputs, device, bf16)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            train(module, inputs, device, bf16)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return [str(one.message)[:200] for one in told if "synchroniz" in str(one.message)]
+
+
 def family(name: str, device: str, bf16: bool = True) -> dict[str, Any]:
-    """One family at two sizes in fp32, and at one under autocast to bf16."""
+    """One family at two sizes in fp32, and at one under autocast to bf16; what its steady step waits for."""
     out: dict[str, Any] = {"failures": {}}
     for dtype, sizes in (("fp32", SIZES), ("bf16", SIZES[:1]))[: 1 + bf16]:
         try:
@@ -162,6 +177,7 @@ def family(name: str, device: str, bf16: bool = True) -> dict[str, Any]:
                 got = train(ours, inputs, device, dtype == "bf16")
                 error = compare(ours, theirs, got, want, dtype)
                 out[f"gradient_error_{dtype}"] = max(error, out.get(f"gradient_error_{dtype}", 0.0))
+            out[f"waits_{dtype}"] = len(waits(ours, inputs, device, dtype == "bf16"))
             report = ours.report()
             out[f"aten_nodes_{dtype}"] = report.aten_nodes
             assert report.fallback == "none", f"it fell back to eager: {report.fallback_reason}"
@@ -205,12 +221,14 @@ def main() -> int:
     parser.add_argument("--out", required=True)
     parser.add_argument("--start", type=int, default=0, help="skip that many units")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--share", default="0/1", help="1/4: the second of four shares of the units")
     parser.add_argument("--no-bf16", dest="bf16", action="store_false")
     args = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     warnings.simplefilter("ignore")
-    todo = units(args.part, args.device, args.small, args.bf16)
+    share, shares = (int(number) for number in args.share.split("/"))
+    todo = units(args.part, args.device, args.small, args.bf16)[share::shares]
     with open(args.out, "a") as out:
 
         def say(**line: Any) -> None:

@@ -1,7 +1,8 @@
 """One runner's process for step_time.py: builds a model, wraps it, and times steps when told to.
 
 Protocol: one JSON object per line. The worker first sends the result of its first step; then it answers each command
-on its standard input: {"do": "warm"}, {"do": "measure", "samples": n}, {"do": "memory"}, {"do": "quit"}. Between
+on its standard input: {"do": "warm"}, {"do": "measure", "samples": n}, {"do": "memory"}, {"do": "quit"}; of a real
+model (--real) also {"do": "steps", "samples": n} and {"do": "kernels"}. Between
 commands it sleeps in a read, so that only one worker uses the machine at a time. A failure is an answer too:
 {"failed": reason}.
 """
@@ -29,6 +30,7 @@ from torch import nn
 
 MIB = 1 << 20
 SAMPLE_SECONDS = 0.04  # a sample repeats a short step until it takes about this long
+REAL_SAMPLE_SECONDS = 0.25  # of a real model
 
 
 def status(key: str) -> float:
@@ -83,17 +85,32 @@ def wrap(runner: str, module: nn.Module) -> nn.Module:
     raise ValueError(f"unknown runner {runner!r}")
 
 
+def benchmark_model(args: argparse.Namespace) -> tuple[nn.Module, models.Batch]:
+    module, batch = models.build(
+        args.model, small=args.small, realistic=args.batches == "realistic", logits=args.logits
+    )
+    return module.to(args.device), tuple(x.to(args.device) for x in batch)
+
+
+def real_model(args: argparse.Namespace) -> tuple[nn.Module, models.Batch]:
+    """A model of gpu_models.py; its weights are drawn on the device: a processor takes long for a billion of them."""
+    model = importlib.import_module("gpu_models").MODELS[args.model]
+    with torch.device(args.device):
+        torch.manual_seed(0)
+        module = (model.small_module if args.small else model.module)().train()
+        torch.manual_seed(1)
+        return module, (model.small_batch if args.small else model.batch)()
+
+
 class Steps:
     """The step of one wrapped model. Times are wall milliseconds."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.device, self.runner = args.device, args.runner
         self.sync: Callable[[], None] = torch.cuda.synchronize if self.device == "cuda" else lambda: None
-        module, batch = models.build(
-            args.model, small=args.small, realistic=args.batches == "realistic", logits=args.logits
-        )
-        self.module, self.batch = module.to(self.device), tuple(x.to(self.device) for x in batch)
+        self.module, self.batch = real_model(args) if args.real else benchmark_model(args)
         self.bf16 = args.dtype == "bf16"
+        self.sample_seconds = REAL_SAMPLE_SECONDS if args.real else SAMPLE_SECONDS
         self.parameters = list(self.module.parameters())
         self.wrapped: nn.Module | None = None
         self.optimizer: torch.optim.Optimizer | None = None
@@ -146,7 +163,7 @@ class Steps:
             self.fb()
             self.sync()
             seconds = time.perf_counter() - start
-        self.repeats = max(1, int(SAMPLE_SECONDS / max(seconds, 1e-5)))
+        self.repeats = max(1, int(self.sample_seconds / max(seconds, 1e-5)))
         self.drop_gradients()
         if self.runner.startswith("ortmodule"):
             importlib.import_module("ortmodule").release_memory()  # counted as the step's, not as the module's
@@ -180,11 +197,13 @@ class Steps:
             out["fb_cpu"].append(1e3 * (time.process_time() - busy) / self.repeats)
         return out
 
-    def queued(self) -> float:
+    def queued(self, optimizer: torch.optim.Optimizer | None = None) -> float:
         """Milliseconds per step when nobody waits between steps, as a training loop does on a GPU."""
         start = time.perf_counter()
         for _ in range(self.repeats):
             self.fb()
+            if optimizer is not None:
+                optimizer.step()
         self.sync()
         return 1e3 * (time.perf_counter() - start) / self.repeats
 
@@ -196,6 +215,56 @@ class Steps:
             self.fb()
             times.append(clock() - start)
         return 1e3 * statistics.median(times)
+
+    def steps(self, samples: int) -> dict[str, list[float]]:
+        """Forward with backward, whole steps with AdamW behind them, and what the host takes to ask for one (ms).
+
+        Activations and the optimizer's state are given back, so that other workers have the device's memory.
+        """
+        self.fb()
+        self.sync()
+        out = {"fb": [self.queued() for _ in range(samples)]}
+        out["host"] = [self.asked_for() for _ in range(3)]
+        optimizer = torch.optim.AdamW(self.parameters, lr=1e-5, fused=True)
+        self.fb()
+        optimizer.step()
+        self.sync()
+        out["step"] = [self.queued(optimizer) for _ in range(samples)]
+        del optimizer
+        self.drop_gradients()
+        self.give_back()
+        return out
+
+    def give_back(self) -> None:
+        """What no tensor holds, so that other processes can have it."""
+        if self.device == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def asked_for(self) -> float:
+        """Milliseconds until the host has asked for a step's work, when the device has nothing else to do."""
+        self.sync()
+        start = time.perf_counter()
+        self.fb()
+        seconds = time.perf_counter() - start
+        self.sync()
+        return 1e3 * seconds
+
+    def kernels(self) -> dict[str, Any]:
+        """Kernels of a step by torch.profiler: [name, launches, microseconds] each, the longest first."""
+        self.fb()
+        self.sync()
+        activity = torch.profiler.ProfilerActivity
+        kinds = [activity.CUDA] if self.device == "cuda" else [activity.CPU]
+        with torch.profiler.profile(activities=kinds) as profiler:
+            for _ in range(2):
+                self.fb()
+            self.sync()
+        rows = [
+            [event.key, event.count / 2, (event.self_device_time_total or event.self_cpu_time_total) / 2]
+            for event in profiler.key_averages()
+        ]
+        return {"kernels": sorted(rows, key=lambda row: -row[2])}
 
     def apart(self, samples: int) -> dict[str, list[float]]:
         """Forward, backward and optimizer, each waited for; a sample is the median of `repeats` steps."""
@@ -236,15 +305,25 @@ def describe(error: BaseException) -> str:
 def serve(args: argparse.Namespace, say: Callable[[dict[str, Any]], None], commands: TextIO) -> None:
     torch.set_num_threads(args.threads)
     steps = Steps(args)
-    say(steps.first())
+    first = steps.first()
+    if args.real:
+        steps.give_back()
+    say(first)
     for line in commands:
         command = json.loads(line)
         if command["do"] == "quit":
             return
         if command["do"] == "warm":
-            say(steps.warm())
+            answer = steps.warm()
+            if args.real:
+                steps.give_back()
+            say(answer)
         elif command["do"] == "memory":
             say(steps.peaks)
+        elif command["do"] == "steps":
+            say(steps.steps(command["samples"]))
+        elif command["do"] == "kernels":
+            say(steps.kernels())
         else:
             say(steps.measure(command["samples"]))
 
@@ -259,6 +338,7 @@ def main() -> None:
     parser.add_argument("--batches", default="dense")
     parser.add_argument("--logits", action="store_true")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--real", action="store_true", help="a model of gpu_models.py")
     args = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the answers

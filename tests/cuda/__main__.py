@@ -17,19 +17,21 @@ import time
 import traceback
 
 
-def kernels(match: str, every: int, quick: bool) -> int:
-    from .cases import TYPES, all_cases, check, wasteful
+def kernels(match: str, every: int, first: int, quick: bool, device: str | None) -> int:
+    from .cases import DEVICE, TYPES, all_cases, check, wasteful
     from .simulated import ORDERS, simulator
 
-    simulator()
+    if device is None:
+        simulator()
     wrong = 0
-    for case in [c for c in all_cases() if match in c.name][::every]:
+    orders = ORDERS[: 1 if quick else None]
+    for case in [c for c in all_cases() if match in c.name][first::every]:
         begin = time.perf_counter()
         failures: dict[str, str] = {}
         for dtype in TYPES:
             name = str(dtype).removeprefix("torch.")
             try:
-                if found := wasteful(case, check(case, dtype, orders=ORDERS[: 1 if quick else None])):
+                if found := wasteful(case, check(case, dtype, orders=orders, device=device or DEVICE)):
                     failures[name] = f"sectors per needed sector: {found}"
             except Exception as error:
                 text = "".join(traceback.format_exception_only(error))
@@ -61,11 +63,13 @@ def main() -> int:
     parser.add_argument("--match", default="")
     parser.add_argument("--quick", action="store_true", help="threads in one order")
     parser.add_argument("--every", type=int, default=1, help="of the kernels or mutations, each so many")
+    parser.add_argument("--first", type=int, default=0, help="of those: where to begin")
+    parser.add_argument("--device", choices=("cuda",), help="kernels: a real GPU instead of the simulated one")
     parser.add_argument("--seconds", type=float, default=1e9, help="of the mutations: a later run goes on")
     parser.add_argument("--steps", type=int, default=20, help="of the models")
     args = parser.parse_args()
     if args.part == "kernels":
-        return kernels(args.match, args.every, args.quick)
+        return kernels(args.match, args.every, args.first, args.quick, args.device)
     if args.part == "sanitized":
         return sanitized(["--match", args.match, "--every", str(args.every)])
     if args.part == "models":

@@ -15,7 +15,8 @@ import torch
 
 from ortmodule.testing.node_model import node_model
 
-from .simulated import ORDERS, Counts, counted, order
+from . import real, simulated
+from .simulated import ORDERS, Counts
 
 DEVICE = "guarded"
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -136,21 +137,23 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
-def check(case: Case, dtype: torch.dtype, *, orders: Sequence[str] = ORDERS) -> Counts:
+def check(case: Case, dtype: torch.dtype, *, orders: Sequence[str] = ORDERS, device: str = DEVICE) -> Counts:
     """Raises Failed or AssertionError for what is wrong; what the kernels did on aligned memory."""
+    gpu = simulated if device == DEVICE else real
     torch.manual_seed(0)
     operands = case.operands(dtype)
     if case.error:
-        refuse(case, operands)
+        if gpu is simulated:  # on a real one it is the last that the process does with the device
+            refuse(case, operands)
         return {}
     want = expected(case, operands)
     counts: Counts = {}
     for aligned in (True, False):
         first: list[torch.Tensor] = []
         for name in orders:
-            with counted() as now, order(name, sectors=aligned and name == "forward"):
-                got = run(case, operands, DEVICE, aligned)
-            if missing := [k for k in case.kernels if k not in now]:
+            with gpu.counted() as now, gpu.order(name, sectors=aligned and name == "forward"):
+                got = run(case, operands, device, aligned)
+            if gpu is simulated and (missing := [k for k in case.kernels if k not in now]):
                 raise Failed(f"{missing} did not run, but {sorted(now)}")
             counts = counts or now
             if not first:
@@ -174,7 +177,7 @@ def refuse(case: Case, operands: Operands) -> None:
 
 def wasteful(case: Case, counts: Counts, most: float = 1.25) -> dict[str, float]:
     """The kernels of the case that touched more sectors than that for each one that they needed."""
-    if not case.aligned or case.error:
+    if not case.aligned or not counts:
         return {}
     ratios = {k: counts[k]["touched"] / max(1, counts[k]["needed"]) for k in case.kernels}
     return {k: round(ratio, 2) for k, ratio in ratios.items() if ratio > most}
