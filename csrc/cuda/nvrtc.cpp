@@ -2,7 +2,10 @@
 //
 // What was compiled is kept in a folder ($ORTMODULE_KERNEL_CACHE, else ortmodule/kernels in the user's cache folder), a
 // file for a source and an architecture, so that a source is compiled once on a machine. A file holds all that its
-// machine code was made of, which is compared: a name is a hash alone. Torch has made the device's context.
+// machine code was made of, which is compared: a name is a hash alone.
+//
+// Whatever the runtime does makes a device's primary context current in the thread that asks for it; the driver does not.
+// A thread of autograd's that has asked for nothing yet has no context, so that each call of ours sees to it (OnDevice).
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -27,6 +30,7 @@ namespace {
 using Program = struct ProgramOfNvrtc*;
 using Module = struct ModuleOfDriver*;
 using Function = struct FunctionOfDriver*;
+using Context = struct ContextOfDriver*;
 
 struct Nvrtc {
   int (*version)(int*, int*);
@@ -43,6 +47,10 @@ struct Nvrtc {
 
 struct Driver {
   int (*attribute)(int* value, int attribute, int device);
+  int (*retain)(Context*, int device);
+  int (*current)(Context*);
+  int (*push)(Context);
+  int (*pop)(Context*);
   int (*load)(Module*, const void* image);
   int (*function)(Function*, Module, const char* name);
   int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void* stream,
@@ -94,6 +102,10 @@ const Driver* driver(std::string& why) {
     if (!library) return nullptr;
     error.clear();
     find(library, "cuDeviceGetAttribute", d.attribute, error);
+    find(library, "cuDevicePrimaryCtxRetain", d.retain, error);
+    find(library, "cuCtxGetCurrent", d.current, error);
+    find(library, "cuCtxPushCurrent_v2", d.push, error);
+    find(library, "cuCtxPopCurrent_v2", d.pop, error);
     find(library, "cuModuleLoadData", d.load, error);
     find(library, "cuModuleGetFunction", d.function, error);
     find(library, "cuLaunchKernel", d.launch, error);
@@ -183,8 +195,33 @@ std::string kept_code(const Nvrtc& n, const std::string& source, int architectur
   return code;
 }
 
+// A context is current in this thread while this lives; `error` is the driver's.
+class OnDevice {
+ public:
+  OnDevice(const Driver& driver, Context context) : driver_(driver) {
+    Context now = nullptr;
+    error = driver_.current(&now);
+    if (error || now == context) return;
+    error = driver_.push(context);
+    pushed_ = error == 0;
+  }
+  ~OnDevice() {
+    Context ignored = nullptr;
+    if (pushed_) driver_.pop(&ignored);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  int error = 0;
+
+ private:
+  const Driver& driver_;
+  bool pushed_ = false;
+};
+
 // One source on one device.
 struct Loaded {
+  Context context = nullptr;  // the device's primary one, which torch holds as long
   Module module = nullptr;
   std::mutex mutex;
   std::map<std::string, Function> functions;
@@ -212,6 +249,9 @@ void* compile(const char* source, int device, char* error, size_t error_size) {
   try {
     const std::string code = kept_code(*n, source, major * 10 + minor);
     auto loaded = std::make_unique<Loaded>();
+    if (const int failed = d->retain(&loaded->context, device)) return say(driver_text(failed));
+    const OnDevice here(*d, loaded->context);
+    if (here.error) return say(driver_text(here.error));
     if (const int failed = d->load(&loaded->module, code.data())) return say(driver_text(failed));
     return loaded.release();  // for as long as the process
   } catch (const std::exception& failed) {
@@ -223,6 +263,8 @@ int launch(void* compiled, const GeneratedLaunch& l, void* stream) {
   std::string why;
   const Driver& d = *driver(why);
   auto& loaded = *static_cast<Loaded*>(compiled);
+  const OnDevice here(d, loaded.context);
+  if (here.error) return here.error;
   Function function = nullptr;
   {
     const std::lock_guard<std::mutex> lock(loaded.mutex);
