@@ -12,7 +12,7 @@
 namespace ortmodule::cuda {
 
 // Changes with these structs, and with those of any launch.
-constexpr uint32_t kAbi = 2;
+constexpr uint32_t kAbi = 3;
 
 struct Launch {
   const char* name;
@@ -27,6 +27,8 @@ struct LaunchTable {
   size_t count;
   const Launch* launches;  // by name, ascending
   const char* (*error_text)(int error);
+  // Makes the device's context current in the calling thread; returns 0 or the error.
+  int (*use_device)(int device);
 };
 
 // Exported by libortmodule_cuda.so as this symbol.

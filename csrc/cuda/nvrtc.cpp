@@ -4,8 +4,9 @@
 // file for a source and an architecture, so that a source is compiled once on a machine. A file holds all that its
 // machine code was made of, which is compared: a name is a hash alone.
 //
-// Whatever the runtime does makes a device's primary context current in the thread that asks for it; the driver does not.
-// A thread of autograd's that has asked for nothing yet has no context, so that each call of ours sees to it (OnDevice).
+// Whatever the runtime does makes a device's primary context current in the thread that asks for it; the driver does
+// not. A thread of autograd's that has asked for nothing yet has no context, so that each call of ours sees to it
+// (OnDevice).
 #include <dlfcn.h>
 
 #include <cstdio>

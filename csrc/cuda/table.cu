@@ -21,6 +21,14 @@ const char* text_of(int error) {
 #endif
 }
 
+int use_device([[maybe_unused]] int device) {
+#ifdef __CUDACC__
+  return static_cast<int>(cudaSetDevice(device));
+#else
+  return 0;
+#endif
+}
+
 }  // namespace
 
 void add_launch(const Launch& launch) { launches().push_back(launch); }
@@ -37,7 +45,7 @@ extern "C" __attribute__((visibility("default"))) const ortmodule::cuda::LaunchT
 #else
     const char* made_by = "the simulated GPU";
 #endif
-    return LaunchTable{kAbi, made_by, launches().size(), launches().data(), &text_of};
+    return LaunchTable{kAbi, made_by, launches().size(), launches().data(), &text_of, &use_device};
   }();
   return &table;
 }

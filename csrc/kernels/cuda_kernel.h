@@ -38,6 +38,10 @@ using CudaAttempt = std::function<bool(KernelContext&, const CudaQueue&)>;
 
 Kernel cuda_kernel(const Node& node, CudaAttempt attempt);
 
+// Makes the device's context current in this thread, once: one of autograd's that has asked the device for nothing has
+// none, which libraries that torch calls warn of.
+void use_cuda_device(c10::Device device);
+
 // None for a type that the kernels do not compute with.
 std::optional<cuda::Element> cuda_element(at::ScalarType type);
 inline std::optional<cuda::Element> cuda_element(const at::Tensor& x) { return cuda_element(x.scalar_type()); }

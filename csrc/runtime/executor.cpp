@@ -19,6 +19,7 @@
 #include "device/small_block_scope.h"
 #include "graph/subgraph.h"
 #include "kernels/aten_bridge.h"
+#include "kernels/cuda_kernel.h"
 #include "kernels/small_tensor.h"
 #include "plan/streams.h"
 #include "records/registry.h"
@@ -224,6 +225,7 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   const SmallBlockScope small_blocks(device_.is_cpu());
   const c10::OptionalDeviceGuard device_guard(device_.is_cpu() ? std::optional<c10::Device>() : device_);
+  if (!device_.is_cpu()) use_cuda_device(device_);
   if (streams_ && begin == 0) frame.streams = std::make_shared<RunStreams>(plan_, *streams_);
   KernelContext context(frame.slots.data(), &frame.symbols, frame.streams.get());
   const auto emit = [&](const Emit& output) {

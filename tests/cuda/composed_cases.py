@@ -1,6 +1,7 @@
 """Operators whose CUDA kernels stand around ATen's: the chunked loss with its products, attention, wide gradients.
 
-Flash attention is the stand-in's own (tests/device/guarded_device/attention.cpp), which checks the saved log-sum-exp.
+Flash attention and cuDNN's are the stand-in's own (tests/device/guarded_device/attention.cpp), which check the saved
+log-sum-exp.
 Not here: how a case is run (cases.py).
 """
 
@@ -36,15 +37,19 @@ def losses() -> list[Case]:
 
 
 def attentions() -> list[Case]:
-    def operands(dtype: torch.dtype) -> Operands:
-        return [torch.randn(2, 3, 9, 16, dtype=torch.float64).to(dtype) for _ in range(3)]
+    """Lengths that the stand-in gives to flash attention (odd ones) and to cuDNN's; fewer queries than keys, too."""
+
+    def operands(dtype: torch.dtype, queries: int, keys: int) -> Operands:
+        return [torch.randn(2, 3, n, 16, dtype=torch.float64).to(dtype) for n in (queries, keys, keys)]
 
     return [
         Case(
-            f"Attention causal={causal}", "Attention", operands,
+            f"Attention {queries}x{keys} causal={causal}", "Attention",
+            lambda dtype, q=queries, k=keys: operands(dtype, q, k),
             lambda q, k, v, c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=bool(c)),
             (), attributes={"is_causal": causal}, wrt=(0, 1, 2), aligned=False,
         )
+        for queries, keys in ((9, 9), (8, 8), (5, 7), (6, 9))
         for causal in (0, 1)
     ]  # fmt: skip
 

@@ -1,8 +1,10 @@
-// "cuda" kernels of Attention, PhiloxAttention and AttentionGrad: ATen's flash and memory-efficient kernels, whose
-// log-sum-exp is saved, so that backward does not run forward again and no score matrix is in memory.
+// "cuda" kernels of Attention, PhiloxAttention and AttentionGrad: cuDNN's, flash and memory-efficient attention through
+// ATen, whose log-sum-exp is saved, so that backward does not run forward again and no score matrix is in memory.
 //
-// Flash attention takes 16-bit types without a mask, the other one masks and float32; where ATen's own rule allows
-// neither (at::_fused_sdp_choice), or a device lacks them, the "aten" kernels take over, and the saved sums are empty.
+// cuDNN's runs where ATen's own rule (at::_fused_sdp_choice) takes it and nothing is dropped or masked; flash attention
+// takes 16-bit types without a mask, the third one masks and float32; where the rule allows none, or a device lacks
+// them, the "aten" kernels take over, and the saved sums are empty. All of them read 16 bytes at once: operands that do
+// not begin there are copied.
 // Dropout: the kernels draw from the device's generator, which is set to the seed of (state, stream) for the launch and
 // put back; backward is given the same two numbers (Note [Random state]). Which elements are dropped is theirs to say,
 // so that masks differ from the CPU's. Not here: projections and the past, which "aten" has.
@@ -11,6 +13,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -33,6 +37,7 @@ namespace {
 // at::SDPBackend
 constexpr int64_t kMath = 0, kFlash = 1, kEfficient = 2, kCudnn = 3;
 constexpr int64_t kHeadStep = 8, kMostFlashHead = 256;
+constexpr int64_t kRowBytes = 16;
 
 struct Settings {
   bool causal;
@@ -55,10 +60,22 @@ struct Has {
   bool cuda, other;
 };
 
-// Which of ATen's kernels computes the operands; kMath: none.
+bool is_narrow(const at::Tensor& q) { return q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16; }
+
+// Flash attention lets the last query see the last key, ATen and ONNX the first query the first key alone.
+bool flash_fits(const at::Tensor& q, const at::Tensor& k, const at::Tensor& mask, const Settings& s) {
+  return is_narrow(q) && !mask.defined() && q.size(3) <= kMostFlashHead && !(s.causal && q.size(2) != k.size(2));
+}
+
+// Whether the kernel's mask may be this one: keys in rows of 16 bytes.
+bool mask_fits(const at::Tensor& mask, const at::Tensor& k) {
+  return mask.size(-1) == k.size(2) && mask.size(-1) % kHeadStep == 0;
+}
+
+// Which of ATen's kernels computes the operands; kMath: none. What follows from the operands alone need not be saved
+// for backward, whatever the user has switched since; that it was cuDNN the saved sums tell (cudnn_sums).
 int64_t backend_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask, double ratio,
                    const Settings& s) {
-  const bool narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   const bool plain = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.numel() > 0 && k.numel() > 0 &&
                      q.scalar_type() == k.scalar_type() && k.scalar_type() == v.scalar_type() &&
                      k.size(2) == v.size(2) && q.size(3) == v.size(3) && q.size(3) % kHeadStep == 0;
@@ -66,15 +83,27 @@ int64_t backend_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   const bool grouped = q.size(1) != k.size(1);
   const int64_t choice = at::_fused_sdp_choice(q, k, v, mask.defined() ? std::optional(mask) : std::nullopt, ratio,
                                                s.causal, s.scale, grouped);
-  if (choice == kMath) return kMath;
-  // The choice must be the same in backward, whatever the user has switched since: it follows from the operands.
-  if (narrow && !mask.defined() && q.size(3) <= kMostFlashHead) {
-    static const Has has("aten::_scaled_dot_product_flash_attention");
-    return has.on(q) && (choice == kFlash || choice == kCudnn || choice == kEfficient) ? kFlash : kMath;
-  }
-  static const Has has("aten::_scaled_dot_product_efficient_attention");
-  const bool fits = !grouped && (!mask.defined() || (mask.size(-1) == k.size(2) && mask.size(-1) % kHeadStep == 0));
-  return has.on(q) && fits && choice == kEfficient ? kEfficient : kMath;
+  if (choice != kFlash && choice != kEfficient && choice != kCudnn) return kMath;
+  static const Has cudnn("aten::_scaled_dot_product_cudnn_attention"),
+      flash("aten::_scaled_dot_product_flash_attention"), efficient("aten::_scaled_dot_product_efficient_attention");
+  if (choice == kCudnn && cudnn.on(q) && ratio == 0 && !mask.defined() && q.size(2) > 1) return kCudnn;
+  if (flash_fits(q, k, mask, s)) return flash.on(q) ? kFlash : kMath;
+  if (grouped || !efficient.on(q)) return kMath;
+  return mask.defined() ? (mask_fits(mask, k) ? kEfficient : kMath) : (choice == kEfficient ? kEfficient : kMath);
+}
+
+// cuDNN's sums [B, H, L, 1] are saved as [B, H * L, 1]: the others' have L, which is more than one, at the end.
+at::Tensor cudnn_sums(const at::Tensor& lse) { return lse.reshape({lse.size(0), -1, 1}); }
+
+bool are_cudnn_sums(const at::Tensor& lse, const at::Tensor& q) { return q.size(2) > 1 && lse.size(2) == 1; }
+
+// The operand with each row at a multiple of 16 bytes.
+at::Tensor aligned(const at::Tensor& t) {
+  if (!t.defined()) return t;
+  const int64_t step = kRowBytes / t.element_size();
+  bool fits = reinterpret_cast<uintptr_t>(t.const_data_ptr()) % kRowBytes == 0 && t.stride(-1) <= 1;
+  for (int64_t d = 0; d + 1 < t.dim(); ++d) fits = fits && (t.size(d) == 1 || t.stride(d) % step == 0);
+  return fits ? t : t.clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor expanded(const at::Tensor& mask, const at::Tensor& q, const at::Tensor& k) {
@@ -119,12 +148,19 @@ Draw draw_of(const KernelContext& c, size_t ratio, size_t state, const Settings&
 
 // False: nothing was handed out.
 bool forward(KernelContext& c, const Settings& s, const Draw& draw, size_t lse_output) {
-  const at::Tensor &q = c.in(kQuery), &k = c.in(kKey), &v = c.in(kValue), mask = c.in_or_undefined(kMask);
-  const int64_t backend = draw.ratio < 1 ? backend_of(q, k, v, mask, draw.ratio, s) : kMath;
+  const at::Tensor given = c.in_or_undefined(kMask);
+  const int64_t backend =
+      draw.ratio < 1 ? backend_of(c.in(kQuery), c.in(kKey), c.in(kValue), given, draw.ratio, s) : kMath;
   if (backend == kMath) return false;
+  const at::Tensor q = aligned(c.in(kQuery)), k = aligned(c.in(kKey)), v = aligned(c.in(kValue)), mask = aligned(given);
   const Seeded seeded(q.device(), draw.seed);
   at::Tensor y, lse;
-  if (backend == kFlash) {
+  if (backend == kCudnn) {
+    auto made =
+        at::_scaled_dot_product_cudnn_attention(q, k, v, {}, c.wants(lse_output), 0.0, s.causal, false, s.scale);
+    y = std::get<0>(made);
+    if (c.wants(lse_output)) lse = cudnn_sums(std::get<1>(made));
+  } else if (backend == kFlash) {
     auto made = at::_scaled_dot_product_flash_attention(q, k, v, draw.ratio, s.causal, false, s.scale);
     y = std::get<0>(made);
     lse = std::get<1>(made);
@@ -141,15 +177,28 @@ bool forward(KernelContext& c, const Settings& s, const Draw& draw, size_t lse_o
   return true;
 }
 
+bool cudnn_backward(KernelContext& c, const Settings& s, const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
+                    const at::Tensor& v) {
+  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // nothing is drawn
+  const at::Tensor lse = c.in(kGradLse).view({q.size(0), q.size(1), q.size(2), 1});
+  auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
+      dy, q, k, v, c.in(kGradResult), lse, none, none, {}, {}, {}, q.size(2), k.size(2), 0.0, s.causal, s.scale);
+  c.out(kQueryGrad, std::move(dq));
+  c.out(kKeyGrad, std::move(dk));
+  c.out(kValueGrad, std::move(dv));
+  return true;
+}
+
 bool backward(KernelContext& c, const Settings& s) {
-  const at::Tensor &dy = c.in(kGradOfResult), &q = c.in(kGradQuery), &k = c.in(kGradKey), &v = c.in(kGradValue),
-                   &y = c.in(kGradResult), &lse = c.in(kGradLse), mask = c.in_or_undefined(kGradMask);
+  const at::Tensor &y = c.in(kGradResult), &lse = c.in(kGradLse);
   if (lse.numel() == 0) return false;  // forward was the "aten" kernel
+  const at::Tensor dy = aligned(c.in(kGradOfResult)), q = aligned(c.in(kGradQuery)), k = aligned(c.in(kGradKey)),
+                   v = aligned(c.in(kGradValue)), mask = aligned(c.in_or_undefined(kGradMask));
+  if (are_cudnn_sums(lse, q)) return cudnn_backward(c, s, dy, q, k, v);
   const Draw draw = draw_of(c, kGradRatio, kGradRandomState, s);
-  const bool narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   const at::TensorOptions words = at::TensorOptions(at::kLong);
   const auto seed = static_cast<int64_t>(draw.seed.value_or(0));
-  if (narrow && !mask.defined()) {
+  if (flash_fits(q, k, mask, s)) {
     const at::Tensor none = at::empty({0}, words.device(q.device()));
     at::Tensor state = none;  // seed and offset, as forward's kernel gave them
     if (draw.seed) {

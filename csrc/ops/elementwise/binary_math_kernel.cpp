@@ -10,9 +10,14 @@
 namespace ortmodule {
 namespace {
 
+// A number that the host holds is moved to the other operand: logaddexp takes none from there.
 template <at::Tensor (*compute)(const at::Tensor&, const at::Tensor&)>
 Kernel binary_kernel(const Node&) {
-  return [](KernelContext& c) { c.out(0, compute(c.in(0), c.in(1))); };
+  return [](KernelContext& c) {
+    const at::Tensor &a = c.in(0), &b = c.in(1);
+    if (a.device() == b.device()) return c.out(0, compute(a, b));
+    c.out(0, a.is_cpu() ? compute(a.to(b.device()), b) : compute(a, b.to(a.device())));
+  };
 }
 
 ORTMODULE_KERNEL("ai.ortmodule", Atan2, "aten", binary_kernel<at::atan2>);

@@ -155,7 +155,7 @@ def fused_cases(_: torch.dtype) -> list[Case]:
 
 
 def drawn() -> torch.Tensor:
-    return torch.empty(2, dtype=torch.int64).random_(-(2**63), None)
+    return torch.empty(2, dtype=torch.int64, device="cpu").random_(-(2**63), None)  # the host draws
 
 
 ROWS = [

@@ -293,6 +293,8 @@ def dropout(x: torch.Tensor, ratio: torch.Tensor | None = None, training: torch.
         return x * 1, torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         return F.dropout(x, p), torch.zeros_like(x, dtype=torch.bool)
+    if not x.is_cpu:
+        return torch.native_dropout(x, p, True)
     state = torch.get_rng_state()
     mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p)
     torch.set_rng_state(state)

@@ -184,7 +184,7 @@ def matmul_integer(
 ) -> torch.Tensor:
     left = a.long() - (0 if a_zero is None else column(a_zero).long())
     right = b.long() - (0 if b_zero is None else b_zero.long())
-    return (left @ right).int()
+    return (left.cpu() @ right.cpu()).int().to(left.device)  # GPUs have no product of integers
 
 
 def integers(*shape: int, kind: torch.dtype = torch.uint8) -> torch.Tensor:
