@@ -260,9 +260,11 @@ class Steps:
             for _ in range(2):
                 self.fb()
             self.sync()
+        on = torch.autograd.DeviceType.CUDA if self.device == "cuda" else torch.autograd.DeviceType.CPU
         rows = [
             [event.key, event.count / 2, (event.self_device_time_total or event.self_cpu_time_total) / 2]
             for event in profiler.key_averages()
+            if event.device_type == on
         ]
         return {"kernels": sorted(rows, key=lambda row: -row[2])}
 
