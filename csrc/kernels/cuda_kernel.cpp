@@ -48,9 +48,10 @@ Kernel cuda_kernel(const Node& node, CudaAttempt attempt) {
 
 void use_cuda_device(c10::Device device) {
   thread_local c10::Device used(c10::kCPU);
-  if (used == device) return;
   const cuda::LaunchTable* table = table_of(device.type());
   if (!table) return;
+  if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  if (used == device) return;
   const int error = table->use_device(device.index());
   ORTMODULE_CHECK(error == 0, kRuntime, device.str(), " cannot be used: ", table->error_text(error));
   used = device;

@@ -69,18 +69,20 @@ def nansum(c: Emitter, self: Value, dim: Any = None, keepdim: bool = False, dtyp
 
 
 @translates("clamp", "clip")
-def clamp(c: Emitter, self: Value, min: Any = None, max: Any = None) -> Value:
+def clamp(c: Emitter, self: Value, min: Any = None, max: Any = None) -> Any:
+    if any(isinstance(bound, float) and math.isnan(bound) for bound in (min, max)):
+        return NotImplemented  # torch 2.11 passes over one that stands alone, later ones give NaN
     bounds = [None if bound is None else c.tensor(bound, c.dtype) for bound in (min, max)]
     return c.emit("Clip", c.cast(self, c.dtype), *bounds)
 
 
 @translates("clamp_min")
-def clamp_min(c: Emitter, self: Value, min: Any) -> Value:
+def clamp_min(c: Emitter, self: Value, min: Any) -> Any:
     return clamp(c, self, min)
 
 
 @translates("clamp_max")
-def clamp_max(c: Emitter, self: Value, max: Any) -> Value:
+def clamp_max(c: Emitter, self: Value, max: Any) -> Any:
     return clamp(c, self, None, max)
 
 
