@@ -152,6 +152,7 @@ class Fuser {
       }
       if (!early_[node->id()]) join_siblings(*node);
     }
+    for (int i = 0; i < static_cast<int>(clusters_.size()); ++i) repeat_members(i);
     for (Cluster& cluster : clusters_) {
       if (cluster.nodes.size() < 2) continue;
       const size_t members = cluster.nodes.size();
@@ -274,6 +275,68 @@ class Fuser {
         if (other >= 0 && position_[clusters_[other].nodes.back()->id()] > last_outside_) join(other, node);
       }
     }
+  }
+
+  // Values of other clusters that cluster `mine` can compute from what it reads anyway are computed there: one large
+  // value less to read, and to store where nobody else reads it.
+  void repeat_members(int mine) {
+    if (clusters_[mine].nodes.empty() || !prices_at(*clusters_[mine].nodes[0]).whole_rows) return;
+    std::unordered_set<const NodeArg*> read;
+    for (const Node* node : clusters_[mine].nodes)
+      for (const NodeArg* in : node->inputs())
+        if (in && (!in->producer() || cluster_[in->producer()->id()] != mine)) read.insert(in);
+    const std::vector<Node*> members = clusters_[mine].nodes;
+    for (Node* reader : members)
+      for (size_t i = 0; i < reader->inputs().size(); ++i) {
+        NodeArg* value = reader->input(i);
+        if (!value || !read.count(value) || !may_repeat(*value, mine, read)) continue;
+        read.erase(value);  // which may be gone then
+        repeat(value, mine, *reader);
+      }
+  }
+
+  bool may_repeat(const NodeArg& value, int mine, const std::unordered_set<const NodeArg*>& read) {
+    const Node* node = value.producer();
+    if (!node || cluster_[node->id()] < 0 || node->outputs().size() != 1 || node->record()->has(kRandom)) return false;
+    const Cluster &cluster = clusters_[mine], &its = clusters_[cluster_[node->id()]];
+    if (std::any_of(its.nodes.begin(), its.nodes.end(), [&](const Node* other) { return early_[other->id()] != 0; }))
+      return false;  // they run where others of it do, which may go
+    const Node& first = *cluster.nodes[0];
+    if (node->record()->fuses_over_rows() || *value.type().shape != cluster.space || node->phase() != first.phase() ||
+        node->provider() != first.provider() || node->device() != first.device())
+      return false;
+    const auto at_hand = [&](const NodeArg* in) { return !in || is_number(*in) || read.count(in) != 0; };
+    if (!std::all_of(node->inputs().begin(), node->inputs().end(), at_hand)) return false;
+    std::vector<Node*> nodes{const_cast<Node*>(node)};
+    nodes.insert(nodes.end(), cluster.nodes.begin(), cluster.nodes.end());
+    return nodes.size() <= prices_at(first).cluster_nodes && is_small(nodes);
+  }
+
+  // Gives the members of a cluster a copy of the node that makes `value`; the node goes where nobody else reads it.
+  void repeat(NodeArg* value, int mine, Node& reader) {
+    Node* node = value->producer();
+    Node* copy = graph_.add_node(node->domain(), node->op(), node->inputs(), {graph_.fresh_name(value->name())},
+                                 node->attributes(), &reader, graph_.fresh_name(node->name() + "_there"));
+    copy->set_phase(node->phase());
+    copy->place(node->provider(), node->device());
+    copy->metadata() = node->metadata();
+    infer_node(*copy);
+    copy->output(0)->set_type(value->type());
+    copy->output(0)->set_location(value->location());
+    copy->output(0)->set_known_dims(value->known_dims());
+    for (Node* member : clusters_[mine].nodes)
+      for (size_t i = 0; i < member->inputs().size(); ++i)
+        if (member->input(i) == value) member->set_input(i, copy->output(0));
+    cluster_.resize(graph_.node_id_bound(), -1);
+    position_.resize(cluster_.size(), 0);
+    early_.resize(cluster_.size(), 0);
+    cluster_[copy->id()] = mine;
+    position_[copy->id()] = position_[reader.id()] - 1;
+    auto& nodes = clusters_[mine].nodes;
+    nodes.insert(std::find(nodes.begin(), nodes.end(), &reader), copy);
+    if (!value->uses().empty() || value->is_graph_output()) return;
+    std::erase(clusters_[cluster_[node->id()]].nodes, node);
+    graph_.remove(node);
   }
 
   static const Shape* common_space(const Shape& a, const Shape& b) {

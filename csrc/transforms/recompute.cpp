@@ -89,7 +89,10 @@ std::vector<NodeArg*> read_by_backward(const Graph& graph) {
 class Costs {
  public:
   Costs(const Graph& graph, const RecomputeOptions& options)
-      : prices_(options.prices), sizes_(options.sizes), node_count_(std::max<size_t>(graph.node_count(), 1)) {}
+      : prices_(options.prices), sizes_(options.sizes), node_count_(std::max<size_t>(graph.node_count(), 1)) {
+    // Where a launch costs nothing all work scales with what such a symbol counts as.
+    if (prices_.launch_bytes > 0) graph.for_each([&](const Node& node) { estimate_lists(node); });
+  }
 
   double bytes(const NodeArg& value) const {
     const TypeInfo& type = value.type();
@@ -125,6 +128,22 @@ class Costs {
       for (const NodeArg* value : *list)
         if (value) total += bytes(*value);
     return total;
+  }
+  // The length of a list that the data decide (rows whose labels count) counts as the most that it can be: as many as
+  // its numbers or flags.
+  void estimate_lists(const Node& node) {
+    for (const NodeArg* out : node.outputs()) {
+      std::vector<std::string> fresh;
+      if (out && out->type().shape)
+        for (const Dim& dim : *out->type().shape) dim.collect_symbols(fresh);
+      std::erase_if(fresh, [&](const std::string& name) { return sizes_.contains(name); });
+      if (fresh.empty() || std::ranges::count(fresh, fresh.front()) != std::ssize(fresh)) continue;
+      double most = 0;
+      for (const NodeArg* in : node.inputs())
+        if (in && in->type().shape && (is_integer(in->type().dtype) || in->type().dtype == DType::kBool))
+          most = std::max(most, count_elements(*in->type().shape, size_));
+      if (most > 0) sizes_[fresh.front()] = static_cast<int64_t>(most);
+    }
   }
   static bool shapes_known(const Node& node) {
     for (const auto* list : {&node.inputs(), &node.outputs()})

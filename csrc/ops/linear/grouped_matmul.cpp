@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
+#include "records/recompute_form.h"
 #include "records/registry.h"
 
 namespace ortmodule {
@@ -53,6 +54,11 @@ void grouped_body(BodyContext& c) {
   c.out(0, c.emit("Where", {inside, y, c.scalar(0, y)}));
 }
 
+// Each row has one product with one of the matrices w[experts, in, out].
+double grouped_flops(const Node& node, const SizeOf& size) {
+  return 2 * count_elements(*node.input(0)->type().shape, size) * size(node.input(1)->type().shape->back());
+}
+
 }  // namespace
 
 // x[rows, in], w[groups, in, out], ends[groups] (where each run of rows ends) -> y[rows, out]
@@ -71,6 +77,7 @@ ORTMODULE_OP("ai.ortmodule", GroupedMatMul, 1)
             c.GI(0, grads[0]);
             c.GI(1, grads[1]);
           })
+    .flops(grouped_flops)
     .body(grouped_body);
 
 // dy[rows, out], x (for dw), w (for dx), ends -> dx, dw; an output that is absent costs nothing.

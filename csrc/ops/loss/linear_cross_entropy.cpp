@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
+#include "records/recompute_form.h"
 #include "records/registry.h"
 
 namespace ortmodule {
@@ -50,6 +51,12 @@ void loss_gradient(GradContext& c) {
   }
 }
 
+// One product; where gradients are saved, those of all chunks but the last are made too, which counts for nothing here.
+double loss_flops(const Node& node, const SizeOf& size) {
+  const Shape &x = *node.input(kX)->type().shape, &w = *node.input(kWeight)->type().shape;
+  return 2 * count_elements(x, size) * size(w[0]);
+}
+
 }  // namespace
 
 // x[N, D], weight[V, D], bias[V], labels[N], class_weights[V] -> loss[], float or wider.
@@ -70,6 +77,7 @@ ORTMODULE_OP("ai.ortmodule", LinearCrossEntropy, 1)
     .infer(infer_loss)
     .grad({"x", "weight", "bias"}, loss_gradient)
     .no_grad({"labels", "class_weights"})
+    .flops(loss_flops)
     .body([](BodyContext& c) {
       NodeArg* turned = c.emit("Transpose", {c.in(kWeight)}, {{"perm", std::vector<int64_t>{1, 0}}});
       NodeArg* scores = c.emit("MatMul", {c.in(kX), turned});

@@ -189,5 +189,42 @@ TEST(Fuse, ANodeDoesNotRunEarlyWhereWhatItReadsComesLaterOrIsKeptAnyway) {
   }
 }
 
+// The second cluster reads s and x: s is computed from x there. In the first one u is read by others than s.
+constexpr const char* kTwice =
+    R"(graph g(x: bfloat16[4, 8], u: bfloat16[4, 8], dy: bfloat16[4, 8], w: bfloat16[8, 8]) -> (a, b, c)
+    %s = ai.ortmodule::Silu(%x)
+    %p = Mul(%s, %u)
+    %a = ai.ortmodule::Linear(%p, %w, _)
+    %t = Mul(%a, %s)
+    %b = ai.ortmodule::SiluGrad(%t, %x)
+    %c = Mul(%dy, %s))";
+
+TEST(Fuse, OnAGpuAValueIsComputedAgainFromWhatAClusterReadsAnyway) {
+  auto g = resolved(kTwice);
+  fuse(*g);
+  ASSERT_NE(g->find("s"), nullptr) << "a host reads what is there";
+  g = resolved(kTwice);
+  fuse(*g, [](const std::string&) { return prices_of("cuda"); });
+  verify_edges(*g);
+  resolve(*g);
+  EXPECT_EQ(g->find("s"), nullptr) << "nobody reads it from memory";
+  const Node* second = g->find("b")->producer();
+  EXPECT_EQ(second->qualified_op(), kFused);
+  EXPECT_EQ(std::count(second->inputs().begin(), second->inputs().end(), g->find("x")), 1);
+}
+
+TEST(Fuse, AValueIsNotComputedAgainWhereMoreWouldBeRead) {
+  auto g = resolved(
+      R"(graph g(x: bfloat16[4, 8], u: bfloat16[4, 8], w: bfloat16[8, 8]) -> (a, b)
+    %s = ai.ortmodule::Silu(%x)
+    %p = Mul(%s, %u)
+    %a = ai.ortmodule::Linear(%p, %w, _)
+    %t = Mul(%a, %s)
+    %b = Exp(%t))");
+  fuse(*g, [](const std::string&) { return prices_of("cuda"); });
+  verify_edges(*g);
+  EXPECT_NE(g->find("s"), nullptr);
+}
+
 }  // namespace
 }  // namespace ortmodule

@@ -75,6 +75,22 @@ TEST(Recompute, PricesAreTheDevices) {
   EXPECT_EQ(repeated(gpu), 0u) << "each kernel costs a launch";
 }
 
+TEST(Recompute, OnAGpuAListOfRowsCountsAsLongAsItCanBe) {
+  // Beside what a launch costs the activations of 64 rows are worth keeping, those of 65,536 are not.
+  const auto kept = [](const char* flags) {
+    auto t = trained(
+        str("graph g(x: float[9, 64], flags: bool[", flags, "], w: float[64, 64]) -> (y)\n",
+            " %p = Compress(%x, %flags) {axis=0}\n %h = MatMul(%p, %w)\n %r = Mul(%h, %h)\n", " %y = MatMul(%r, %w)"),
+        {"w"});
+    RecomputeOptions options;
+    options.prices = prices_of("cuda");
+    recompute(*t.graph, options);
+    return t.kept();
+  };
+  EXPECT_TRUE(std::ranges::count(kept("64"), "r"));
+  EXPECT_FALSE(std::ranges::count(kept("65536"), "r"));
+}
+
 TEST(Recompute, StreamingWorkIsRepeatedAndExponentialsAreKept) {
   Trained t = trained(
       "graph g(x: float[64, 32], w: float[32, 32], v: float[32, 32]) -> (y)\n %h = MatMul(%x, %w)\n"
