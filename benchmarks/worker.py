@@ -148,12 +148,15 @@ class Steps:
         loss = float(self.fb().detach())
         self.sync()
         seconds = self.library_seconds + time.perf_counter() - start
+        parts = {"libraries": self.library_seconds}
         if self.runner.startswith("ortmodule"):
             report = self.wrapped.report()  # type: ignore[operator]
             if report.fallback != "none":
                 raise RuntimeError(f"ORTModule fell back to eager ({report.fallback}): {report.fallback_reason}")
+            parts["capture"] = sum(export.seconds for export in report.exports)
+            parts["session"] = sum(sum(session.seconds.values()) for session in report.sessions)
         count = sum(p.numel() for p in self.parameters)
-        return {"first_step_s": seconds, "loss": loss, "parameters": count}
+        return {"first_step_s": seconds, "first_step_parts_s": parts, "loss": loss, "parameters": count}
 
     def warm(self) -> dict[str, Any]:
         """Runs until the step is steady, measures memory, and chooses how many steps make one sample."""

@@ -91,7 +91,7 @@ class Writer {
   const Instruction* code_of(int value) const {
     return value < program_.inputs ? nullptr : &program_.code[value - program_.inputs];
   }
-  bool draws_fast() const { return variant_.vector % 4 == 0; }
+  bool draws_fast() const { return variant_.vector % 4 == 0 && (variant_.whole_draws || !variant_.by_rows); }
 
   // Type and name of each parameter but the numbers.
   std::vector<std::pair<std::string, std::string>> parameters() const {
@@ -201,7 +201,6 @@ class Writer {
       for (int value = 0; value < program_.value_count(); ++value) {
         const Instruction* i = code_of(value);
         if (!i || !draws(*i) || !schedule_.computed_in(value, loop)) continue;
-        if (!site.factors) line("const bool together = width % 64 == 0;");
         site.factors = true;
         factors(value, site);
       }
@@ -369,11 +368,7 @@ class Writer {
   void factors(int value, Site& site) {
     const std::string name = str("f", value, site.suffix);
     line(str("float ", name, "[N];"));
-    const std::string together = str("drop_factors<N>(", key(value), ", ", site.index, ", words, ", name, ");");
-    if (!variant_.by_rows) return line(together);
-    line(str("if (together) {\n", together, "\n} else {"));
-    element_loop(str(name, "[k] = drop_factor(", key(value), ", ", site.index, " + k)"));
-    line("}");
+    line(str("drop_factors<N>(", key(value), ", ", site.index, ", words, ", name, ");"));
   }
 
   void drop(int value, const Instruction& i, const std::string& name, Site& site) {

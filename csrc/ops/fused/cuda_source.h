@@ -36,6 +36,8 @@ struct CudaVariant {
   std::vector<char> wanted;  // per output
   std::vector<char> row;     // per value, of a kernel by rows: one element for each row
   bool by_rows = false;
+  bool whole_draws =
+      false;          // a row is a multiple of 64 elements, so that a warp has its dropout's words from one place
   bool wide = false;  // elements are counted in 64 bits
   int vector = 1;     // N
   int team = 32;      // threads that have a row together
