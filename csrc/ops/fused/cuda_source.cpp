@@ -47,7 +47,7 @@ struct Site {
 class Writer {
  public:
   Writer(const FusedProgram& program, const CudaVariant& variant)
-      : program_(program), variant_(variant), schedule_(program, variant) {
+      : program_(program), variant_(variant), schedule_(program, variant), name_(cuda_kernel_name(program, variant)) {
     number_places();
   }
 
@@ -109,7 +109,7 @@ class Writer {
   void head() {
     std::string list;
     for (const auto& [type, name] : parameters()) list += "Global<" + type + "> " + name + ", ";
-    line(str("extern \"C\" __global__ void __launch_bounds__(", threads(), ") fused(", list, "Numbers<", numbers_,
+    line(str("extern \"C\" __global__ void __launch_bounds__(", threads(), ") ", name_, "(", list, "Numbers<", numbers_,
              "> numbers) {"));
     line("const Index count = static_cast<Index>(numbers.at[0]), rows = static_cast<Index>(numbers.at[1]);");
     line("const Index width = static_cast<Index>(numbers.at[2]);");
@@ -257,7 +257,7 @@ class Writer {
   void total() {
     std::string list;
     for (const auto& [type, name] : total_parameters()) list += "Global<" + type + "> " + name + ", ";
-    line("extern \"C\" __global__ void __launch_bounds__(256) fused_total(" + list + "Numbers<2> numbers) {");
+    line("extern \"C\" __global__ void __launch_bounds__(256) " + name_ + "_total(" + list + "Numbers<2> numbers) {");
     line("const int teams = static_cast<int>(numbers.at[0]);");
     line("const int64_t width = numbers.at[1];");
     for (size_t k = 0; k < columns_.size(); ++k)
@@ -281,8 +281,8 @@ class Writer {
       line("return launch(\"" + name + "\", &" + name + ", blocks, l.threads, stream, " + list + "numbers);");
       line("}");
     };
-    call("fused", parameters(), numbers_);
-    if (!columns_.empty()) call("fused_total", total_parameters(), 2);
+    call(name_, parameters(), numbers_);
+    if (!columns_.empty()) call(name_ + "_total", total_parameters(), 2);
     line("return 1;");
     line("}");
     line("#endif");
@@ -473,6 +473,7 @@ class Writer {
   const FusedProgram& program_;
   const CudaVariant& variant_;
   CudaSchedule schedule_;
+  const std::string name_;
   std::vector<int> places_, states_;  // of each input's and each instruction's numbers
   int numbers_ = 0, next_ = 0;
   std::vector<int> columns_;  // outputs that are sums over columns, wanted

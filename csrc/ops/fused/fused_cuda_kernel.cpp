@@ -49,6 +49,7 @@ struct Variant {
   std::vector<size_t> states;  // where each draw's two words go
   unsigned blocks[2] = {1, 1};
   bool splits = false;
+  std::string kernel;
   cuda::Compilation* compilation = nullptr;
 };
 
@@ -127,9 +128,11 @@ class GeneratedProgram {
     made->misaligned = misaligned;
     made->binding = bind_fused(plan_, inputs, name_);
     prepare(*made, inputs);
-    if (!made->splits && made->binding->count > 0)
+    if (!made->splits && made->binding->count > 0) {
+      made->kernel = cuda_kernel_name(program(), made->source);
       made->compilation =
           &cuda::compilation_of(queue.compiler, queue.device.index(), cuda_source(program(), made->source));
+    }
     kept_.push_front(std::move(made));
     if (kept_.size() > kVariantsKept) kept_.pop_back();
     return kept_.front();
@@ -266,7 +269,7 @@ class GeneratedProgram {
                              : v.source.team == 32 ? 128u
                                                    : static_cast<unsigned>(v.source.team);
     void* const compiled = cuda::compiled(*v.compilation);
-    queue.run(compiled, {"fused",
+    queue.run(compiled, {v.kernel.c_str(),
                          {v.blocks[0], v.blocks[1]},
                          threads,
                          addresses.data(),
@@ -278,7 +281,8 @@ class GeneratedProgram {
     for (size_t o : columns) totals.push_back(outputs[o].mutable_data_ptr());
     const int64_t sizes[] = {teams, b.width};
     const unsigned blocks[2] = {static_cast<unsigned>((b.width + 31) / 32), static_cast<unsigned>(sums)};
-    queue.run(compiled, {"fused_total", {blocks[0], blocks[1]}, 256, totals.data(), totals.size(), sizes, 2});
+    const std::string total = v.kernel + "_total";
+    queue.run(compiled, {total.c_str(), {blocks[0], blocks[1]}, 256, totals.data(), totals.size(), sizes, 2});
   }
 
   // Of rows that are too long for sums over columns beside reductions: what each row gives, and the sums, which read
