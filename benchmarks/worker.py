@@ -19,7 +19,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TextIO
@@ -30,6 +30,7 @@ from torch import nn
 
 MIB = 1 << 20
 SAMPLE_SECONDS = 0.04  # a sample repeats a short step until it takes about this long
+WAITS = ("cudaEventSynchronize", "cudaStreamSynchronize")
 REAL_SAMPLE_SECONDS = 0.25  # of a real model
 
 
@@ -102,6 +103,23 @@ def real_model(args: argparse.Namespace) -> tuple[nn.Module, models.Batch]:
         return module, (model.small_batch if args.small else model.batch)()
 
 
+def profiled(events: Iterable[Any], device: str, steps: int) -> dict[str, Any]:
+    """Of a step: its `kernels` and `waited_us`, how long the host waited in it.
+
+    A kernel is [name, launches, microseconds], the longest first. Kernels are what ran on the device, copies and fills
+    included: a profile has the calls of the CUDA runtime and what the profiler itself takes beside them, which are the
+    host's time. The last wait, for the whole device, is ours.
+    """
+    kernels, waited = [], 0.0
+    for event in events:
+        if event.device_type == getattr(torch.autograd.DeviceType, device.upper()):
+            took = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
+            kernels.append([event.key, event.count / steps, took / steps])
+        elif event.key in WAITS:
+            waited += event.self_cpu_time_total / steps
+    return {"kernels": sorted(kernels, key=lambda row: -row[2]), "waited_us": waited}
+
+
 class Steps:
     """The step of one wrapped model. Times are wall milliseconds."""
 
@@ -148,12 +166,15 @@ class Steps:
         loss = float(self.fb().detach())
         self.sync()
         seconds = self.library_seconds + time.perf_counter() - start
+        parts = {"libraries": self.library_seconds}
         if self.runner.startswith("ortmodule"):
             report = self.wrapped.report()  # type: ignore[operator]
             if report.fallback != "none":
                 raise RuntimeError(f"ORTModule fell back to eager ({report.fallback}): {report.fallback_reason}")
+            parts["capture"] = sum(export.seconds for export in report.exports)
+            parts["session"] = sum(sum(session.seconds.values()) for session in report.sessions)
         count = sum(p.numel() for p in self.parameters)
-        return {"first_step_s": seconds, "loss": loss, "parameters": count}
+        return {"first_step_s": seconds, "first_step_parts_s": parts, "loss": loss, "parameters": count}
 
     def warm(self) -> dict[str, Any]:
         """Runs until the step is steady, measures memory, and chooses how many steps make one sample."""
@@ -251,7 +272,7 @@ class Steps:
         return 1e3 * seconds
 
     def kernels(self) -> dict[str, Any]:
-        """Kernels of a step by torch.profiler: [name, launches, microseconds] each, the longest first."""
+        """What the device did in a step by torch.profiler: see `profiled`."""
         self.fb()
         self.sync()
         activity = torch.profiler.ProfilerActivity
@@ -260,13 +281,7 @@ class Steps:
             for _ in range(2):
                 self.fb()
             self.sync()
-        on = torch.autograd.DeviceType.CUDA if self.device == "cuda" else torch.autograd.DeviceType.CPU
-        rows = [
-            [event.key, event.count / 2, (event.self_device_time_total or event.self_cpu_time_total) / 2]
-            for event in profiler.key_averages()
-            if event.device_type == on
-        ]
-        return {"kernels": sorted(rows, key=lambda row: -row[2])}
+        return profiled(profiler.key_averages(), self.device, 2)
 
     def apart(self, samples: int) -> dict[str, list[float]]:
         """Forward, backward and optimizer, each waited for; a sample is the median of `repeats` steps."""

@@ -23,7 +23,8 @@ struct GeneratedLaunch {
 
 struct SourceCompiler {
   const char* made_by;  // for messages
-  // What was compiled, for a device by its number, which stays forever; null, and `error` says why.
+  // What was compiled, for a device by its number, which stays forever; null, and `error` says why. Several threads
+  // call it at the same time, each with another source.
   void* (*compile)(const char* source, int device, char* error, size_t error_size);
   // Queues the work and returns 0, or the error of the launch.
   int (*launch)(void* compiled, const GeneratedLaunch& launch, void* stream);
@@ -36,8 +37,15 @@ ORTMODULE_API void use_compiler(const std::string& device_type, const SourceComp
 // Null where there is none: for "cuda" where NVRTC or the driver is missing.
 const SourceCompiler* compiler_of(const std::string& device_type);
 
-// What the compiler makes of a source, once for each device. Throws kRuntime with its words where it refuses.
-void* compiled(const SourceCompiler& compiler, int device, const std::string& source);
+// A source for a device, of which there is one in a process: equal programs of a model's layers share it. It stays
+// forever.
+class Compilation;
+// Nothing is compiled yet.
+Compilation& compilation_of(const SourceCompiler& compiler, int device, const std::string& source);
+// A thread of a pool compiles it beside others, unless somebody waits for it before. Errors are told to who waits.
+void compile_ahead(Compilation& compilation);
+// What the compiler made of it; waits until it has. Throws kRuntime with its words where it refuses.
+void* compiled(Compilation& compilation);
 
 // NVRTC by itself, without a GPU: the machine code of a source for an architecture such as 90. Throws kUnsupported
 // where NVRTC is missing, kRuntime with the compiler's words where it refuses the source.

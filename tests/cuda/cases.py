@@ -8,6 +8,7 @@ the same bits. Not here: whole models (models.py), how the parts are run (__main
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ Operands = list[torch.Tensor | None]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`kernels`: those that have to run for it. `wrt`: the operands that get a gradient."""
+    """`kernels`: patterns of names of those that have to run for it. `wrt`: the operands that get a gradient."""
 
     name: str
     op: str
@@ -153,7 +154,7 @@ def check(case: Case, dtype: torch.dtype, *, orders: Sequence[str] = ORDERS, dev
         for name in orders:
             with gpu.counted() as now, gpu.order(name, sectors=aligned and name == "forward"):
                 got = run(case, operands, device, aligned)
-            if gpu is simulated and (missing := [k for k in case.kernels if k not in now]):
+            if gpu is simulated and (missing := [k for k in case.kernels if not fnmatch.filter(now, k)]):
                 raise Failed(f"{missing} did not run, but {sorted(now)}")
             counts = counts or now
             if not first:
@@ -179,7 +180,8 @@ def wasteful(case: Case, counts: Counts, most: float = 1.25) -> dict[str, float]
     """The kernels of the case that touched more sectors than that for each one that they needed."""
     if not case.aligned or not counts:
         return {}
-    ratios = {k: counts[k]["touched"] / max(1, counts[k]["needed"]) for k in case.kernels}
+    names = {k for pattern in case.kernels for k in fnmatch.filter(counts, pattern)}
+    ratios = {k: counts[k]["touched"] / max(1, counts[k]["needed"]) for k in sorted(names)}
     return {k: round(ratio, 2) for k, ratio in ratios.items() if ratio > most}
 
 

@@ -37,7 +37,7 @@ def state(_: torch.dtype) -> torch.Tensor:
 
 def case(
     name: str, operands: Sequence[Operand], program: list[str], outputs: list[str], rows: Sequence[int] = (),
-    kernels: tuple[str, ...] = ("fused",), aligned: bool = False,
+    kernels: tuple[str, ...] = ("fused_*",), aligned: bool = False,
 ) -> Case:  # fmt: skip
     attributes = {"program": program, "outputs": outputs, "rows": list(rows)}
 
@@ -136,11 +136,11 @@ def whole_rows() -> list[Case]:
                     floats(rows, width)]  # fmt: skip
         made.append(case(f"norm gradient {rows}x{width}", operands, NORM_GRAD,
                          ["full float %16", "column float %17", "column_kept float %0"], [2, 3],
-                         ("fused", "fused_total")))  # fmt: skip
+                         ("fused_*", "fused_*_total")))  # fmt: skip
     made.append(case("columns 70x3000", [uniform(70, 3000), floats(3000)], ["%2 = mul %0 %1", "%3 = relu %2"],
-                     ["full float %3", "column float %2"], (), ("fused", "fused_total")))  # fmt: skip
+                     ["full float %3", "column float %2"], (), ("fused_*", "fused_*_total")))  # fmt: skip
     made.append(case("columns 3x5x17", [uniform(3, 5, 17)], ["%1 = mul %0 %0"], ["column float %1"], (),
-                     ("fused", "fused_total")))  # fmt: skip
+                     ("fused_*", "fused_*_total")))  # fmt: skip
     return made
 
 

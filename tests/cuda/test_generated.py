@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -48,14 +49,22 @@ def sources(name: str) -> list[str]:
     return sources_of(name)
 
 
+def test_kernels_are_named_by_what_they_compute() -> None:
+    """A profile shows the names, and layers share their kernels: they are no layer's."""
+    found = {name: set(re.findall(r"\bfused_\w+(?=\(Global)", "".join(sources(name)))) for name in NAMES}
+    assert found["gpt2-small"] >= {"fused_add_layer_norm", "fused_layer_norm_grad_add", "fused_layer_norm_grad_total"}
+    assert found["llama-1b"] >= {"fused_rotary", "fused_silu_mul", "fused_add_rms_norm"}
+    assert found["bert-large"] >= {"fused_dropout_add_layer_norm", "fused_gelu_grad_column_sum_total"}
+    assert found["resnet50"] >= {"fused_add_relu", "fused_column_sum"}
+    assert max(len(kernel) for kernels in found.values() for kernel in kernels) <= 60
+
+
 def joined(texts: list[str]) -> str:
     """Sources as one, each in a namespace of its own: nvcc reads their headers once."""
     parts = []
     for i, text in enumerate(texts):
-        for kernel in ("fused", "fused_total"):
-            text = text.replace(f" {kernel}(", f" {kernel}_{i}(").replace(f"&{kernel},", f"&{kernel}_{i},")
-        text = text.replace("namespace ortmodule::cuda {", f"namespace ortmodule::cuda::part{i} {{", 1)
-        parts.append(text)
+        text = re.sub(r"\bfused_\w+", rf"\g<0>_{i}", text)
+        parts.append(text.replace("namespace ortmodule::cuda {", f"namespace ortmodule::cuda::part{i} {{", 1))
     return "\n".join(parts)
 
 

@@ -6,6 +6,7 @@ In processes of their own: the device that stands for a GPU is torch's for good.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import subprocess
@@ -63,13 +64,13 @@ def test_kernels_are_clean_under_sanitizers() -> None:
 @pytest.mark.parametrize(
     ("name", "kernels"),
     [
-        ("mlp", {"fused", "cross_entropy", "cross_entropy_gradient"}),
-        ("gpt2", {"fused", "fused_total", "gather_rows", "sum_rows"}),
-        ("mixtral", {"fused", "grouped_matmul"}),
+        ("mlp", {"fused_*", "cross_entropy", "cross_entropy_gradient"}),
+        ("gpt2", {"fused_*", "fused_*_total", "gather_rows", "sum_rows"}),
+        ("mixtral", {"fused_*", "grouped_matmul"}),
     ],
 )
 def test_a_model_trains_through_our_kernels_and_its_host_never_waits(name: str, kernels: set[str]) -> None:
     """All families: `python -m tests.cuda models`, which fails where a steady step waits."""
     (found,) = run("models", "--match", name, "--steps", "4")
     assert not found["failures"]
-    assert kernels <= found["kernels"].keys()
+    assert not {pattern for pattern in kernels if not fnmatch.filter(found["kernels"], pattern)}

@@ -47,7 +47,7 @@ struct Site {
 class Writer {
  public:
   Writer(const FusedProgram& program, const CudaVariant& variant)
-      : program_(program), variant_(variant), schedule_(program, variant) {
+      : program_(program), variant_(variant), schedule_(program, variant), name_(cuda_kernel_name(program, variant)) {
     number_places();
   }
 
@@ -91,7 +91,7 @@ class Writer {
   const Instruction* code_of(int value) const {
     return value < program_.inputs ? nullptr : &program_.code[value - program_.inputs];
   }
-  bool draws_fast() const { return variant_.vector % 4 == 0; }
+  bool draws_fast() const { return variant_.vector % 4 == 0 && (variant_.whole_draws || !variant_.by_rows); }
 
   // Type and name of each parameter but the numbers.
   std::vector<std::pair<std::string, std::string>> parameters() const {
@@ -109,7 +109,7 @@ class Writer {
   void head() {
     std::string list;
     for (const auto& [type, name] : parameters()) list += "Global<" + type + "> " + name + ", ";
-    line(str("extern \"C\" __global__ void __launch_bounds__(", threads(), ") fused(", list, "Numbers<", numbers_,
+    line(str("extern \"C\" __global__ void __launch_bounds__(", threads(), ") ", name_, "(", list, "Numbers<", numbers_,
              "> numbers) {"));
     line("const Index count = static_cast<Index>(numbers.at[0]), rows = static_cast<Index>(numbers.at[1]);");
     line("const Index width = static_cast<Index>(numbers.at[2]);");
@@ -201,7 +201,6 @@ class Writer {
       for (int value = 0; value < program_.value_count(); ++value) {
         const Instruction* i = code_of(value);
         if (!i || !draws(*i) || !schedule_.computed_in(value, loop)) continue;
-        if (!site.factors) line("const bool together = width % 64 == 0;");
         site.factors = true;
         factors(value, site);
       }
@@ -258,7 +257,7 @@ class Writer {
   void total() {
     std::string list;
     for (const auto& [type, name] : total_parameters()) list += "Global<" + type + "> " + name + ", ";
-    line("extern \"C\" __global__ void __launch_bounds__(256) fused_total(" + list + "Numbers<2> numbers) {");
+    line("extern \"C\" __global__ void __launch_bounds__(256) " + name_ + "_total(" + list + "Numbers<2> numbers) {");
     line("const int teams = static_cast<int>(numbers.at[0]);");
     line("const int64_t width = numbers.at[1];");
     for (size_t k = 0; k < columns_.size(); ++k)
@@ -282,8 +281,8 @@ class Writer {
       line("return launch(\"" + name + "\", &" + name + ", blocks, l.threads, stream, " + list + "numbers);");
       line("}");
     };
-    call("fused", parameters(), numbers_);
-    if (!columns_.empty()) call("fused_total", total_parameters(), 2);
+    call(name_, parameters(), numbers_);
+    if (!columns_.empty()) call(name_ + "_total", total_parameters(), 2);
     line("return 1;");
     line("}");
     line("#endif");
@@ -369,11 +368,7 @@ class Writer {
   void factors(int value, Site& site) {
     const std::string name = str("f", value, site.suffix);
     line(str("float ", name, "[N];"));
-    const std::string together = str("drop_factors<N>(", key(value), ", ", site.index, ", words, ", name, ");");
-    if (!variant_.by_rows) return line(together);
-    line(str("if (together) {\n", together, "\n} else {"));
-    element_loop(str(name, "[k] = drop_factor(", key(value), ", ", site.index, " + k)"));
-    line("}");
+    line(str("drop_factors<N>(", key(value), ", ", site.index, ", words, ", name, ");"));
   }
 
   void drop(int value, const Instruction& i, const std::string& name, Site& site) {
@@ -478,6 +473,7 @@ class Writer {
   const FusedProgram& program_;
   const CudaVariant& variant_;
   CudaSchedule schedule_;
+  const std::string name_;
   std::vector<int> places_, states_;  // of each input's and each instruction's numbers
   int numbers_ = 0, next_ = 0;
   std::vector<int> columns_;  // outputs that are sums over columns, wanted

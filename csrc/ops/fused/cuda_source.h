@@ -36,6 +36,8 @@ struct CudaVariant {
   std::vector<char> wanted;  // per output
   std::vector<char> row;     // per value, of a kernel by rows: one element for each row
   bool by_rows = false;
+  bool whole_draws =
+      false;          // a row is a multiple of 64 elements, so that a warp has its dropout's words from one place
   bool wide = false;  // elements are counted in 64 bits
   int vector = 1;     // N
   int team = 32;      // threads that have a row together
@@ -53,11 +55,14 @@ CudaLoad cuda_load(const FusedProgram& program, const CudaVariant& variant);
 // Chooses `team` and `held` for rows of `width` elements; false where sums over columns find no registers.
 bool choose_team(const FusedProgram& program, CudaVariant& variant, int64_t width);
 
-// Two kernels: "fused", and "fused_total" where there are sums over columns. Addresses of the first: inputs that are no
-// state, then outputs that are wanted and no sums over columns, then the teams' parts where there are such sums.
-// Numbers: elements, rows, width; of each input that is neither state nor single the sizes of all axes but the first
-// and all strides; of each dropout with a ratio between 0 and 1 its two words.
-// Of the total: the parts and the sums' outputs; teams, width.
+// What it computes, as an identifier of at most 50 letters: "fused_add_layer_norm", "fused_silu_mul".
+std::string cuda_kernel_name(const FusedProgram& program, const CudaVariant& variant);
+
+// Two kernels: one of that name, and one with "_total" behind it where there are sums over columns. Addresses of the
+// first: inputs that are no state, then outputs that are wanted and no sums over columns, then the teams' parts where
+// there are such sums. Numbers: elements, rows, width; of each input that is neither state nor single the sizes of all
+// axes but the first and all strides; of each dropout with a ratio between 0 and 1 its two words. Of the total: the
+// parts and the sums' outputs; teams, width.
 std::string cuda_source(const FusedProgram& program, const CudaVariant& variant);
 
 // Those of its sums over columns that no single kernel can add up for rows so long: a program without them that also

@@ -31,7 +31,7 @@ using Inputs = std::vector<const at::Tensor*>;
 struct Queue {
   const cuda::SourceCompiler& compiler;
   c10::Device device;
-  void* stream;
+  void* stream = nullptr;
 
   void run(void* compiled, const cuda::GeneratedLaunch& launch) const {
     const int error = compiler.launch(compiled, launch, stream);
@@ -49,7 +49,8 @@ struct Variant {
   std::vector<size_t> states;  // where each draw's two words go
   unsigned blocks[2] = {1, 1};
   bool splits = false;
-  void* compiled = nullptr;
+  std::string kernel;
+  cuda::Compilation* compilation = nullptr;
 };
 
 class GeneratedProgram {
@@ -70,22 +71,28 @@ class GeneratedProgram {
     return outputs;
   }
 
+  // Lets what a run over such inputs needs be compiled beside what else the session does before it.
+  void expect(const Queue& queue, const Inputs& inputs, const std::vector<char>& wanted) const {
+    const std::shared_ptr<const Variant> variant = variant_for(queue, inputs, wanted);
+    if (variant->compilation) cuda::compile_ahead(*variant->compilation);
+    if (!variant->splits) return;
+    const Parts p = parts(wanted);
+    const at::Tensor row = row_of(*variant);
+    p.first.expect(queue, inputs, p.first_wanted);
+    p.second.expect(queue, with_rows(inputs, std::vector<const at::Tensor*>(p.rows.size(), &row)), p.second_wanted);
+  }
+
   std::vector<std::string> sources(const Inputs& inputs, const std::vector<char>& wanted) const {
     Variant variant;
     variant.wanted = wanted;
     variant.binding = bind_fused(plan_, inputs, name_);
     prepare(variant, inputs);
     if (!variant.splits) return {cuda_source(program(), variant.source)};
-    const SplitProgram split = split_columns(program());
-    const std::vector<int64_t> rows = variant.binding->sizes_of(OutputForm::kRow);
-    const at::Tensor row = at::empty(rows, at::TensorOptions(at::kFloat).device(at::kMeta));
-    Inputs more = inputs;
-    more.resize(inputs.size() + split.rows.size(), &row);
-    std::vector<std::string> both;
-    for (const auto& [part, given] : {std::pair(&split.first, inputs), std::pair(&split.second, more)}) {
-      const std::vector<char> all(part->outputs.size(), 1);
-      for (std::string& source : GeneratedProgram(*part, name_).sources(given, all)) both.push_back(std::move(source));
-    }
+    const Parts p = parts(wanted);
+    const at::Tensor row = row_of(variant);
+    std::vector<std::string> both = p.first.sources(inputs, p.first_wanted);
+    const Inputs more = with_rows(inputs, std::vector<const at::Tensor*>(p.rows.size(), &row));
+    for (std::string& source : p.second.sources(more, p.second_wanted)) both.push_back(std::move(source));
     return both;
   }
 
@@ -105,13 +112,27 @@ class GeneratedProgram {
       kept_.splice(kept_.begin(), kept_, it);
       return kept_.front();
     }
+    if (getenv("HRUN")) {
+      fprintf(stderr, "NEW %s stream=%d", name_.c_str(), queue.stream != nullptr);
+      for (auto* t : inputs) {
+        fprintf(stderr, " ");
+        for (auto x : t->sizes()) fprintf(stderr, "%ld,", long(x));
+        fprintf(stderr, "/");
+        for (auto x : t->strides()) fprintf(stderr, "%ld,", long(x));
+      }
+      for (auto m : misaligned) fprintf(stderr, " %ld", long(m));
+      fprintf(stderr, "\n");
+    }
     auto made = std::make_shared<Variant>();
     made->wanted = wanted;
     made->misaligned = misaligned;
     made->binding = bind_fused(plan_, inputs, name_);
     prepare(*made, inputs);
-    if (!made->splits && made->binding->count > 0)
-      made->compiled = cuda::compiled(queue.compiler, queue.device.index(), cuda_source(program(), made->source));
+    if (!made->splits && made->binding->count > 0) {
+      made->kernel = cuda_kernel_name(program(), made->source);
+      made->compilation =
+          &cuda::compilation_of(queue.compiler, queue.device.index(), cuda_source(program(), made->source));
+    }
     kept_.push_front(std::move(made));
     if (kept_.size() > kVariantsKept) kept_.pop_back();
     return kept_.front();
@@ -127,6 +148,7 @@ class GeneratedProgram {
       columns |= v.wanted[o] && is_column(program().outputs[o].form);
     s.by_rows = b.by_rows || columns;
     s.vector = vector_of(b, s.by_rows);
+    s.whole_draws = b.width % 64 == 0;
     s.wide = b.count > std::numeric_limits<int32_t>::max() / 2;
     for (int i = 0; i < program().inputs; ++i) {
       s.inputs.push_back(plan_.state[i] ? CudaOperand{} : operand(v, i, *inputs[i]));
@@ -246,39 +268,64 @@ class GeneratedProgram {
     const unsigned threads = !v.source.by_rows     ? kCudaThreads
                              : v.source.team == 32 ? 128u
                                                    : static_cast<unsigned>(v.source.team);
-    queue.run(v.compiled, {"fused",
-                           {v.blocks[0], v.blocks[1]},
-                           threads,
-                           addresses.data(),
-                           addresses.size(),
-                           numbers.data(),
-                           numbers.size()});
+    void* const compiled = cuda::compiled(*v.compilation);
+    queue.run(compiled, {v.kernel.c_str(),
+                         {v.blocks[0], v.blocks[1]},
+                         threads,
+                         addresses.data(),
+                         addresses.size(),
+                         numbers.data(),
+                         numbers.size()});
     if (!sums) return;
     std::vector<const void*> totals{parts.const_data_ptr()};
     for (size_t o : columns) totals.push_back(outputs[o].mutable_data_ptr());
     const int64_t sizes[] = {teams, b.width};
     const unsigned blocks[2] = {static_cast<unsigned>((b.width + 31) / 32), static_cast<unsigned>(sums)};
-    queue.run(v.compiled, {"fused_total", {blocks[0], blocks[1]}, 256, totals.data(), totals.size(), sizes, 2});
+    const std::string total = v.kernel + "_total";
+    queue.run(compiled, {total.c_str(), {blocks[0], blocks[1]}, 256, totals.data(), totals.size(), sizes, 2});
   }
 
-  // Rows that are too long for sums over columns beside reductions: what each row gives first, then the sums.
-  std::vector<at::Tensor> run_split(const Queue& queue, const Inputs& inputs, const std::vector<char>& wanted) const {
-    const SplitProgram split = split_columns(program());
+  // Of rows that are too long for sums over columns beside reductions: what each row gives, and the sums, which read
+  // it.
+  struct Parts {
+    const GeneratedProgram &first, &second;
+    const std::vector<int>& rows;  // outputs of the first that the second reads
     std::vector<char> first_wanted, second_wanted;
-    for (size_t o = 0; o < wanted.size(); ++o)
-      (is_column(program().outputs[o].form) ? second_wanted : first_wanted).push_back(wanted[o]);
-    first_wanted.resize(split.first.outputs.size(), 1);
+  };
+
+  Parts parts(const std::vector<char>& wanted) const {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (!first_) {
-        first_ = std::make_unique<GeneratedProgram>(split.first, name_);
-        second_ = std::make_unique<GeneratedProgram>(split.second, name_);
+        SplitProgram split = split_columns(program());
+        rows_ = std::move(split.rows);
+        first_ = std::make_unique<GeneratedProgram>(std::move(split.first), name_);
+        second_ = std::make_unique<GeneratedProgram>(std::move(split.second), name_);
       }
     }
-    const std::vector<at::Tensor> first = first_->run(queue, inputs, first_wanted);
-    Inputs more = inputs;
-    for (int row : split.rows) more.push_back(&first[row]);
-    const std::vector<at::Tensor> second = second_->run(queue, more, second_wanted);
+    Parts all{*first_, *second_, rows_, {}, {}};
+    for (size_t o = 0; o < wanted.size(); ++o)
+      (is_column(program().outputs[o].form) ? all.second_wanted : all.first_wanted).push_back(wanted[o]);
+    all.first_wanted.resize(first_->program().outputs.size(), 1);
+    return all;
+  }
+
+  // What the first gives of a row, without elements.
+  static at::Tensor row_of(const Variant& v) {
+    return at::empty(v.binding->sizes_of(OutputForm::kRow), at::TensorOptions(at::kFloat).device(at::kMeta));
+  }
+
+  static Inputs with_rows(Inputs inputs, const Inputs& rows) {
+    inputs.insert(inputs.end(), rows.begin(), rows.end());
+    return inputs;
+  }
+
+  std::vector<at::Tensor> run_split(const Queue& queue, const Inputs& inputs, const std::vector<char>& wanted) const {
+    const Parts p = parts(wanted);
+    const std::vector<at::Tensor> first = p.first.run(queue, inputs, p.first_wanted);
+    Inputs rows;
+    for (int row : p.rows) rows.push_back(&first[row]);
+    const std::vector<at::Tensor> second = p.second.run(queue, with_rows(inputs, rows), p.second_wanted);
     std::vector<at::Tensor> outputs;
     size_t next[2] = {0, 0};
     for (const FusedProgram::Output& out : program().outputs)
@@ -290,7 +337,8 @@ class GeneratedProgram {
   std::string name_;
   mutable std::mutex mutex_;
   mutable std::list<std::shared_ptr<const Variant>> kept_;
-  mutable std::unique_ptr<GeneratedProgram> first_, second_;
+  mutable std::unique_ptr<GeneratedProgram> first_, second_;  // with rows_: null until they are wanted
+  mutable std::vector<int> rows_;
 };
 
 bool computes_with(at::ScalarType type) {
@@ -327,6 +375,51 @@ void run(const GeneratedProgram& program, const std::vector<char>& states, const
     if (outputs[o].defined()) c.out(o, std::move(outputs[o]));
 }
 
+// A value of a run as its type tells it, without elements, in row-major order unless it is a view of such a one; a size
+// that only a run knows counts as 64. Undefined where its rank is not known.
+at::Tensor expected(const NodeArg& value) {
+  const TypeInfo& type = value.type();
+  if (!type.shape || type.dtype == DType::kUndefined) return {};
+  std::vector<int64_t> sizes;
+  for (const Dim& dim : *type.shape) {
+    std::vector<std::string> names;
+    dim.collect_symbols(names);
+    SymbolTable symbols;
+    for (const std::string& name : names) symbols[name] = 64;
+    sizes.push_back(std::max<int64_t>(dim.evaluate(symbols), 0));
+  }
+  const at::TensorOptions options = at::TensorOptions(to_scalar_type(type.dtype)).device(at::kMeta);
+  const Node* from = value.producer();
+  const std::string made_by = from ? from->qualified_op() : "";
+  const std::vector<int64_t> order = made_by == "Transpose" ? from->get_ints("perm") : std::vector<int64_t>();
+  if (order.size() != sizes.size() && made_by != "Split") return at::empty(sizes, options);
+  const at::Tensor whole = expected(*from->input(0));
+  if (!whole.defined() || whole.dim() != static_cast<int64_t>(sizes.size())) return at::empty(sizes, options);
+  std::vector<int64_t> strides = whole.strides().vec();
+  for (size_t i = 0; i < order.size(); ++i) strides[i] = whole.stride(order[i]);
+  return at::empty_strided(sizes, strides, options);
+}
+
+// A guess of sizes and places that does not come true costs a thread's time and nothing else.
+void expect(const GeneratedProgram& program, const Node& node) {
+  if (node.device().empty()) return;
+  const c10::Device device(node.device());
+  const cuda::SourceCompiler* compiler = cuda::compiler_of(c10::DeviceTypeName(device.type(), true));
+  if (!compiler) return;  // a run tells
+  try {
+    std::vector<at::Tensor> values;
+    for (const NodeArg* value : node.inputs()) {
+      if (!values.emplace_back(value ? expected(*value) : at::Tensor()).defined()) return;
+    }
+    Inputs inputs;
+    for (const at::Tensor& t : values) inputs.push_back(&t);
+    std::vector<char> wanted;
+    for (const NodeArg* output : node.outputs()) wanted.push_back(output != nullptr);
+    program.expect({*compiler, device}, inputs, wanted);
+  } catch (const Error&) {  // sizes that a run would refuse
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> fused_cuda_sources(const Attributes& attributes, const std::vector<at::Tensor>& inputs) {
@@ -346,6 +439,7 @@ ORTMODULE_KERNEL("ai.ortmodule", FusedKernel, "cuda", [](const Node& node) -> Ke
   std::vector<char> states;
   for (int i = 0; i < read.inputs; ++i) states.push_back(read.is_state(i));
   const auto program = std::make_shared<const GeneratedProgram>(std::move(read), node.describe());
+  expect(*program, node);
   return [program, states, name = node.describe()](KernelContext& c) { run(*program, states, name, c); };
 });
 

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <memory>
 
+#include "base/inter_op_pool.h"
 #include "products/choice.h"
 #include "runtime/executor.h"
-#include "runtime/parallel/inter_op_pool.h"
 #include "runtime/parallel/parallel_memory.h"
 #include "runtime/parallel/task_graph.h"
 

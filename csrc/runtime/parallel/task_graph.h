@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/parallel/inter_op_pool.h"
+#include "base/inter_op_pool.h"
 #include "runtime/run_stop.h"
 
 namespace ortmodule {

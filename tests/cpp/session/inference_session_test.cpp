@@ -17,8 +17,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/inter_op_pool.h"
 #include "onnx/export.h"
-#include "runtime/parallel/inter_op_pool.h"
 #include "support.h"
 
 namespace ortmodule {

@@ -1,5 +1,5 @@
 // The threads that nodes run on: all that is scheduled runs, they sleep without work, and a forked process has none.
-#include "runtime/parallel/inter_op_pool.h"
+#include "base/inter_op_pool.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "runtime/parallel/inter_op_pool.h"
+#include "base/inter_op_pool.h"
 
 #define EIGEN_MPL2_ONLY
 #if __has_include(<Eigen/ThreadPool>)
