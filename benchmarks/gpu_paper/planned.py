@@ -278,6 +278,8 @@ def memory_pass(step: Step, kernel: Kernel, own: bool) -> Kernel:
     elif op == "BatchNormTrainingGrad":
         kernel.launches = 2
         kernel.bytes += size_of(inputs[0]) + size_of(inputs[1])
+    elif op in ("BatchNormStatistics", "BatchNormSums"):
+        kernel.launches = 2
     elif op == "MaxPoolGrad":
         kernel.launches = 2
     elif op == "FusedKernel":  # sums over columns are added by one more launch

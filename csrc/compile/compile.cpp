@@ -10,6 +10,7 @@
 #include "onnx/import.h"
 #include "records/resolve.h"
 #include "transforms/join_launches.h"
+#include "transforms/split_batch_norm.h"
 #include "transforms/split_collectives.h"
 
 namespace ortmodule {
@@ -25,12 +26,6 @@ PassSettings pass_settings(const CompileOptions& options) {
   settings.trainable = options.trainable;
   settings.choice = options.passes;
   return settings;
-}
-
-std::vector<PassRecord> transform_jointly(Graph& graph, const CompileOptions& options) {
-  std::vector<PassRecord> records = transform(graph, PassStage::kJoint, pass_settings(options));
-  resolve(graph, {.infer = false});
-  return records;
 }
 
 PlanTarget plan_target(const CompileOptions& options) {
@@ -93,6 +88,18 @@ Prices prices_at(const Providers& providers, const std::string& name) {
   return providers.order.front()->prices();
 }
 
+// Whether the first provider's device takes longer to begin a kernel than to run a small one, and runs programs.
+bool joins_launches(const CompileOptions& options, const Prices& prices) {
+  return options.fusion && prices.launch_bytes > 0 && prices.runs_programs;
+}
+
+std::vector<PassRecord> transform_jointly(Graph& graph, const CompileOptions& options) {
+  std::vector<PassRecord> records = transform(graph, PassStage::kJoint, pass_settings(options));
+  if (joins_launches(options, providers_of(options).order.front()->prices())) split_batch_norm(graph);
+  resolve(graph, {.infer = false});
+  return records;
+}
+
 // What is no matter of the operators' meaning: who runs them, and fused kernels.
 struct Finished {
   PlacementResult placed;
@@ -102,8 +109,7 @@ struct Finished {
 Finished finish(Graph& graph, const CompileOptions& options, size_t forward_outputs, StageLog* log = nullptr) {
   Finished done;
   const Providers providers = providers_of(options);
-  const Prices prices = providers.order.front()->prices();
-  if (options.fusion && prices.launch_bytes > 0 && prices.runs_programs) {
+  if (joins_launches(options, providers.order.front()->prices())) {
     join_launches(graph);
     resolve(graph, {.infer = false});
   }

@@ -75,6 +75,8 @@ bool cuda_plain(const KernelContext& c, const at::Tensor& x) {
          !x.is_conj() && !x.is_neg();
 }
 
+bool has_cuda_kernels(c10::Device device) { return table_of(device.type()) != nullptr; }
+
 at::Tensor cuda_workspace(const KernelContext& c, int64_t floats) {
   return at::empty({floats}, at::TensorOptions(at::kFloat).device(c.device()));
 }

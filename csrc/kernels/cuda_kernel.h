@@ -49,6 +49,9 @@ inline std::optional<cuda::Element> cuda_element(const at::Tensor& x) { return c
 // Whether the tensor is there, of the device, in row-major order, and has elements.
 bool cuda_plain(const KernelContext& c, const at::Tensor& x);
 
+// Whether there is a table of our kernels for the device.
+bool has_cuda_kernels(c10::Device device);
+
 // Floats that are gone when the step is done, on the step's device.
 at::Tensor cuda_workspace(const KernelContext& c, int64_t floats);
 

@@ -56,4 +56,16 @@ std::vector<int> set_results_apart(std::vector<at::Tensor>& outputs, size_t coun
   return viewed;
 }
 
+bool any_channels_last(const std::vector<at::Tensor>& inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) {
+    return t.defined() && t.dim() == 4 && t.layout() == at::kStrided && !t.is_contiguous() &&
+           t.is_contiguous(at::MemoryFormat::ChannelsLast);
+  });
+}
+
+void set_row_by_row(std::vector<at::Tensor>& outputs, size_t count) {
+  for (size_t i = 0; i < std::min(count, outputs.size()); ++i)
+    if (memory_of(outputs[i]) && outputs[i].layout() == at::kStrided) outputs[i] = outputs[i].contiguous();
+}
+
 }  // namespace ortmodule

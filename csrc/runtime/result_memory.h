@@ -21,4 +21,11 @@ namespace ortmodule {
 std::vector<int> set_results_apart(std::vector<at::Tensor>& outputs, size_t count, const std::vector<at::Tensor>& slots,
                                    const std::vector<int>& saved);
 
+// Whether one of a run's inputs is a picture, or a weight, with channels last.
+bool any_channels_last(const std::vector<at::Tensor>& inputs);
+
+// Gives the first `count` outputs the order of elements that eager's have where no input lies with channels last: row
+// by row. Convolutions on a device leave theirs with channels last (ops/conv/channels_last.h).
+void set_row_by_row(std::vector<at::Tensor>& outputs, size_t count);
+
 }  // namespace ortmodule

@@ -77,6 +77,8 @@ TrainingAgent::TrainingAgent(TrainingProgram program, c10::Device device)
   if (program_.parallel && program_.plans_memory) program_.parallel->keep_memory();
   const OutputSet all(program_.y_outputs.size(), true);
   variants_[all] = {program_.full_backward, remaining_after(all)};
+  for (const Step& step : program_.forward->plan().steps)
+    convolves_ |= !device.is_cpu() && step.node && step.node->op().starts_with("Conv");
   places_ = std::make_unique<ResultPlaces>(program_.forward->plan().output_slots.size());
   if (program_.full_backward)
     segments_ = gradient_segments(program_.full_backward->executor->ready_after(), program_.x_bytes);
@@ -143,6 +145,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
     frame.memory = memory_->begin(key);
   }
   program_.forward->load_constants(frame);
+  const bool turned = convolves_ && !any_channels_last(inputs);
   std::vector<const c10::StorageImpl*> overwritten;
   for (size_t i : overwritten_)
     if (const c10::StorageImpl* memory = memory_of(inputs[i])) overwritten.push_back(memory);
@@ -157,6 +160,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   const auto& slots = program_.forward->plan().output_slots;
   outputs.reserve(slots.size());
   for (int slot : slots) outputs.push_back(frame.slots[slot]);
+  if (turned) set_row_by_row(outputs, results_);
   // In the graph a clone, and a view of one, may be the very tensor that it was made of.
   std::sort(overwritten.begin(), overwritten.end(), std::less<>());
   if (!overwritten.empty()) set_apart(outputs, overwritten);

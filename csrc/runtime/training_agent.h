@@ -185,6 +185,7 @@ class TrainingAgent {
   std::vector<size_t> segments_;
   std::vector<size_t> overwritten_;
   size_t results_ = SIZE_MAX;
+  bool convolves_ = false;               // on a device, whose convolutions give channels last
   std::vector<int> passing_slots_;       // not saved for backward
   std::vector<at::Tensor> spare_slots_;  // all undefined
   Versions spare_versions_;              // empty

@@ -154,7 +154,7 @@ class Fuser {
     }
     for (int i = 0; i < static_cast<int>(clusters_.size()); ++i) repeat_members(i);
     for (Cluster& cluster : clusters_) {
-      if (cluster.nodes.size() < 2) continue;
+      if (cluster.nodes.empty() || (cluster.nodes.size() == 1 && !pays_alone(*cluster.nodes[0]))) continue;
       const size_t members = cluster.nodes.size();
       if (!replace(cluster)) continue;
       ++result.kernels;
@@ -164,6 +164,11 @@ class Fuser {
   }
 
  private:
+  // Whether one node is a program because ATen makes several passes over memory of it.
+  bool pays_alone(const Node& node) {
+    return prices_at(node).whole_rows && node.record()->memory_passes().value_or(1) >= 2;
+  }
+
   // Whether the node's provider runs programs; before placement all of the graph is the host's.
   bool has_fused_kernel(const Node& node) {
     if (!prices_at(node).runs_programs) return false;

@@ -8,6 +8,7 @@
 
 #include "records/registry.h"
 #include "records/resolve.h"
+#include "transforms/parts.h"
 
 namespace ortmodule {
 namespace {
@@ -16,10 +17,6 @@ constexpr size_t kMostParts = 4;  // that a kernel of ConcatSum takes
 
 bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 bool is_float(DType dtype) { return dtype == DType::kFloat || is_narrow(dtype); }
-
-bool is(const Node* node, const char* domain, const char* op) {
-  return node && node->op() == op && node->domain() == domain;
-}
 
 bool fuses(const Node* node) { return node && node->record() && node->record()->fusion_fn(); }
 
@@ -70,22 +67,6 @@ Node* widened(const NodeArg* value) {
     return nullptr;
   Node* reader = value->uses()[0].node;
   return is(reader, "", "Cast") && reader->output(0)->type().dtype == DType::kFloat ? reader : nullptr;
-}
-
-Node* added_before(Graph& graph, const char* domain, const char* op, const std::vector<NodeArg*>& inputs,
-                   size_t outputs, Attributes attributes, Node& origin) {
-  Node* node = graph.add_node(domain, op, inputs, std::vector<std::string>(outputs), std::move(attributes), &origin,
-                              graph.fresh_name(origin.name() + "_part"));
-  node->metadata() = origin.metadata();
-  node->set_phase(origin.phase());
-  infer_node(*node);
-  return node;
-}
-
-// `to` makes the value in place of its producer.
-void hand_over(Graph& graph, NodeArg* value, Node* to, size_t index) {
-  graph.drop_output(to, index);  // what stood there
-  graph.move_output(value, to, index);
 }
 
 bool makes_nothing(const Node& node) {

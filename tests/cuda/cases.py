@@ -30,6 +30,10 @@ WIDTHS = (1, 3, 4, 7, 8, 31, 32, 33, 128, 129, 255, 256, 257, 511, 512, 513, 102
 Operands = list[torch.Tensor | None]
 
 
+def normal(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+    return (torch.randn(*shape, dtype=torch.float64) * scale).to(dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """`kernels`: patterns of names of those that have to run for it. `wrt`: the operands that get a gradient."""

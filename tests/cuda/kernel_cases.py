@@ -10,13 +10,10 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from .cases import WIDTHS, Case, Operands
+from .batch_norm_cases import batch_norms
+from .cases import WIDTHS, Case, Operands, normal
 
 OWN, MICROSOFT = "ai.ortmodule", "com.microsoft"
-
-
-def normal(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
-    return (torch.randn(*shape, dtype=torch.float64) * scale).to(dtype)
 
 
 def whole(width: int) -> bool:
@@ -364,6 +361,7 @@ CASES: list[Case] = [
     *refusals(),
     *sums(),
     *norms(),
+    *batch_norms(),
     *softmaxes(),
     *losses(),
     *activations(),

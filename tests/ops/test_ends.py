@@ -56,7 +56,7 @@ def is_elementwise(row: Row) -> bool:
 # No operator of PyTorch says what the ends give: the reference is a formula of several, whose intermediate results
 # overflow or lose a zero's sign where ours do not. Modules that use these units are compared in tests/module.
 FORMULAS = ("Selu", "Softsign", "PRelu", "Swish", "SwiGLU", "WithValue", "Hardmax", "MeanVarianceNormalization",
-            "InstanceNormalization", "LpPool")  # fmt: skip
+            "InstanceNormalization", "LpPool", "BatchNormStatistics", "BatchNormSums")  # fmt: skip
 # A quotient of denormals is rounded to one of a few numbers, and a whole part jumps with the quotient's last bit.
 JUMPS = ("Hypot", "Mod")
 # Their sums cancel or overflow by the order that they are taken in, in PyTorch's own kernels too: tests/module compares

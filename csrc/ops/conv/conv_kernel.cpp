@@ -2,7 +2,8 @@
 //
 // ATen pads both ends alike. Where the standard does not, Conv pads its input first; ConvTranspose computes everything
 // and cuts the result. Backward undoes the same step. Where planes are small, a matrix product may take ATen's place
-// (small_planes.h). bfloat16 is widened to floats on CPUs that multiply those faster.
+// (small_planes.h). bfloat16 is widened to floats on CPUs that multiply those faster; a GPU's library is given channels
+// last (channels_last.h).
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
@@ -16,6 +17,7 @@
 #include "base/status.h"
 #include "kernels/kernel_context.h"
 #include "kernels/processor.h"
+#include "ops/conv/channels_last.h"
 #include "ops/conv/conv_pads.h"
 #include "ops/conv/convolve.h"
 #include "ops/conv/small_planes.h"
@@ -126,9 +128,12 @@ int64_t count(c10::IntArrayRef sizes) { return c10::multiply_integers(sizes); }
 at::Tensor widened(const at::Tensor& t, bool wide) { return wide && t.defined() ? t.to(at::kFloat) : t; }
 at::Tensor narrowed(const at::Tensor& t, bool wide) { return wide && t.defined() ? t.to(at::kBFloat16) : t; }
 
-// at::convolution and its gradients, computed in floats where that is better.
+// at::convolution and its gradients, computed in floats or with channels last where that is better.
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const ConvAttributes& a,
                        c10::IntArrayRef padding, bool transposed, c10::IntArrayRef output_padding, bool wide) {
+  if (takes_channels_last(x))
+    return at::convolution(channels_last(x), channels_last(w), bias, a.strides, padding, a.dilations, transposed,
+                           output_padding, a.group);
   return narrowed(at::convolution(widened(x, wide), widened(w, wide), widened(bias, wide), a.strides, padding,
                                   a.dilations, transposed, output_padding, a.group),
                   wide);
@@ -138,6 +143,12 @@ ConvGradients gradients(const at::Tensor& dy, const at::Tensor& x, const at::Ten
                         c10::IntArrayRef padding, bool transposed, c10::IntArrayRef output_padding,
                         std::array<bool, 3> wants, bool wide) {
   const int64_t bias_sizes[] = {dy.size(1)};
+  if (takes_channels_last(x)) {
+    auto [dx, dw, db] = at::convolution_backward(channels_last(dy), channels_last(x), channels_last(w),
+                                                 at::OptionalIntArrayRef(bias_sizes), a.strides, padding, a.dilations,
+                                                 transposed, output_padding, a.group, wants);
+    return {std::move(dx), laid_out_like(w, dw), std::move(db)};
+  }
   const auto [dx, dw, db] = at::convolution_backward(widened(dy, wide), widened(x, wide), widened(w, wide),
                                                      at::OptionalIntArrayRef(bias_sizes), a.strides, padding,
                                                      a.dilations, transposed, output_padding, a.group, wants);

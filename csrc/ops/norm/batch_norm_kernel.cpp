@@ -124,8 +124,10 @@ Kernel make_batch_norm_grad(const Node& node) {
   return [epsilon](KernelContext& c) {
     if (gradient_without_elements(c)) return;
     const GradientInputs in(c);
-    auto [dx, dscale, dbias] = at::native_batch_norm_backward(in.dy, in.x, in.scale, in.mean, in.spread, {}, {}, false,
-                                                              epsilon, {c.wants(0), c.wants(1), c.wants(2)});
+    // CUDA's kernel has to be given the batch's statistics; without elements it takes the running ones.
+    const at::Tensor none = in.x.is_cpu() ? at::Tensor() : at::empty({0}, in.mean.options());
+    auto [dx, dscale, dbias] = at::native_batch_norm_backward(in.dy, in.x, in.scale, in.mean, in.spread, none, none,
+                                                              false, epsilon, {c.wants(0), c.wants(1), c.wants(2)});
     c.out(0, std::move(dx));
     c.out(1, std::move(dscale));
     c.out(2, std::move(dbias));

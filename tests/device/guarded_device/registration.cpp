@@ -75,8 +75,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_thnn_fused_gru_cell", &gru_cell);
   m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
   m.impl("native_batch_norm", torch::CppFunction::makeFromBoxedFunction<&batch_norm>());
-  m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
-  m.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+  // ATen's own way to a device of its users makes operands contiguous first; cuDNN takes them with channels last.
+  m.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&compute>());
+  m.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&compute>());
 }
 
 // A copy of a conjugated or negated view is what a view on the host says; the usual way, a copy first, would not end.

@@ -1,6 +1,7 @@
 #include "shapes.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -90,6 +91,20 @@ class Key {
   std::string text_;
 };
 
+// On a GPU what a convolution makes of operands with channels last lies so too; meta kernels do not say it.
+void lay_out_pictures(const c10::OperatorHandle& op, Shapes& shapes) {
+  const std::string& name = op.operator_name().name;
+  const bool gradient = name == "aten::convolution_backward";
+  if (!gradient && name != "aten::convolution") return;
+  auto format = at::MemoryFormat::Contiguous;
+  for (size_t operand = gradient ? 1 : 0; operand < (gradient ? 3u : 2u); ++operand)
+    if (shapes.operands[operand].toTensor().suggest_memory_format() == at::MemoryFormat::ChannelsLast)
+      format = at::MemoryFormat::ChannelsLast;
+  for (size_t r = 0; r < (gradient ? 2u : 1u); ++r)
+    if (const at::Tensor t = shapes.results[r].toTensor(); t.defined() && t.dim() == 4)
+      shapes.results[r] = at::empty(t.sizes(), t.options().memory_format(format));
+}
+
 std::shared_ptr<const Shapes> ask(const c10::OperatorHandle& op, const Stack& operands) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
@@ -104,6 +119,7 @@ std::shared_ptr<const Shapes> ask(const c10::OperatorHandle& op, const Stack& op
   for (const c10::IValue& value : shapes->results)
     for (const at::Tensor& t : tensors_of(value))
       if (!t.is_meta()) return nullptr;
+  lay_out_pictures(op, *shapes);
   return shapes;
 }
 

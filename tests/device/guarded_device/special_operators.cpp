@@ -38,19 +38,6 @@ void batch_norm_now(Stack& stack) {
 
 }  // namespace
 
-void convolution(const c10::OperatorHandle&, Stack* stack) {
-  static const c10::OperatorHandle plain = named("aten::convolution");
-  compute(plain, stack);
-}
-
-void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
-  static const c10::OperatorHandle plain = named("aten::convolution_backward");
-  const auto operands = stack->end() - op.schema().arguments().size();
-  const int64_t channels = operands->toTensor().size(1);
-  stack->insert(operands + 3, std::vector<int64_t>{channels});  // the bias's sizes, which the plain one asks for
-  compute(plain, stack);
-}
-
 void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
   const c10::DeviceIndex device = check_devices(op, *stack);
   const bool training = stack->at(stack->size() - 3).toBool();  // otherwise results' sizes depend on the device

@@ -11,8 +11,6 @@
 namespace guarded {
 
 // Boxed.
-void convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-void convolution_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void batch_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 // A product whose sums are of another type than its factors.

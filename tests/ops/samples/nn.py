@@ -153,37 +153,6 @@ def instance_norm_cases(dtype: torch.dtype) -> Sequence[Case]:
     ]
 
 
-def batch_norm_inputs(dtype: torch.dtype, *spatial: int) -> tuple[torch.Tensor, ...]:
-    x = rand(4, 3, *spatial, dtype=dtype)
-    return x, rand(3, dtype=dtype), rand(3, dtype=dtype), rand(3, dtype=dtype), rand(3, dtype=dtype, low=0.5)
-
-
-def batch_norm_cases(dtype: torch.dtype) -> Sequence[Case]:
-    return [Case(batch_norm_inputs(dtype, *s), {"epsilon": 1e-4}) for s in ((), (5,), (3, 4))]
-
-
-def batch_norm_training(
-    x: torch.Tensor,
-    scale: torch.Tensor,
-    bias: torch.Tensor,
-    mean: torch.Tensor,
-    var: torch.Tensor,
-    epsilon: float = 1e-5,
-    momentum: float = 0.1,
-) -> tuple[torch.Tensor, ...]:
-    mean, var = mean.clone(), var.clone()
-    y = F.batch_norm(x, mean, var, scale, bias, True, momentum, epsilon)
-    return y, mean, var
-
-
-def batch_norm_training_cases(dtype: torch.dtype) -> Sequence[Case]:
-    # No gradient flows through the running statistics, as in PyTorch: differences see one.
-    return [
-        Case(batch_norm_inputs(dtype, *s), {"momentum": m}, outputs=n, smooth=n == 1)
-        for s, m, n in (((), 0.1, 3), ((5,), 0.3, 3), ((3, 4), 0.1, 3), ((3, 4), 0.1, 1))
-    ]
-
-
 # -- softmax and losses ------------------------------------------------------------------------------------------------
 
 
@@ -394,19 +363,7 @@ def linear_loss_cases(dtype: torch.dtype) -> list[Case]:
     ]
 
 
-def batch_norm_apply(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor):
-    shape = (1, -1) + (1,) * (x.dim() - 2)
-    return ((x - mean.view(shape)) * invstd.view(shape) * w.view(shape) + b.view(shape)).to(x.dtype)
-
-
-def batch_norm_apply_cases(dtype: torch.dtype) -> list[Case]:
-    stats = torch.float64 if dtype == torch.float64 else torch.float32
-    channels = [rand(3, dtype=stats), rand(3, dtype=stats), rand(3, dtype=stats), rand(3, dtype=stats, low=0.5)]
-    return [Case((rand(*sizes, dtype=dtype), *channels)) for sizes in ((4, 3), (2, 3, 5), (2, 3, 4, 5))]
-
-
 ROWS = [
-    Row("BatchNormApply", batch_norm_apply, batch_norm_apply_cases, OWN, differentiable=False, refuses=True),
     Row("GroupedMatMul", grouped_matmul, grouped_matmul_cases, OWN, refuses=True),
     Row("Linear", lambda x, w, b=None: F.linear(x, w, b), linear_cases, OWN),
     Row("Gemm", gemm, gemm_cases),
@@ -425,13 +382,6 @@ ROWS = [
         lambda x, s, b, epsilon: F.instance_norm(x, weight=s, bias=b, eps=epsilon),
         instance_norm_cases,
     ),
-    Row(
-        "BatchNormalization",
-        lambda x, s, b, mean, var, epsilon: F.batch_norm(x, mean, var, s, b, False, 0.1, epsilon),
-        batch_norm_cases,
-        grads=(0, 1, 2),
-    ),
-    Row("BatchNormTraining", batch_norm_training, batch_norm_training_cases, OWN, grads=(0, 1, 2)),
     Row("Softmax", lambda x, axis=-1: torch.softmax(x, axis), softmax_cases),
     Row("LogSoftmax", lambda x, axis=-1: torch.log_softmax(x, axis), softmax_cases),
     Row("SoftmaxCrossEntropyLoss", cross_entropy, loss_cases, grads=(0,), no_forms=("size 70 as 0",)),

@@ -12,9 +12,9 @@ import torch
 from onnx import TensorProto, helper
 
 from ..table import Case, Row, ints, rand
+from .batch_norm import batch_norm_inputs
 from .gradients import gradients, row
 from .index import gather_nd, gather_nd_cases
-from .nn import batch_norm_inputs
 from .scaling import fake_quant, fake_quant_cases
 from .vision import resize, resize_cases
 from .windows import (
