@@ -37,6 +37,14 @@ _TITLES = {
     "resnet18": "ResNet-18, 32x3x64x64",
 }
 _PADDED = ", padded texts"
+_REAL_TITLES = {
+    "gpt2-small": "GPT-2 small, 8x1024",
+    "gpt2-medium": "GPT-2 medium, 8x1024",
+    "llama-1b": "Llama-like 1.26B, 4x2048",
+    "bert-large": "BERT-large, 16x512, dropout 0.1",
+    "vit-large": "ViT-L, 64x224x224",
+    "resnet50": "ResNet-50, 128x224x224",
+}
 Result = dict[str, Any]
 
 
@@ -90,7 +98,27 @@ def steps_short(result: Result) -> str:
     return steps(result, short=True)
 
 
-KINDS: dict[str, Callable[[Result], str]] = {f.__name__: f for f in (steps, steps_short)}
+def gpu_steps(result: Result) -> str:
+    """Steps of the real models on a GPU (gpu_steps.py): eager and ORTModule, without and with AdamW."""
+    by_model: dict[str, dict[str, Any]] = {}
+    for row in result["rows"]:
+        by_model.setdefault(row["model"], {})[row["runner"]] = row
+    header = ["model", "eager ms", "ORTModule ms", "time / eager", "with AdamW", "step memory / eager", "first step s"]
+    rows = []
+    for model, title in _REAL_TITLES.items():
+        eager, ours = by_model[model]["eager"], by_model[model]["ortmodule"]
+        ratio = [ours[key]["median"] / eager[key]["median"] for key in ("fb_ms", "step_ms")]
+        ratio.append(ours["step_memory_mib"] / eager["step_memory_mib"])
+        times = [f"{row['fb_ms']['median']:.3g}" for row in (eager, ours)]
+        rows.append([title, *times, *(f"{value:.2f}" for value in ratio), f"{ours['first_step_s']:.1f}"])
+    where, dtype = result["environment"], result["settings"]["dtype"]
+    return _markdown(header, rows) + (
+        f"\n{where['date'][:10]}, commit {where['commit'][:9]}, {where['gpu']}, torch {where['torch']}, autocast to "
+        f"{dtype}, {result['settings']['rounds'] * result['settings']['samples']} samples of at least 5 steps.\n"
+    )
+
+
+KINDS: dict[str, Callable[[Result], str]] = {f.__name__: f for f in (steps, steps_short, gpu_steps)}
 
 
 def written(text: str, name: str) -> str:
