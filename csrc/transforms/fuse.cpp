@@ -10,6 +10,7 @@
 #include "records/kernel_registry.h"
 #include "records/registry.h"
 #include "records/resolve.h"
+#include "transforms/cluster_writer.h"
 
 namespace ortmodule {
 namespace {
@@ -20,10 +21,6 @@ constexpr size_t kPlaces = 1 << 12;  // from one node's place to the next: room 
 bool fusable_type(DType dtype) {
   return dtype == DType::kFloat || dtype == DType::kBFloat16 || dtype == DType::kFloat16 || dtype == DType::kBool;
 }
-
-bool is_number(const NodeArg& value) { return value.constant() && value.constant()->elements() == 1; }
-
-bool is_one(const Dim& dim) { return dim.is_known() && dim.value() == 1; }
 
 // The shape of the row values of a space.
 Shape rows_of(Shape space) {
@@ -37,87 +34,6 @@ bool broadcasts_to(const Shape& shape, const Shape& space) {
     if (!is_one(shape[i]) && shape[i] != space[space.size() - shape.size() + i]) return false;
   return true;
 }
-
-// Writes the program of the nodes of a cluster, in their order.
-class Writer : public FusionContext {
- public:
-  struct Output {
-    NodeArg* value;
-    int number;
-    OutputForm form;
-  };
-
-  explicit Writer(const Prices& prices) : FusionContext(code_), whole_rows_(prices.whole_rows) {}
-
-  // False where the operator's function refuses the node.
-  bool add(Node& node) {
-    node_ = at_ = &node;
-    return node.record()->fusion_fn()(*this);
-  }
-
-  bool whole_rows() const override { return whole_rows_; }
-
-  int in(size_t i) override {
-    NodeArg* value = at_->input(i);
-    ORTMODULE_INTERNAL(value, "a fused node reads an absent input (", at_->describe(), ")");
-    if (const auto known = numbers_.find(value); known != numbers_.end()) return known->second;
-    if (is_number(*value)) return number(value->constant()->to_doubles().at(0));
-    return numbers_[value] = add_input(value);
-  }
-
-  void out(size_t i, int value, OutputForm form) override {
-    NodeArg* result = at_->output(i);
-    if (!result) return;
-    outputs_.push_back({result, value, form});
-    if (form == OutputForm::kFull || form == OutputForm::kRow) numbers_[result] = value;
-  }
-
-  const std::vector<NodeArg*>& inputs() const { return inputs_; }
-  const std::vector<Output>& outputs() const { return outputs_; }
-  size_t instructions() const { return code_.code.size(); }
-
-  // The program over `space` with the outputs that `wanted` says; inputs come first in its numbering.
-  template <typename F>
-  FusedProgram finish(const Shape& space, F wanted) const {
-    FusedProgram program;
-    program.inputs = static_cast<int>(inputs_.size());
-    program.code = code_.code;
-    for (Instruction& i : program.code)
-      for (int& argument : i.arguments)
-        if (argument >= 0) argument = final_number(argument);
-    const bool has_rows = !space.empty() && !is_one(space.back());
-    for (const NodeArg* in : inputs_) {
-      const bool row = has_rows && in->type().shape && !in->type().shape->empty() && is_one(in->type().shape->back());
-      program.row_input.push_back(row && in->type().dtype != DType::kInt64);
-    }
-    // A single element fits row values and full ones; it is a row value where there are any.
-    const std::vector<char> rows = program.row_values();
-    if (has_rows && std::find(rows.begin(), rows.end(), 1) != rows.end())
-      for (size_t i = 0; i < inputs_.size(); ++i)
-        if (inputs_[i]->type().shape && inputs_[i]->type().shape->empty()) program.row_input[i] = 1;
-    for (const Output& out : outputs_)
-      if (wanted(out.value)) program.outputs.push_back({final_number(out.number), out.value->type().dtype, out.form});
-    return program;
-  }
-  int final_number(int number) const {
-    return number >= kInputBase ? number - kInputBase : number + static_cast<int>(inputs_.size());
-  }
-
- private:
-  static constexpr int kInputBase = 1 << 16;  // while a program is written, its inputs are numbered from here
-
-  int add_input(NodeArg* value) {
-    inputs_.push_back(value);
-    return kInputBase + static_cast<int>(inputs_.size()) - 1;
-  }
-
-  FusedProgram code_;
-  bool whole_rows_;
-  Node* at_ = nullptr;
-  std::vector<NodeArg*> inputs_;
-  std::vector<Output> outputs_;
-  std::unordered_map<const NodeArg*, int> numbers_;
-};
 
 // A cluster, of one node at first. `space` is that of its largest member.
 struct Cluster {
@@ -195,7 +111,7 @@ class Fuser {
       if (!fusable_type(in->type().dtype) || !in->type().shape || !broadcasts_to(*in->type().shape, space))
         return false;
     }
-    Writer writer(prices_at(node));
+    ClusterWriter writer(prices_at(node));
     if (!writer.add(node)) return false;
     cluster_[node.id()] = static_cast<int>(clusters_.size());
     clusters_.push_back({{&node}, space});
@@ -381,7 +297,7 @@ class Fuser {
 
   bool is_small(const std::vector<Node*>& nodes) {
     const Prices& prices = prices_at(*nodes[0]);
-    Writer writer(prices);
+    ClusterWriter writer(prices);
     for (Node* node : nodes) writer.add(*node);
     return writer.instructions() <= prices.cluster_instructions && writer.inputs().size() <= prices.cluster_inputs;
   }
@@ -394,9 +310,9 @@ class Fuser {
 
   // Whether the program means what the nodes meant: its kinds of values are their shapes, and its inputs span the
   // space.
-  bool is_sound(const Writer& writer, const FusedProgram& program, const Cluster& cluster) const {
+  bool is_sound(const ClusterWriter& writer, const FusedProgram& program, const Cluster& cluster) const {
     const std::vector<char> rows = program.row_values();
-    for (const Writer::Output& out : writer.outputs()) {
+    for (const ClusterWriter::Output& out : writer.outputs()) {
       if (out.form != OutputForm::kFull && out.form != OutputForm::kRow) continue;
       const bool row = rows[writer.final_number(out.number)] != 0;
       if (*out.value->type().shape != (row ? rows_of(cluster.space) : cluster.space)) return false;
@@ -425,7 +341,7 @@ class Fuser {
 
   bool replace(const Cluster& cluster) {
     const int id = cluster_[cluster.nodes[0]->id()];
-    Writer writer(prices_at(*cluster.nodes[0]));
+    ClusterWriter writer(prices_at(*cluster.nodes[0]));
     for (Node* node : cluster.nodes) writer.add(*node);
     const auto needed = [&](const NodeArg* value) { return is_needed(value, id); };
     FusedProgram program = writer.finish(cluster.space, needed);
@@ -440,7 +356,7 @@ class Fuser {
 
     const std::vector<NodeArg*>& inputs = writer.inputs();
     std::vector<NodeArg*> values;
-    for (const Writer::Output& out : writer.outputs())
+    for (const ClusterWriter::Output& out : writer.outputs())
       if (needed(out.value)) values.push_back(out.value);
     // The new node takes the names of the values that it replaces, which are free once the old nodes are gone: until
     // then another stands in under fresh names.
