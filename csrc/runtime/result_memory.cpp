@@ -1,5 +1,7 @@
 #include "runtime/result_memory.h"
 
+#include <c10/util/strides.h>
+
 #include <algorithm>
 #include <unordered_set>
 
@@ -64,8 +66,13 @@ bool any_channels_last(const std::vector<at::Tensor>& inputs) {
 }
 
 void set_row_by_row(std::vector<at::Tensor>& outputs, size_t count) {
-  for (size_t i = 0; i < std::min(count, outputs.size()); ++i)
-    if (memory_of(outputs[i]) && outputs[i].layout() == at::kStrided) outputs[i] = outputs[i].contiguous();
+  for (size_t i = 0; i < std::min(count, outputs.size()); ++i) {
+    at::Tensor& result = outputs[i];
+    if (!memory_of(result) || result.layout() != at::kStrided) continue;
+    if (!result.is_contiguous()) result = result.contiguous();
+    const c10::DimVector strides = c10::contiguous_strides(result.sizes());
+    if (result.strides() != c10::IntArrayRef(strides)) result = result.as_strided(result.sizes(), strides);
+  }
 }
 
 }  // namespace ortmodule

@@ -14,7 +14,7 @@ def batch_numbers(channels: int, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def batch_norms() -> list[Case]:
-    """Rows of 4, 8, 16 and 32 vectors of 1, 4 or 8 channels; chunks of 64 rows; 32 channels and chunks are joined."""
+    """Rows of 8, 16 and 32 vectors of 4 or 8 channels, or of 32; chunks of 64 rows, of which 32 are joined at once."""
     cases = []
     for rows, channels in ((2, 1), (3, 7), (5, 8), (63, 16), (64, 32), (65, 33), (130, 64), (70, 128), (300, 24),
                            (67, 256), (40, 264), (2100, 8), (3, 1030), (4200, 4)):  # fmt: skip

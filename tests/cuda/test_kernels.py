@@ -74,3 +74,9 @@ def test_a_model_trains_through_our_kernels_and_its_host_never_waits(name: str, 
     (found,) = run("models", "--match", name, "--steps", "4")
     assert not found["failures"]
     assert not {pattern for pattern in kernels if not fnmatch.filter(found["kernels"], pattern)}
+
+
+def test_convolutional_nets_give_eagers_results_in_eagers_order_of_elements() -> None:
+    found = run("pictures")
+    assert len(found) >= 6
+    assert not {one["net"]: one["failures"] for one in found if one["failures"]}

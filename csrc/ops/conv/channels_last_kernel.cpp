@@ -21,7 +21,9 @@ at::Tensor channels_last(const at::Tensor& t) {
 }
 
 at::Tensor laid_out_like(const at::Tensor& w, const at::Tensor& gradient) {
-  return gradient.defined() && w.is_contiguous() ? gradient.contiguous() : gradient;
+  if (!gradient.defined() || !w.is_contiguous()) return gradient;
+  const at::Tensor turned = gradient.contiguous();
+  return turned.strides() == w.strides() ? turned : turned.as_strided(w.sizes(), w.strides());
 }
 
 }  // namespace ortmodule

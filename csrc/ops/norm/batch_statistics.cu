@@ -223,9 +223,10 @@ __global__ void __launch_bounds__(kJoinThreads)
 template <int N, typename F>
 int by_lanes(int64_t channels, F f) {
   const int64_t vectors = (channels + N - 1) / N;
-  if (vectors <= 4) return f(std::integral_constant<int, 4>());
-  if (vectors <= 8) return f(std::integral_constant<int, 8>());
-  if (vectors <= 16) return f(std::integral_constant<int, 16>());
+  if constexpr (N > 1) {
+    if (vectors <= 8) return f(std::integral_constant<int, 8>());
+    if (vectors <= 16) return f(std::integral_constant<int, 16>());
+  }
   return f(std::integral_constant<int, 32>());
 }
 

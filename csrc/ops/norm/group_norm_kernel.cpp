@@ -19,8 +19,11 @@ struct Extent {
   }
 };
 
-// ATen's kernels read rows and parameters as if they were dense.
-at::Tensor dense(const at::Tensor& t) { return t.contiguous(t.suggest_memory_format()); }
+// ATen's kernels read rows and parameters as if they were dense; those of devices know no other order than row by row.
+at::MemoryFormat order_of(const at::Tensor& t) {
+  return t.is_cpu() ? t.suggest_memory_format() : at::MemoryFormat::Contiguous;
+}
+at::Tensor dense(const at::Tensor& t) { return t.contiguous(order_of(t)); }
 at::Tensor to_type(const at::Tensor& t, at::ScalarType type) { return t.scalar_type() == type ? t : t.to(type); }
 
 Kernel make_group_norm(const Node& node) {
@@ -42,7 +45,7 @@ Kernel make_group_norm_grad(const Node& node) {
   const int64_t groups = node.get_int("num_groups", 0);
   return [groups](KernelContext& c) {
     const at::Tensor x = dense(c.in(1));
-    const at::Tensor dy = c.in(0).contiguous(x.suggest_memory_format());
+    const at::Tensor dy = c.in(0).contiguous(order_of(x));
     const at::Tensor scale = c.in(4).contiguous();
     const Extent e(x, groups);
     if (x.numel() == 0) {
