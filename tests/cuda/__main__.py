@@ -1,7 +1,9 @@
-"""CUDA kernels on the simulated GPU: `python -m tests.cuda kernels`, `sanitized`, `models` or `mutations`.
+"""CUDA kernels on the simulated GPU: `python -m tests.cuda kernels`, `sanitized`, `models`, `layouts` or
+`mutations`.
 
 kernels: the cases of kernel_cases.py whose names have --match in them, in all types, a line of JSON each. sanitized:
-the same under AddressSanitizer and UBSan, with threads in one order. models: models.py; mutations: mutations.py. Not
+the same under AddressSanitizer and UBSan, with threads in one order. models: models.py; layouts: layouts.py; mutations:
+mutations.py. Not
 here: what pytest asks of them (test_kernels.py).
 """
 
@@ -59,7 +61,7 @@ def sanitized(arguments: list[str]) -> int:
 def main() -> int:
     faulthandler.enable()
     parser = argparse.ArgumentParser(description="CUDA kernels on the simulated GPU.")
-    parser.add_argument("part", choices=("kernels", "sanitized", "models", "mutations"))
+    parser.add_argument("part", choices=("kernels", "sanitized", "models", "layouts", "mutations"))
     parser.add_argument("--match", default="")
     parser.add_argument("--quick", action="store_true", help="threads in one order")
     parser.add_argument("--every", type=int, default=1, help="of the kernels or mutations, each so many")
@@ -76,6 +78,10 @@ def main() -> int:
         from . import models
 
         return models.main(args.match, args.steps)
+    if args.part == "layouts":
+        from . import layouts
+
+        return layouts.main(args.match)
     from . import mutations
 
     return mutations.main(args.match, args.every, args.seconds)

@@ -74,3 +74,10 @@ def test_a_model_trains_through_our_kernels_and_its_host_never_waits(name: str, 
     (found,) = run("models", "--match", name, "--steps", "4")
     assert not found["failures"]
     assert not {pattern for pattern in kernels if not fnmatch.filter(found["kernels"], pattern)}
+
+
+def test_attention_behind_a_rotation_leads_to_no_copy() -> None:
+    """Two copies are casts between the vocabulary's scores and their loss, which is in float32."""
+    (found,) = run("layouts", "--match", "llama")
+    assert not found["failures"]
+    assert found["copies"] == 2
