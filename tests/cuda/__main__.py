@@ -1,8 +1,9 @@
-"""CUDA kernels on the simulated GPU: `python -m tests.cuda kernels`, `sanitized`, `models`, `pictures` or `mutations`.
+"""CUDA kernels on the simulated GPU: `python -m tests.cuda kernels`, `sanitized`, `models`, `pictures`, `layouts` or
+`mutations`.
 
 kernels: the cases of kernel_cases.py whose names have --match in them, in all types, a line of JSON each. sanitized:
-the same under AddressSanitizer and UBSan, with threads in one order. models: models.py; pictures: pictures.py;
-mutations: mutations.py. Not here: what pytest asks of them (test_kernels.py).
+the same under AddressSanitizer and UBSan, with threads in one order. models, pictures, layouts, mutations: the files of
+these names. Not here: what pytest asks of them (test_kernels.py).
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def sanitized(arguments: list[str]) -> int:
 def main() -> int:
     faulthandler.enable()
     parser = argparse.ArgumentParser(description="CUDA kernels on the simulated GPU.")
-    parser.add_argument("part", choices=("kernels", "sanitized", "models", "pictures", "mutations"))
+    parts = ("kernels", "sanitized", "models", "pictures", "layouts", "mutations")
+    parser.add_argument("part", choices=parts)
     parser.add_argument("--match", default="")
     parser.add_argument("--quick", action="store_true", help="threads in one order")
     parser.add_argument("--every", type=int, default=1, help="of the kernels or mutations, each so many")
@@ -80,6 +82,10 @@ def main() -> int:
         from . import pictures
 
         return pictures.main(args.match)
+    if args.part == "layouts":
+        from . import layouts
+
+        return layouts.main(args.match)
     from . import mutations
 
     return mutations.main(args.match, args.every, args.seconds)

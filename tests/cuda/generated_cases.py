@@ -112,6 +112,11 @@ def places() -> list[Case]:
     for width in (6, 64):
         tables = [uniform(2, 3, 5, width), floats(5, width), floats(5, width)]
         made.append(case(f"rotary {width}", tables, turn, ["full float %6"]))
+
+        def heads(d: torch.dtype, w: int = width) -> torch.Tensor:
+            return uniform(2, 5, 3, w)(d).transpose(1, 2)
+
+        made.append(case(f"rotary {width} of heads inside", [heads, *tables[1:]], turn, ["full float %6"]))
     return made
 
 

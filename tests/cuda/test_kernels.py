@@ -80,3 +80,10 @@ def test_convolutional_nets_give_eagers_results_in_eagers_order_of_elements() ->
     found = run("pictures")
     assert len(found) >= 6
     assert not {one["net"]: one["failures"] for one in found if one["failures"]}
+
+
+def test_attention_behind_a_rotation_leads_to_no_copy() -> None:
+    """Two copies are casts between the vocabulary's scores and their loss, which is in float32."""
+    (found,) = run("layouts", "--match", "llama")
+    assert not found["failures"]
+    assert found["copies"] == 2

@@ -31,7 +31,9 @@ struct FusedColumn {
 
 // Known when the kernel is made.
 struct FusedPlan {
-  explicit FusedPlan(FusedProgram p);
+  // `strided`: results lie as what they are made of also where rows are rotated, or where that is a part of more. So it
+  // is best where attention takes strides.
+  explicit FusedPlan(FusedProgram p, bool strided = false);
 
   FusedProgram program;
   std::vector<FusedStep> steps;
@@ -46,8 +48,9 @@ struct FusedPlan {
   bool whole_rows = false;   // an instruction needs all of a row: a tile holds whole ones
   bool rotates = false;      // has rows whose halves change over
   bool knows_rows = false;   // has row values: a tile holds whole rows where the sizes allow no other
+  bool strided = false;      // as given
   bool row_results = false;  // makes row values, or sums over columns, or reads whole rows
-  bool any_order = false;    // an element's place decides nothing: no rows, no sums over columns, no random numbers
+  bool any_order = false;    // a row's place decides nothing: no row values, no sums over columns, no random numbers
 
  private:
   void find_steps();

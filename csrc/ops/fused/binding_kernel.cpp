@@ -46,19 +46,36 @@ void collapse(FusedOperand& operand) {
   operand.strides = std::move(strides);
 }
 
-// The order of the first tensor that has all elements and lies without gaps, where it is not row by row.
+// Whether no element lies within another's run of the axes behind it, from the outermost in memory on.
+bool is_nested(const at::Tensor& t, const std::vector<int64_t>& order) {
+  int64_t end = 0;  // beyond the elements of the axes so far, from the innermost on
+  for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {
+    if (t.size(*axis) == 1) continue;
+    if (t.stride(*axis) <= end) return false;
+    end += (t.size(*axis) - 1) * t.stride(*axis);
+  }
+  return true;
+}
+
+// The order of the first tensor that has all elements and lies without gaps, where it is not row by row; for lack of
+// such ones, of one with gaps where the plan is for strided results.
 std::vector<int64_t> order_of(const std::vector<const at::Tensor*>& inputs, const FusedPlan& plan,
                               const FusedBinding& space) {
+  std::vector<int64_t> with_gaps;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& t = *inputs[i];
-    if (plan.state[i] || t.sizes() != c10::IntArrayRef(space.sizes) || !t.is_non_overlapping_and_dense()) continue;
+    if (plan.state[i] || t.sizes() != c10::IntArrayRef(space.sizes)) continue;
     if (t.is_contiguous()) return {};
+    const bool dense = t.is_non_overlapping_and_dense();
+    if (!dense && (!plan.strided || !with_gaps.empty())) continue;
     std::vector<int64_t> order(space.sizes.size());
     std::iota(order.begin(), order.end(), int64_t{0});
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return t.stride(a) > t.stride(b); });
-    return order;
+    if (plan.rotates && order.back() != static_cast<int64_t>(order.size()) - 1) continue;  // a row's halves are one run
+    if (dense) return order;
+    if (is_nested(t, order)) with_gaps = std::move(order);
   }
-  return {};
+  return with_gaps;
 }
 
 FusedOperand operand_of(const at::Tensor& t, const FusedBinding& space, bool row) {
@@ -93,7 +110,8 @@ FusedOperand operand_of(const at::Tensor& t, const FusedBinding& space, bool row
 
 }  // namespace
 
-FusedPlan::FusedPlan(FusedProgram p) : program(std::move(p)), row(program.row_values()) {
+FusedPlan::FusedPlan(FusedProgram p, bool in_strides)
+    : program(std::move(p)), row(program.row_values()), strided(in_strides) {
   const int values = program.value_count();
   last_read.assign(values, -1);
   made.assign(values, -1);
@@ -106,9 +124,10 @@ FusedPlan::FusedPlan(FusedProgram p) : program(std::move(p)), row(program.row_va
   knows_rows = std::any_of(row.begin(), row.end(), truth);
   find_steps();
   const auto is_random = [](const Instruction& i) { return i.op == Opcode::kPhiloxDropout; };
-  row_results = whole_rows || !column_sums.empty() || std::any_of(row.begin() + program.inputs, row.end(), truth);
-  for (const FusedProgram::Output& out : program.outputs) row_results |= row[out.value] != 0;
-  any_order = !row_results && !rotates && std::none_of(program.code.begin(), program.code.end(), is_random);
+  bool of_rows = !column_sums.empty() || std::any_of(row.begin() + program.inputs, row.end(), truth);
+  for (const FusedProgram::Output& out : program.outputs) of_rows |= row[out.value] != 0;
+  row_results = whole_rows || of_rows;
+  any_order = !of_rows && (strided || !rotates) && std::none_of(program.code.begin(), program.code.end(), is_random);
 
   const int end = static_cast<int>(steps.size());
   for (int k = 0; k < end; ++k) {

@@ -55,7 +55,8 @@ struct Variant {
 
 class GeneratedProgram {
  public:
-  GeneratedProgram(FusedProgram program, std::string name) : plan_(std::move(program)), name_(std::move(name)) {}
+  GeneratedProgram(FusedProgram program, std::string name)
+      : plan_(std::move(program), /*strided=*/true), name_(std::move(name)) {}
 
   // Outputs that are not wanted stay undefined.
   std::vector<at::Tensor> run(const Queue& queue, const Inputs& inputs, const std::vector<char>& wanted) const {
@@ -70,6 +71,8 @@ class GeneratedProgram {
     launch(queue, *variant, inputs, outputs);
     return outputs;
   }
+
+  bool rotates() const { return plan_.rotates; }
 
   // Lets what a run over such inputs needs be compiled beside what else the session does before it.
   void expect(const Queue& queue, const Inputs& inputs, const std::vector<char>& wanted) const {
@@ -375,6 +378,19 @@ void run(const GeneratedProgram& program, const std::vector<char>& states, const
     if (outputs[o].defined()) c.out(o, std::move(outputs[o]));
 }
 
+// The strides of `whole` in sizes that have axes of one element more or fewer; row-major ones where it has others.
+std::vector<int64_t> strides_in(const at::Tensor& whole, const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  int64_t at = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 1) continue;
+    while (at < whole.dim() && whole.size(at) == 1) ++at;
+    if (at == whole.dim() || whole.size(at) != sizes[i]) return at::empty(sizes, whole.options()).strides().vec();
+    strides[i] = whole.stride(at++);
+  }
+  return strides;
+}
+
 // A value of a run as its type tells it, without elements, in row-major order unless it is a view of such a one; a size
 // that only a run knows counts as 64. Undefined where its rank is not known.
 at::Tensor expected(const NodeArg& value) {
@@ -390,14 +406,25 @@ at::Tensor expected(const NodeArg& value) {
   }
   const at::TensorOptions options = at::TensorOptions(to_scalar_type(type.dtype)).device(at::kMeta);
   const Node* from = value.producer();
-  const std::string made_by = from ? from->qualified_op() : "";
-  const std::vector<int64_t> order = made_by == "Transpose" ? from->get_ints("perm") : std::vector<int64_t>();
-  if (order.size() != sizes.size() && made_by != "Split") return at::empty(sizes, options);
+  const std::string op = from ? from->qualified_op() : "";
+  if (op != "Transpose" && op != "Split" && op != "Squeeze" && op != "Unsqueeze") return at::empty(sizes, options);
   const at::Tensor whole = expected(*from->input(0));
-  if (!whole.defined() || whole.dim() != static_cast<int64_t>(sizes.size())) return at::empty(sizes, options);
+  if (!whole.defined()) return {};
   std::vector<int64_t> strides = whole.strides().vec();
-  for (size_t i = 0; i < order.size(); ++i) strides[i] = whole.stride(order[i]);
+  if (op == "Transpose") {
+    const std::vector<int64_t> order = from->get_ints("perm");
+    if (order.size() != sizes.size()) return at::empty(sizes, options);
+    for (size_t i = 0; i < order.size(); ++i) strides[i] = whole.stride(order[i]);
+  } else if (op != "Split") {
+    strides = strides_in(whole, sizes);
+  }
   return at::empty_strided(sizes, strides, options);
+}
+
+// Of a program that rotates rows: heads lie within a position, as attention's projections and its gradients have them.
+at::Tensor with_heads_inside(const at::Tensor& t) {
+  if (t.dim() != 4 || !t.is_contiguous()) return t;
+  return at::empty({t.size(0), t.size(2), t.size(1), t.size(3)}, t.options()).transpose(1, 2);
 }
 
 // A guess of sizes and places that does not come true costs a thread's time and nothing else.
@@ -409,7 +436,9 @@ void expect(const GeneratedProgram& program, const Node& node) {
   try {
     std::vector<at::Tensor> values;
     for (const NodeArg* value : node.inputs()) {
-      if (!values.emplace_back(value ? expected(*value) : at::Tensor()).defined()) return;
+      const at::Tensor found = value ? expected(*value) : at::Tensor();
+      if (!found.defined()) return;
+      values.push_back(program.rotates() ? with_heads_inside(found) : found);
     }
     Inputs inputs;
     for (const at::Tensor& t : values) inputs.push_back(&t);

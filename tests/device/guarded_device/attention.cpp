@@ -21,6 +21,18 @@ struct Parts {
   double scale;
 };
 
+// On the device, and lying in memory as `other` does: so do results of a GPU's kernels.
+at::Tensor like(const at::Tensor& x, const at::Tensor& other) {
+  const at::Tensor narrow = x.to(other.scalar_type());
+  return at::empty_strided(
+             other.sizes(),
+             at::empty_like(at::empty_strided(other.sizes(), other.strides(), other.options().device(at::kMeta)))
+                 .strides(),
+             narrow.options())
+      .copy_(narrow)
+      .to(other.device());
+}
+
 at::Tensor wide(const at::Tensor& x) { return x.cpu().to(at::kFloat); }
 
 Parts parts(const at::Tensor& q, const at::Tensor& k, double ratio, bool causal, std::optional<double> scale,
@@ -46,10 +58,10 @@ Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, d
   const OwnWork own;
   const at::Generator& generator = at::detail::getDefaultCPUGenerator();  // the device's too
   const Parts p = parts(wide(q), wide(k), ratio, causal, scale, generator, k.size(2) - q.size(2) + 1);
-  const at::Tensor y = at::matmul(p.probabilities * p.kept, wide(v)).to(q.scalar_type());
+  const at::Tensor y = at::matmul(p.probabilities * p.kept, wide(v));
   const at::Tensor state = at::full({2}, static_cast<int64_t>(generator.current_seed()), at::kLong);
-  return {y.to(q.device()), p.lse.to(q.device()), at::Tensor(), at::Tensor(), q.size(2),
-          k.size(2),        state.to(q.device()), at::Tensor(), at::Tensor()};
+  return {like(y, q), p.lse.to(q.device()), at::Tensor(), at::Tensor(), q.size(2),
+          k.size(2),  state.to(q.device()), at::Tensor(), at::Tensor()};
 }
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -61,8 +73,7 @@ Gradients gradients(const Parts& p, const at::Tensor& dy, const at::Tensor& q, c
   const at::Tensor dv = at::matmul((p.probabilities * p.kept).mT(), g), dp = at::matmul(g, hv.mT()) * p.kept;
   const at::Tensor along = (g * wide(y)).sum(-1, true);
   const at::Tensor ds = p.probabilities * (dp - along) * p.scale;
-  const auto back = [&](const at::Tensor& x) { return x.to(q.scalar_type()).to(q.device()); };
-  return {back(at::matmul(ds, hk)), back(at::matmul(ds.mT(), hq)), back(dv)};
+  return {like(at::matmul(ds, hk), q), like(at::matmul(ds.mT(), hq), k), like(dv, v)};
 }
 
 Gradients backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -81,9 +92,9 @@ Forward cudnn_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   const OwnWork own;
   TORCH_CHECK(ratio == 0, "this device drops nothing in cuDNN's attention");
   const Parts p = parts(wide(q), wide(k), 0.0, causal, scale, {});
-  const at::Tensor y = at::matmul(p.probabilities, wide(v)).to(q.scalar_type()), word = at::empty({}, at::kLong);
+  const at::Tensor y = at::matmul(p.probabilities, wide(v)), word = at::empty({}, at::kLong);
   const at::Tensor sums = with_sums ? p.lse.unsqueeze(-1).to(q.device()) : at::Tensor();
-  return {y.to(q.device()),    sums,        at::Tensor(), at::Tensor(), q.size(2), k.size(2), word.to(q.device()),
+  return {like(y, q), sums,      at::Tensor(), at::Tensor(), q.size(2), k.size(2), word.to(q.device()),
           word.to(q.device()), at::Tensor()};
 }
 
