@@ -94,7 +94,7 @@ Forward cudnn_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   const Parts p = parts(wide(q), wide(k), 0.0, causal, scale, {});
   const at::Tensor y = at::matmul(p.probabilities, wide(v)), word = at::empty({}, at::kLong);
   const at::Tensor sums = with_sums ? p.lse.unsqueeze(-1).to(q.device()) : at::Tensor();
-  return {like(y, q), sums,      at::Tensor(), at::Tensor(), q.size(2), k.size(2), word.to(q.device()),
+  return {like(y, q),          sums,        at::Tensor(), at::Tensor(), q.size(2), k.size(2), word.to(q.device()),
           word.to(q.device()), at::Tensor()};
 }
 
