@@ -59,7 +59,7 @@ class Worker:
         command = [python, str(Path(__file__).with_name("worker.py")), "--model", model]
         command += ["--runner", "ortmodule" if runner == BEFORE else runner]
         command += ["--dtype", args.dtype, "--device", args.device, "--threads", threads, *(["--small"] * args.small)]
-        command += ["--batches", batches, *(["--logits"] * args.logits), *(["--real"] * args.real)]
+        command += ["--batches", batches, *(["--logits"] * args.logits), *(["--real"] * getattr(args, "real", False))]
         start = time.perf_counter()
         with open(self.folder / "messages", "w") as messages:
             self.process = subprocess.Popen(
@@ -268,7 +268,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pages-kept", action="store_true", help="malloc never returns memory to the system")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the harness")
     parser.add_argument("--json", metavar="OUT", help="written after every model")
-    parser.set_defaults(real=False)
     args = parser.parse_args(argv)
     if BEFORE in args.runners and args.before is None:
         parser.error(f"{BEFORE} needs --before")

@@ -12,7 +12,9 @@
 // Where a GPU's programs run, a node for which (c) does not hold runs early, at the cluster's place, if all that it
 // reads is there and it alone reads a value as large as its own result: what is held from there on is no more than
 // before, and that value is never stored (the gradient of a gate, which reads a product that nobody else reads).
-// A value that anything else reads stays an output under its own name: what forward keeps for backward does not change.
+// There, too, a value of another cluster whose operands a cluster reads anyway is computed in it once more (an
+// activation that a gate's gradient reads beside what it was made of), and stored only where somebody else reads it. A
+// value that anything else reads stays an output under its own name: what forward keeps for backward does not change.
 // How an operator is expressed stands beside its record (records/fusion_context.h); operators that are not there are
 // never fused.
 //

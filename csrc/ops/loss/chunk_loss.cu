@@ -2,8 +2,7 @@
 //
 // A row is a block's. It is held in registers as it lies in memory where it fits (51,200 elements of 16 bits), so that
 // scores are read once and written once; a longer row is read again for each of three passes. Rows begin at multiples
-// of 16 bytes where their stride allows it, whatever their length: what lies behind a row is nobody's, and its gradient
-// 0.
+// of 16 bytes where their stride allows it, whatever their length: what lies behind a row is nobody's.
 #include "cuda/elements.cuh"
 #include "cuda/reduce.cuh"
 #include "ops/loss/chunk_loss_launch.h"
@@ -82,8 +81,7 @@ __global__ void __launch_bounds__(kThreads) chunk_loss(Chunk<T> a) {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float p = expf(to_float(values.at[k]) - largest - log_sum) * factor;
-      const bool nobodys = N > 1 && column + k >= a.classes;
-      made.at[k] = from_float<T>(ignored || nobodys ? 0.0f : column + k == label ? p - factor : p);
+      made.at[k] = from_float<T>(ignored ? 0.0f : column + k == label ? p - factor : p);
     }
     store_vector<N>(a.scores, first + column, made);
   });

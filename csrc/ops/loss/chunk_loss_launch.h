@@ -5,8 +5,8 @@
 
 namespace ortmodule::cuda {
 
-// Scores[rows, classes] become their gradient where it is wanted; where rows begin at multiples of 16 bytes, the
-// elements behind a row, up to the next multiple, become 0.
+// Scores[rows, classes] become their gradient where it is wanted; the elements behind a row, up to a multiple of 16
+// bytes, may be written.
 struct ChunkLossLaunch {
   Element type;
   int64_t rows, classes, stride;  // elements from one row to the next

@@ -87,6 +87,7 @@ Chunks run_chunks(const Operands& o, const LossOptions& options, const at::Tenso
               cuda::ChunkLossLaunch{*cuda_element(o.x), n, classes, room, options.ignore_index, mutable_address(scores),
                                     address(o.labels.narrow(0, begin, n)), address(o.weight), address(o.total),
                                     mutable_address(losses.narrow(0, begin, n)), gradient});
+    if (gradient && room > classes) all.narrow(1, classes, room - classes).zero_();  // the kernel writes there, too
     if (begin == last) {
       out.scores = scores;
     } else if (gradient) {

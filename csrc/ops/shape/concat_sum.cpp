@@ -9,6 +9,8 @@ namespace ortmodule {
 namespace {
 
 void infer_concat_sum(InferContext& c) {
+  for (size_t i = 0; i < c.input_count(); ++i)
+    if (!c.node().input(i)) c.error(str("part ", i, " is missing"));
   const DType type = c.dtype(0), sum = c.attr_int("wide", 0) ? DType::kFloat : type;
   if (!c.shape(0) || c.shape(0)->empty()) {
     c.out(0, type, std::nullopt);

@@ -15,6 +15,8 @@ ORTMODULE_OP("ai.ortmodule", CastAll, 1)
     .infer([](InferContext& c) {
       const DType to = static_cast<DType>(c.attr_int("to", 0));
       for (size_t i = 0; i < c.input_count(); ++i)
+        if (!c.node().input(i)) c.error(str("input ", i, " is missing"));
+      for (size_t i = 0; i < c.input_count(); ++i)
         c.out(i, to, c.shape(i) ? std::optional<Shape>(*c.shape(i)) : std::nullopt);
     })
     .not_differentiable()
