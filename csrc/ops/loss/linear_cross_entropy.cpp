@@ -51,11 +51,8 @@ void loss_gradient(GradContext& c) {
   }
 }
 
-// One product; where gradients are saved, those of all chunks but the last are made too, which counts for nothing here.
-double loss_flops(const Node& node, const SizeOf& size) {
-  const Shape &x = *node.input(kX)->type().shape, &w = *node.input(kWeight)->type().shape;
-  return 2 * count_elements(x, size) * size(w[0]);
-}
+// Three products, two of which are the gradient: it is never run twice.
+std::optional<RecomputeForm> no_second_run(const Node&) { return std::nullopt; }
 
 }  // namespace
 
@@ -77,7 +74,7 @@ ORTMODULE_OP("ai.ortmodule", LinearCrossEntropy, 1)
     .infer(infer_loss)
     .grad({"x", "weight", "bias"}, loss_gradient)
     .no_grad({"labels", "class_weights"})
-    .flops(loss_flops)
+    .recompute(no_second_run)
     .body([](BodyContext& c) {
       NodeArg* turned = c.emit("Transpose", {c.in(kWeight)}, {{"perm", std::vector<int64_t>{1, 0}}});
       NodeArg* scores = c.emit("MatMul", {c.in(kX), turned});
