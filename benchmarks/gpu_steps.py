@@ -129,7 +129,8 @@ def text(rows: list[dict[str, Any]], compared: dict[str, dict[str, dict[str, flo
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     end = time.monotonic() + args.seconds
-    result: dict[str, Any] = {"environment": facts(args.device, args.threads), "settings": vars(args), "rows": []}
+    result: dict[str, Any] = {"environment": facts(args.device, args.threads), "rows": []}
+    result["settings"] = {name: value for name, value in vars(args).items() if name != "json"}
     result["skipped"] = []
     for first in range(0, len(args.models), args.wave):
         models = args.models[first : first + args.wave]
