@@ -36,6 +36,7 @@ __all__ = [
     "traced_constant",
     "traced_node",
     "value_of",
+    "without_left_hooks",
     "without_marks",
 ]
 
@@ -50,6 +51,21 @@ def without_marks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
         for tensor, names in zip(tensors, before, strict=True):
             for name in vars(tensor).keys() - names:
                 delattr(tensor, name)
+
+
+@contextlib.contextmanager
+def without_left_hooks() -> Iterator[None]:
+    """Within it, an export may watch which buffers modules are given; afterwards it does not.
+
+    An export that fails leaves its hook, which is one for all modules, and holds the wrapper and its fake tensors.
+    """
+    hooks = torch.nn.modules.module._global_buffer_registration_hooks
+    before = set(hooks)
+    try:
+        yield
+    finally:
+        for key in [key for key in hooks if key not in before and hooks[key].__module__.startswith("torch.")]:
+            hooks.pop(key, None)
 
 
 def recompute_region(meta: dict[str, Any]) -> int | None:

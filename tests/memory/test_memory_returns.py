@@ -312,3 +312,13 @@ def test_a_capture_leaves_the_collector_as_it_was(enabled: bool) -> None:
         capture(_Uncapturable(), (torch.rand(4, _N),))
     assert gc.isenabled() is enabled
     assert sys.exception() is None
+
+
+def test_a_failed_capture_leaves_no_hook_for_all_modules() -> None:
+    hooks = torch.nn.modules.module._global_buffer_registration_hooks
+    before = list(hooks)
+    module = _Uncapturable()
+    module.register_buffer("seen", torch.zeros(2))
+    with pytest.raises(CaptureError):
+        capture(module, (torch.rand(4, _N),))
+    assert list(hooks) == before

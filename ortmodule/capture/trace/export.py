@@ -117,7 +117,8 @@ def export_module(
     state = TraceState(module, SideOutputs(module), branches, bool(dynamic), from_one)
     wrapper = Wrapper(module, leaves, shape, state, attempt.flags, audit)
     seconds: dict[str, float] = {}
-    with _speaking(state), _undisturbed(wrapper, state), torch_private.without_marks(tensors):
+    left = torch_private.without_left_hooks()
+    with _speaking(state), _undisturbed(wrapper, state), torch_private.without_marks(tensors), left:
         try:
             example = stand_ins(tensors, [i in wrapper.aliases for i in tensor_index])
             wanted = (shapes,) if shapes else None
