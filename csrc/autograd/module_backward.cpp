@@ -135,7 +135,7 @@ variable_list ModuleBackward::without_empty(variable_list results) {
   std::vector<size_t> order, cut;
   for (size_t i = 0; i < results.size(); ++i) {
     const bool empty = i < count_ && !results[i].defined() && leaves_[i] && next_edge(i).is_valid();
-    (empty && !has_other_holder(next_edge(i), holders(i)) ? cut : order).push_back(i);
+    (empty && !has_other_holder(next_edge(i), holders(gradient_of(i))) ? cut : order).push_back(i);
   }
   const bool moved = put_in_hook_order(order);
   if (cut.empty() && !moved) return results;
@@ -196,11 +196,11 @@ void ModuleBackward::release_variables() {
   step_->given.reset();
 }
 
-at::Tensor* ModuleBackward::direct_slot(size_t edge) const {
+at::Tensor* ModuleBackward::direct_slot(size_t edge, size_t gradient) const {
   if (!leaves_[edge]) return nullptr;
   const at::Tensor& leaf = *leaves_[edge];
   auto* const meta = static_cast<AutogradMeta*>(leaf.unsafeGetTensorImpl()->autograd_meta());
-  if (!meta || is_watched(next_edge(edge), *meta, holders(edge)) || !meta->requires_grad_ ||
+  if (!meta || is_watched(next_edge(edge), *meta, holders(gradient)) || !meta->requires_grad_ ||
       wants_other_type(leaf, *meta))
     return nullptr;
   at::Tensor& existing = meta->grad_;
@@ -260,11 +260,11 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   std::vector<char> written(count_, false);
   variable_list results;
   GradientWriter writer(count_);
-  const OutputSink sink = [&](size_t index, at::Tensor value) {
+  const OutputSink sink = [&](size_t index, at::Tensor&& value) {
     const size_t edge = all ? index : place[index];
     if (edge == SIZE_MAX) {
       progress.early[index] = std::move(value);
-    } else if (at::Tensor* slot = plain ? direct_slot(edge) : nullptr;
+    } else if (at::Tensor* slot = plain ? direct_slot(edge, index) : nullptr;
                slot && writer.write(*leaves_[edge], *slot, value)) {
       written[edge] = true;
     } else if (next_edge(edge).is_valid()) {
@@ -283,7 +283,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   agent.advance(*progress.run, end, sink);
   bool all_direct = plain && !has_next() && results.empty();
   for (size_t i = 0; all_direct && i < count_; ++i)
-    all_direct = written[i] || !next_edge(i).is_valid() || direct_slot(i);
+    all_direct = written[i] || !next_edge(i).is_valid() || direct_slot(i, gradient_of(i));
   if (!all_direct) results.resize(num_outputs());
   if (has_next()) results.back() = signal();
   leave_progress(std::move(progress));

@@ -94,8 +94,8 @@ class ModuleBackward : public torch::autograd::Node {
   size_t shown() const { return shown_; }
 
  private:
-  // The leaf's `.grad` where this node may write it (Note [Direct gradient writes]), else null.
-  at::Tensor* direct_slot(size_t edge) const;
+  // The leaf's `.grad` where this node may write it (Note [Direct gradient writes]), else null. `gradient`: the edge's.
+  at::Tensor* direct_slot(size_t edge, size_t gradient) const;
   // The same with create_graph=True.
   torch::autograd::variable_list apply_with_history(const torch::autograd::variable_list& grads);
   // The same for gradients that hold those of many directions.
@@ -109,9 +109,8 @@ class ModuleBackward : public torch::autograd::Node {
   // This node's gradients, where the first one has computed all.
   torch::autograd::variable_list hand_on(StepBackward::Progress progress);
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }
-  // How many hold a leaf's accumulator for us.
-  size_t holders(size_t edge) const {
-    const size_t gradient = gradient_of(edge);
+  // How many hold the accumulator of this gradient's leaf for us.
+  size_t holders(size_t gradient) const {
     return ((*kept_)[gradient] ? 2 : 1) + (idle_ ? idle_->holders(gradient) : 0);
   }
   // Note [Leaves that get nothing]: `results`, one per edge, in the order of the edges as it leaves them.

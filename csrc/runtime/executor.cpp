@@ -230,7 +230,9 @@ void Executor::run(Frame& frame, const OutputSink* sink, const StepObserver* obs
   KernelContext context(frame.slots.data(), &frame.symbols, frame.streams.get());
   const auto emit = [&](const Emit& output) {
     at::Tensor& value = frame.slots[plan_.output_slots[output.index]];
-    (*sink)(output.index, output.again ? value : std::move(value));
+    if (output.again) return (*sink)(output.index, at::Tensor(value));
+    (*sink)(output.index, std::move(value));
+    value.reset();  // nobody has taken it
   };
   const std::shared_ptr<StepMemory::Run> memory = frame.memory ? frame.memory->run() : nullptr;
   BoundResults* const bound = frame.bound.get();

@@ -35,8 +35,8 @@ struct Frame {
 // Called after each step while a run is observed (dumps, profiles); never on the fast path.
 using StepObserver = std::function<void(const Step& step, const Frame& frame)>;
 
-// Receives output `index` of the plan as soon as nothing later in the plan reads it.
-using OutputSink = std::function<void(size_t index, at::Tensor value)>;
+// Receives output `index` of the plan as soon as nothing later in the plan reads it, and may take it.
+using OutputSink = std::function<void(size_t index, at::Tensor&& value)>;
 
 // What a step took, summed over the runs since it was last asked. Where kernels are queued (a GPU) it is the time to
 // queue them.

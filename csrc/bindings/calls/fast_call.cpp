@@ -187,22 +187,23 @@ class FastCall {
 
   // The graph's inputs; false where a tensor of the module is not what it was. `aliases_` has met all of them.
   bool gather(const std::vector<at::Tensor>& leaves, std::vector<at::Tensor>& inputs) {
-    inputs.reserve(sources_.size());
+    inputs.resize(sources_.size());
+    at::Tensor* next = inputs.data();
     aliases_.begin(leaves);
     const uint64_t mask = aliases_.mask();
     for (const Source& source : sources_) {
       switch (source.kind) {
         case Source::Kind::kLeaf:
-          inputs.push_back(leaves[source.index]);
+          *next++ = leaves[source.index];
           break;
         case Source::Kind::kConstant:
-          inputs.push_back(constants_[source.index]);
+          *next++ = constants_[source.index];
           break;
         case Source::Kind::kModule:
           const at::Tensor* tensor = tensors_.read(source.index);
           if (!tensor) return false;
           aliases_.meet(*tensor, source.index, mask);
-          inputs.push_back(*tensor);
+          *next++ = *tensor;
       }
     }
     for (size_t i = 0; i < unread_.size(); ++i) aliases_.meet(unread_[i], sources_.size() + i, mask);
