@@ -22,7 +22,7 @@ import tempfile
 import time
 from typing import Any
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 RUNNERS = ("eager", "compile", "compile warm", "ortmodule", "ortmodule warm")
 MODELS = ("bert", "gpt2")
@@ -156,7 +156,7 @@ def main() -> int:
     ]  # fmt: skip
     print(table(header, cells))
     if args.json:
-        write_json(args.json, {"environment": facts(threads=args.threads), "arguments": vars(args), "rows": rows})
+        write_json(args.json, {"environment": facts(threads=args.threads), "arguments": settings(args), "rows": rows})
     return int(any("failed" in row and row["runner"].startswith("ortmodule") for row in rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.metadata
 import json
@@ -75,6 +76,11 @@ def facts(device: str = "cpu", threads: int | None = None) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None,
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What a benchmark was asked for, as its result says it: not where on this machine that was to be written."""
+    return {name: value for name, value in vars(args).items() if name != "json"}
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

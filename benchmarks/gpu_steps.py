@@ -20,7 +20,7 @@ from typing import Any
 from gpu_models import MODELS
 from step_time import Worker, attempt, names, summary
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 RUNNERS = ("eager", "ortmodule", "compile")
 # In waves of three they fit a GPU of 139 GiB together.
@@ -130,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     end = time.monotonic() + args.seconds
     result: dict[str, Any] = {"environment": facts(args.device, args.threads), "rows": []}
-    result["settings"] = {name: value for name, value in vars(args).items() if name != "json"}
+    result["settings"] = settings(args)
     result["skipped"] = []
     for first in range(0, len(args.models), args.wave):
         models = args.models[first : first + args.wave]

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 Runner = Callable[[], Any]
 # Bytes of an element that a step has to move: what is read and what is written.
@@ -153,7 +153,8 @@ def main() -> int:
     for kind in args.kinds:
         rows.append(measure(kind, shapes, args.rounds, args.runners))
         if args.json:
-            write_json(args.json, {"environment": facts(threads=args.threads), "arguments": vars(args), "rows": rows})
+            machine = facts(threads=args.threads)
+            write_json(args.json, {"environment": machine, "arguments": settings(args), "rows": rows})
     cells = []
     for row in rows:
         others = ", ".join(f"{name} {ratio:.2f}" for name, ratio in row["ratios"].items())

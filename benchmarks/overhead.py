@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 
 class Net(nn.Module):
@@ -156,7 +156,7 @@ def main() -> int:
         for runner, reason in row["failed"].items():
             print(f"{row['model']}: {runner} failed: {reason}")
     if args.json:
-        write_json(args.json, {"environment": facts(threads=1), "arguments": vars(args), "rows": rows})
+        write_json(args.json, {"environment": facts(threads=1), "arguments": settings(args), "rows": rows})
     return 0
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import models
 import torch
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def main() -> int:
             cells.append((f"{row['model']} {label}", *costs, *shares))
     print(table(("model", "ms", "nodes", "ns of a range", "off", "on", "eager on"), cells))
     if args.json:
-        write_json(args.json, {"environment": facts(threads=args.threads), "arguments": vars(args), "rows": rows})
+        write_json(args.json, {"environment": facts(threads=args.threads), "arguments": settings(args), "rows": rows})
     return 0
 
 

@@ -25,7 +25,7 @@ import models
 import torch
 from torch import nn
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 KINDS: dict[str, dict[str, Any] | None] = {
     "off": None,
@@ -96,7 +96,7 @@ def main() -> int:
             cells.append((f"{row['model']} {label}", f"{row[label]['ms']:.3f}", *ratios, *sizes))
     print(table(("model", "ms", *kinds, "values", "bytes"), cells))
     if args.json:
-        write_json(args.json, {"environment": facts(threads=args.threads), "arguments": vars(args), "rows": rows})
+        write_json(args.json, {"environment": facts(threads=args.threads), "arguments": settings(args), "rows": rows})
     return 0
 
 

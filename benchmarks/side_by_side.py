@@ -24,7 +24,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 
 def towers(branches: int, depth: int, size: int) -> onnx.ModelProto:
@@ -132,8 +132,7 @@ def main() -> int:
     ]))  # fmt: skip
     print(f"idle: {1e3 * result['idle_seconds']:.1f} ms of processor time in a second")
     if args.json:
-        settings = {key: value for key, value in vars(args).items() if key != "json"}
-        write_json(args.json, {"environment": facts(threads=args.threads), "settings": settings, **result})
+        write_json(args.json, {"environment": facts(threads=args.threads), "settings": settings(args), **result})
     return 0
 
 

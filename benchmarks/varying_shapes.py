@@ -21,7 +21,7 @@ import models
 import torch
 from torch import nn
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 RUNNERS = ("ortmodule", "eager", "compile")
 
@@ -114,7 +114,7 @@ def main() -> int:
     if args.steps < 2 or args.repeat_rows < 1:
         parser.error("at least two steps and one batch are needed")
     torch.set_num_threads(args.threads)
-    result = {"environment": facts(threads=args.threads), "arguments": vars(args), "rows": []}
+    result = {"environment": facts(threads=args.threads), "arguments": settings(args), "rows": []}
     for name in args.models:
         row = measure(name, args)
         result["rows"].append(row)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from common import facts, table, write_json
+from common import facts, settings, table, write_json
 
 
 class Part(nn.Module):
@@ -119,7 +119,7 @@ def main() -> int:
     print(f"Python {platform.python_version()}; microseconds of a call's checks")
     print(table(("modules, names", "checks", "fastest", "compared", "after one", "after all"), cells))
     if args.json:
-        write_json(args.json, {"environment": facts(threads=1), "arguments": vars(args), "rows": rows})
+        write_json(args.json, {"environment": facts(threads=1), "arguments": settings(args), "rows": rows})
     return 0
 
 
