@@ -33,7 +33,7 @@ from ortmodule.distributed.parallel.vocabulary import VocabularyCrossEntropy, Vo
 from ortmodule.distributed.sharded_graph import collectives_of
 from ortmodule.errors import InvalidArgumentError
 
-__all__ = ["ParallelLayout", "layout_of", "parallelize"]
+__all__ = ["ParallelLayout", "compare_graphs", "layout_of", "parallelize"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ def parallelize(
     label = f"{ranks.rank}/{ranks.world}"
     collectives.set_model_parts(inner, ModelParts((group,), divisions, label, ranks.rank == 0))
     if isinstance(model, ORTModule):
-        _compare_graphs(model, agreement)
+        compare_graphs(model, agreement)
     return model
 
 
@@ -186,7 +186,7 @@ def _become(module: Any, style: Style, ranks: GroupRanks) -> None:
         read_for_a_part(module.router)
 
 
-def _compare_graphs(model: ORTModule, agreement: Agreement) -> None:
+def compare_graphs(model: ORTModule, agreement: Agreement) -> None:
     """Ranks compare the collectives of each new graph, once per sequence of them."""
     agreed: set[str] = set()
 
