@@ -20,7 +20,7 @@ from ortmodule.distributed import ZeroPolicy, gathered, zero
 from ortmodule.distributed.parallel import clip_grad_norm_
 from ortmodule.distributed.pipeline import Pipeline
 from tests.distributed.models import batch
-from tests.distributed.training import EPSILON
+from tests.distributed.training import EPSILON, distance
 
 VOCABULARY = 61
 
@@ -159,3 +159,33 @@ def on_rank(rank: int, case: Case) -> dict[str, Any]:
 
 def all_on_rank(rank: int, cases: list[Case]) -> list[dict[str, Any]]:
     return [on_rank(rank, case) for case in cases]
+
+
+def distances(found: dict[str, Any], case: Case) -> tuple[float, float]:
+    """Of a run's losses, and of its parameters, from those of one process: the largest relative ones. Copies on several
+    ranks must be equal, bit by bit.
+    """
+    losses, state = one_process(case)
+    whole: dict[str, torch.Tensor] = {}
+    for one in found["states"]:
+        for name, value in one.items():
+            assert name not in whole or torch.equal(whole[name], value), f"copies of {name} differ"
+            whole[name] = value
+    names = [name for name, _ in BUILDERS[case.model]().named_parameters()]
+    assert set(names) <= set(whole) <= set(state)
+    by_loss = max(abs(a - b) / b for a, b in zip(found["losses"], losses, strict=True))
+    return by_loss, distance(*(torch.cat([one[name].flatten() for name in names]) for one in (whole, state)))
+
+
+def matrix(steps: int) -> dict[str, Case]:
+    """Cases of the full matrix, by name."""
+    out = {}
+    for model in BUILDERS:
+        out |= {
+            f"{model}, two stages": Case(model, 2, steps=steps),
+            f"{model}, four stages": Case(model, 4, pipe=4, steps=steps),
+            f"{model}, interleaved": Case(model, 4, steps=steps),
+            **{f"{model} x zero {s}": Case(model, 2, data=2, zero=s, steps=steps) for s in (1, 2, 3)},
+            f"{model}, interleaved x zero 2": Case(model, 4, data=2, zero=2, steps=steps),
+        }
+    return out
