@@ -33,7 +33,7 @@ from ortmodule.distributed.parallel.vocabulary import VocabularyCrossEntropy, Vo
 from ortmodule.distributed.sharded_graph import collectives_of
 from ortmodule.errors import InvalidArgumentError
 
-__all__ = ["ParallelLayout", "compare_graphs", "layout_of", "parallelize"]
+__all__ = ["ParallelLayout", "compare_graphs", "layout_of", "parallelize", "set_layout"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +55,11 @@ _LAYOUTS: weakref.WeakKeyDictionary[nn.Module, ParallelLayout] = weakref.WeakKey
 def layout_of(model: nn.Module) -> ParallelLayout | None:
     """That of a model that `parallelize` has divided, or of the one in an ORTModule; else None."""
     return _LAYOUTS.get(model.module if isinstance(model, ORTModule) else model)
+
+
+def set_layout(model: nn.Module, layout: ParallelLayout) -> None:
+    """Says of a part of a parallelized model, which has its names, what it consists of."""
+    _LAYOUTS[model.module if isinstance(model, ORTModule) else model] = layout
 
 
 def parallelize(

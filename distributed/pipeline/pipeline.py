@@ -190,9 +190,11 @@ class Pipeline:
     def _prepare_graphs(self, model: nn.Module) -> None:
         if not isinstance(self._stages, GraphStages):
             return
-        from ortmodule.distributed.parallel.parallelize import compare_graphs, layout_of  # which many do without
+        from ortmodule.distributed.parallel.parallelize import compare_graphs, layout_of, set_layout  # many do without
 
         layout = layout_of(model)
+        if layout is not None:
+            set_layout(self.model, layout)
         for module in self._stages.modules.values():
             module._engine_call.manager.process_graphs(self._shared.in_graph, in_engine=True)
             if layout is not None:

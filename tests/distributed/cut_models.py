@@ -6,6 +6,7 @@ One process trains the same model on the same micro-batches, one after another. 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +18,10 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ortmodule import Options, ORTModule
 from ortmodule.distributed import ZeroPolicy, gathered, zero
-from ortmodule.distributed.parallel import clip_grad_norm_
+from ortmodule.distributed.parallel import clip_grad_norm_, parallelize, whole_state_dict
 from ortmodule.distributed.pipeline import Pipeline
 from tests.distributed.models import batch
+from tests.distributed.parallel import GPT, TENSOR
 from tests.distributed.training import EPSILON, distance
 
 VOCABULARY = 61
@@ -61,12 +63,19 @@ def t5() -> nn.Module:
     )  # fmt: skip
 
 
-BUILDERS: dict[str, Callable[[], nn.Module]] = {"gpt2": gpt2, "bert": bert, "t5": t5}
+def divided() -> nn.Module:
+    """One that `parallelize` divides, with the plan `TENSOR`."""
+    return GPT(layers=3)
+
+
+BUILDERS: dict[str, Callable[[], nn.Module]] = {"gpt2": gpt2, "bert": bert, "t5": t5, "divided": divided}
 
 
 def batch_of(model: str, step: int, rank: int, rows: int) -> dict[str, torch.Tensor]:
     """What transformers' models are given: tokens, a mask that pads the last rows, and labels."""
     ids = batch(step, 0, rank, rows).remainder(VOCABULARY - 1) + 1
+    if model == "divided":
+        return {"ids": ids}
     mask = torch.ones_like(ids)
     mask[1::2, -3:] = 0
     given = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
@@ -77,12 +86,13 @@ def batch_of(model: str, step: int, rank: int, rows: int) -> dict[str, torch.Ten
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`data` x `pipe` ranks, `stages` in all; `zero`: its stage, 0: without."""
+    """`data` x `pipe` x `tensor` ranks, `stages` in all; `zero`: its stage, 0: without."""
 
     model: str
     stages: int | tuple[str, ...] = 2
     data: int = 1
     pipe: int = 2
+    tensor: int = 1
     micro_batches: int = 4
     zero: int = 0
     steps: int = 3
@@ -90,7 +100,11 @@ class Case:
 
     @property
     def world(self) -> int:
-        return self.data * self.pipe
+        return self.data * self.pipe * self.tensor
+
+
+def loss_of(result: Any) -> torch.Tensor:
+    return result if isinstance(result, torch.Tensor) else result.loss
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -108,7 +122,7 @@ def one_process(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
         for rank in range(case.data):
             given = batch_of(case.model, step, rank, 2 * case.micro_batches)
             for i in range(case.micro_batches):
-                loss = run(**{k: v.chunk(case.micro_batches)[i] for k, v in given.items()}).loss / count
+                loss = loss_of(run(**{k: v.chunk(case.micro_batches)[i] for k, v in given.items()})) / count
                 loss.backward()
                 total += loss.item()
         if case.clip:
@@ -121,12 +135,15 @@ def one_process(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
 def on_rank(rank: int, case: Case) -> dict[str, Any]:
     """The same on this rank; "losses" are means over the data ranks, "state" is all ranks' together."""
     del rank
-    mesh = init_device_mesh("cpu", (case.data, case.pipe), mesh_dim_names=("data", "pipe"))
+    shape = (case.data, case.pipe, case.tensor)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "pipe", "tensor"))
     data, rows = mesh.get_local_rank("data"), 2 * case.micro_batches
+    built: nn.Module = ORTModule(BUILDERS[case.model](), options=Options(fallback="error"))
+    if case.tensor > 1:
+        built = parallelize(built, TENSOR, mesh["tensor"])
     pipeline = Pipeline(
-        BUILDERS[case.model](), case.stages, None, case.micro_batches, mesh["pipe"],
-        example=batch_of(case.model, 0, data, rows), options=Options(fallback="error"),
-    )  # fmt: skip
+        built, case.stages, None, case.micro_batches, mesh["pipe"], example=batch_of(case.model, 0, data, rows)
+    )
     model, optimizer = pipeline.model, optimizer_of(pipeline.model)
     sharded: Any = None
     if case.zero:
@@ -142,11 +159,8 @@ def on_rank(rank: int, case: Case) -> dict[str, Any]:
         mean = loss.double()
         dist.all_reduce(mean, group=mesh.get_group("data"))
         losses.append(mean.item() / case.data)
-    if sharded:
-        with gathered(sharded):
-            state = {name: value.clone() for name, value in model.state_dict().items()}
-    else:
-        state = model.state_dict()
+    with gathered(sharded) if sharded else contextlib.nullcontext():
+        state = whole_state_dict(model) if case.tensor > 1 else {n: v.clone() for n, v in model.state_dict().items()}
     everyone: list[Any] = [None] * case.world
     dist.all_gather_object(everyone, state)
     return {
@@ -168,7 +182,7 @@ def distances(found: dict[str, Any], case: Case) -> tuple[float, float]:
     losses, state = one_process(case)
     whole: dict[str, torch.Tensor] = {}
     for one in found["states"]:
-        for name, value in one.items():
+        for name, value in (one or {}).items():
             assert name not in whole or torch.equal(whole[name], value), f"copies of {name} differ"
             whole[name] = value
     names = [name for name, _ in BUILDERS[case.model]().named_parameters()]
@@ -180,7 +194,7 @@ def distances(found: dict[str, Any], case: Case) -> tuple[float, float]:
 def matrix(steps: int) -> dict[str, Case]:
     """Cases of the full matrix, by name."""
     out = {}
-    for model in BUILDERS:
+    for model in ("gpt2", "bert", "t5"):
         out |= {
             f"{model}, two stages": Case(model, 2, steps=steps),
             f"{model}, four stages": Case(model, 4, pipe=4, steps=steps),
@@ -188,4 +202,7 @@ def matrix(steps: int) -> dict[str, Case]:
             **{f"{model} x zero {s}": Case(model, 2, data=2, zero=s, steps=steps) for s in (1, 2, 3)},
             f"{model}, interleaved x zero 2": Case(model, 4, data=2, zero=2, steps=steps),
         }
+    out["tensor x pipeline"] = Case("divided", 2, tensor=2, steps=steps)
+    out["tensor x interleaved"] = Case("divided", 4, tensor=2, steps=steps)
+    out |= {f"tensor x pipeline x zero {s}": Case("divided", 2, 2, tensor=2, zero=s, steps=steps) for s in (1, 2, 3)}
     return out
