@@ -25,6 +25,7 @@ __all__ = ["Agreement"]
 
 _LOGGER = logging.getLogger("ortmodule")
 _MOST_LINES = 100_000
+_LOOK_SECONDS = 0.25  # between two looks whether a rank that is waited for has failed
 
 
 class Agreement:
@@ -38,13 +39,14 @@ class Agreement:
     All ranks must make their agreements in the same order.
 
     Attributes:
+        seconds, hang_seconds: as given.
         waited: seconds that this rank has spent in `wait`.
     """
 
     _made = 0
 
     def __init__(self, ranks: Sequence[int], seconds: float, hang_seconds: float) -> None:
-        self._ranks, self._seconds, self._hang_seconds = list(ranks), seconds, hang_seconds
+        self._ranks, self.seconds, self.hang_seconds = list(ranks), seconds, hang_seconds
         self._me = dist.get_rank()
         name = f"ortmodule/{Agreement._made}/{'-'.join(map(str, self._ranks))[:64]}"
         Agreement._made += 1
@@ -70,12 +72,12 @@ class Agreement:
         keys = [f"{key}/{rank}" for rank in self._ranks]
         self._raise_if_failed(key)
         try:
-            self._store.wait(keys, datetime.timedelta(seconds=self._seconds))
+            self._store.wait(keys, datetime.timedelta(seconds=self.seconds))
         except RuntimeError as error:  # DistStoreError is one
             missing = [rank for rank, k in zip(self._ranks, keys, strict=True) if not self._store.check([k])]
             if not missing:
                 raise
-            said = f"{_ranks_text(missing)} did not come to '{topic}' within {self._seconds:g} s of the others"
+            said = f"{_ranks_text(missing)} did not come to '{topic}' within {self.seconds:g} s of the others"
             self._store.set(f"{key}/failed", said)
             raise LostRankError(said) from error
         self._raise_if_failed(key)
@@ -117,8 +119,22 @@ class Agreement:
                 said.append(f"rank {rank} was last seen at '{what}', {time.time() - when:.1f} s ago")
         return "; ".join(said) or None
 
-    def wait(self, work: Any, what: str) -> None:
-        """Waits for a collective. (On a GPU the stream waits, and who is behind is told in the log.)
+    def fail(self, topic: str, text: str) -> None:
+        """Tells ranks that wait for one another about `topic` why this one does not come."""
+        if self.failure(topic) is None:
+            self._store.set(f"failed/{topic}", text)
+
+    def failure(self, topic: str) -> str | None:
+        """Why a rank does not come; None: none has said so."""
+        return self._store.get(f"failed/{topic}").decode() if self._store.check([f"failed/{topic}"]) else None
+
+    def wait(self, work: Any, what: str, topic: str | None = None) -> None:
+        """Waits for a collective or a message. (On a GPU the stream waits, and who is behind is told in the log.)
+
+        Args:
+            work: what torch.distributed gave.
+            what: it is.
+            topic: what it is about: it ends where a rank has failed at that.
 
         Raises:
             LostRankError: it failed, or takes longer than ranks may hang; the text names those that are behind.
@@ -126,23 +142,26 @@ class Agreement:
         start = time.perf_counter()
         try:
             if self._on_host:
-                self._wait_on_host(work)
+                self._wait_on_host(work, topic)
             else:
                 with self.watched(what):
                     work.wait()
         except (RuntimeError, TimeoutError) as error:
+            if topic is not None and (said := self.failure(topic)) is not None:
+                raise LostRankError(said) from None
             behind = self.behind() or f"no rank is behind ({str(error).splitlines()[0]})"
             raise LostRankError(f"{what} did not come to its end: {behind}") from error
         self.waited += time.perf_counter() - start
 
-    def _wait_on_host(self, work: Any) -> None:
+    def _wait_on_host(self, work: Any, topic: str | None) -> None:
         if self._waiter is None:
             self._waiter = _Waiter()
-        try:
-            self._waiter.wait(work, self._hang_seconds)
-        except queue.Empty:
-            self._waiter = None  # it waits on
-            raise TimeoutError(f"it takes more than {self._hang_seconds:g} s") from None
+        self._waiter.begin(work)
+        end = time.monotonic() + self.hang_seconds
+        while not self._waiter.is_done(min(_LOOK_SECONDS, max(end - time.monotonic(), 0.0))):
+            if time.monotonic() >= end or (topic is not None and self.failure(topic) is not None):
+                self._waiter = None  # it waits on
+                raise TimeoutError(f"it takes more than {self.hang_seconds:g} s")
 
     @contextmanager
     def watched(self, what: str) -> Iterator[None]:
@@ -160,7 +179,7 @@ class Agreement:
         under way before.
         """
         if self._watch is None:
-            self._watch = _Watch(self, self._hang_seconds)
+            self._watch = _Watch(self, self.hang_seconds)
         before, self._watch.since = self._watch.since, (time.monotonic(), what) if isinstance(what, str) else what
         return before
 
@@ -173,12 +192,18 @@ class _Waiter:
         self._done: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="ortmodule waits", daemon=True).start()
 
-    def wait(self, work: Any, seconds: float) -> None:
-        """Raises queue.Empty where it takes longer, and what the collective raises."""
+    def begin(self, work: Any) -> None:
         self._asked.put(work)
-        error = self._done.get(timeout=seconds)
+
+    def is_done(self, seconds: float) -> bool:
+        """Whether it is within that time. Raises what the collective raises."""
+        try:
+            error = self._done.get(timeout=seconds)
+        except queue.Empty:
+            return False
         if error is not None:
             raise error
+        return True
 
     def _run(self) -> None:
         while True:

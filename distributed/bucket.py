@@ -47,8 +47,17 @@ def packed(
 def whole_buckets(
     params: Sequence[nn.Parameter], names: Mapping[nn.Parameter, str], ranks: Ranks, policy: ZeroPolicy, keeps: bool
 ) -> list[Any]:
-    """Buckets of parameters that stay whole on every rank."""
-    return [Bucket(layout, some, ranks, policy, keeps) for layout, some in packed(params, names, policy, ranks.world)]
+    """Buckets of parameters that stay whole on every rank. One of which ranks with other parts of the model have copies
+    is alone in its own, which is the same there: sums over ranks then round alike, and copies stay equal.
+    """
+    shared = ranks.parts.shared if ranks.parts is not None else {}
+    alone = [[p] for p in params if names[p] in shared]
+    runs = [[p for p in params if names[p] not in shared], *alone]
+    return [
+        Bucket(layout, some, ranks, policy, keeps)
+        for run in runs
+        for layout, some in packed(run, names, policy, ranks.world)
+    ]
 
 
 def shard_values(shard: torch.Tensor, policy: ZeroPolicy) -> torch.Tensor:

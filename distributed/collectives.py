@@ -60,16 +60,19 @@ class ModelParts:
             how they are divided (parallel/division.py).
         label: of this rank's part among those of one parameter; None: no parameter is divided.
         counts_whole: whether this rank speaks for the parameters that all of the first group have.
+        shared: by the names of the parameters of which ranks that have other parts hold copies (tied ones, in several
+            stages), whether this rank speaks for them.
     """
 
     groups: tuple[dist.ProcessGroup, ...]
     divided: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     label: str | None = None
     counts_whole: bool = True
+    shared: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
     def counts(self, name: str) -> bool:
         """Whether a sum over all parts takes this parameter from this rank."""
-        return self.counts_whole or name in self.divided
+        return (self.counts_whole or name in self.divided) and self.shared.get(name, True)
 
 
 _PARTS: weakref.WeakKeyDictionary[Any, ModelParts] = weakref.WeakKeyDictionary()

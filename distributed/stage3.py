@@ -49,7 +49,8 @@ def shard(
     materialize = _Materialize(model, initialize)
 
     def make_buckets(params: Sequence[nn.Parameter]) -> list[Any]:
-        small = [p for p in params if p.nbytes < policy.persistence_bytes]
+        shared = ranks.parts.shared if ranks.parts is not None else {}
+        small = [p for p in params if p.nbytes < policy.persistence_bytes or names[p] in shared]
         few = set(small)
         materialize(small)
         buckets: list[Any] = whole_buckets(small, names, ranks, policy, keeps=False)

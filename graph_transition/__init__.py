@@ -6,11 +6,12 @@ step that is missing: re-export, new session. Every transition has a reason that
 
 from __future__ import annotations
 
-from .info import NoLossError, PostExportProcessedModelInfo
+from .info import FLOATING, NoLossError, PostExportProcessedModelInfo
 from .manager import GraphTransitionManager
 from .signature import CallSignature
 
 __all__ = [
+    "FLOATING",
     "CallSignature",
     "GraphTransitionManager",
     "NoLossError",

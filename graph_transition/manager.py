@@ -189,6 +189,28 @@ class GraphTransitionManager:
 
     # -- graphs -----------------------------------------------------------------------------------------------------
 
+    def graph_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, list[Any]]:
+        """The graph for a call, made if need be and not compiled, and the call's flat leaves: for what makes other
+        graphs of it. While it holds, calls get the very same object.
+
+        Raises:
+            CaptureError: the module cannot be captured, or its forward leaves something behind besides its result.
+        """
+        try:
+            call = Call.of(args, kwargs, self._module)
+            graph = self._find(call) or self._export(call)
+        finally:
+            self._early = None
+        if graph.effects or graph.captured.left:
+            raise CaptureError("the forward sets attributes of its modules")
+        return graph.captured, call.leaves
+
+    def give(self, args: tuple[Any, ...], captured: Captured, dynamic: Sizes) -> None:
+        """Has calls like this one run on a graph that was made otherwise than by a capture of the module."""
+        call = Call.of(args, {}, self._module)
+        graph = CapturedGraph(captured, self._module, call.leaves, dynamic, None, [])
+        self._graphs.setdefault(call.signature, []).append(graph)
+
     def _find(self, call: Call) -> CapturedGraph | None:
         graphs = self._graphs.get(call.signature)
         if graphs is None:

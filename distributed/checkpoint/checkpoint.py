@@ -19,6 +19,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from ortmodule.distributed.checkpoint import entries, plain, storage
+from ortmodule.distributed.checkpoint.divided import SavedParts, whole_name
 from ortmodule.distributed.checkpoint.entries import Entry
 from ortmodule.distributed.errors import CheckpointError
 from ortmodule.distributed.optimizer import ZeroOptimizer
@@ -115,7 +116,8 @@ def load_checkpoint(
     scheduler: Any = None,
     scaler: Any = None,
 ) -> Loaded:
-    """Reads what `save_checkpoint` wrote, on all ranks, at any world size and stage: each reads what its pieces need.
+    """Reads what `save_checkpoint` wrote, on all ranks: at any world size and stage of `zero`, in any number of stages
+    of a pipeline, divided by `parallelize` among any number of ranks or not. Each reads what its pieces need.
 
     Random generators become those of the same rank; ranks that there were not before keep theirs. (With as many ranks
     as before a run goes on bit by bit.)
@@ -138,13 +140,16 @@ def load_checkpoint(
         if one is not None and rest[name] is None:
             raise CheckpointError(f"the checkpoint holds no {name}")
     _check_groups(rest["groups"], optimizer)
-    dtypes = {name: getattr(torch, facts["dtype"]) for name, facts in manifest["tensors"].items()}
+    dtypes = {whole_name(name): getattr(torch, facts["dtype"]) for name, facts in manifest["tensors"].items()}
     parts, states = entries.entries_to_load(model, optimizer, dtypes, rest["scalars"])
-    _check_names(parts, manifest, optimizer)
+    saved = _saved(Path(path), manifest)
+    _check_names(parts, saved)
+    alike = {name: entry for name, entry in parts.items() if saved[whole_name(name)].is_like(entry)}
     with torch.no_grad():
         _translated(
-            lambda: dcp.load(parts, storage_reader=reader, planner=entries.LoadPlanner(), process_group=_group())
+            lambda: dcp.load(alike, storage_reader=reader, planner=entries.LoadPlanner(), process_group=_group())
         )
+    _together(lambda: [saved[whole_name(n)].load(e) for n, e in parts.items() if n not in alike and e.part is not None])
     optimizer.state.clear()
     for piece, state in states.items():
         optimizer.state[piece] = state
@@ -189,24 +194,49 @@ def _check_groups(saved: list[dict[str, Any]], optimizer: ZeroOptimizer) -> None
         )
 
 
-def _check_names(parts: dict[str, Entry], manifest: dict[str, Any], optimizer: ZeroOptimizer) -> None:
-    known = set(parts)
-    if optimizer.ranks.parts is not None:  # other ranks have other parts of the model
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, list(parts))
-        known = {name for names in everyone for name in names}
+def _saved(path: Path, manifest: dict[str, Any]) -> dict[str, SavedParts]:
+    """What there is of each tensor, by its name without the label of a part."""
+    entries: dict[str, list[str]] = {}
+    for name in manifest["tensors"]:
+        entries.setdefault(whole_name(name), []).append(name)
+    return {name: SavedParts(path, manifest, name, some) for name, some in entries.items()}
+
+
+def _check_names(parts: dict[str, Entry], saved: dict[str, SavedParts]) -> None:
+    known = {whole_name(name) for name in parts}
+    problem = None
     for name, entry in parts.items():
-        facts = manifest["tensors"].get(name)
-        if facts is None:
-            others = [other for other in manifest["tensors"] if other.split("[")[0] == name.split("[")[0]]
-            said = f", but {others[0]}: the model was divided among another number of ranks" if others else ""
-            raise CheckpointError(f"the checkpoint does not have {name}{said}")
-        if facts["numel"] != entry.numel:
-            shape = manifest["shapes"].get(name)
-            raise CheckpointError(f"{name} is of shape {shape} in the checkpoint and has {entry.numel} elements here")
-    extra = [n for n in manifest["tensors"] if n.startswith("model.") and n not in known]
+        there = saved.get(whole_name(name))
+        if there is None:
+            problem = f"the checkpoint does not have {whole_name(name)}"
+        elif there.shape != entry.whole_shape:
+            problem = f"{whole_name(name)} is of shape {there.shape} in the checkpoint and {entry.whole_shape} here"
+        elif missing := there.missing():
+            problem = f"the checkpoint does not have the parts of {whole_name(name)} of the tensor ranks {missing}"
+        if problem is not None:
+            break
+    everyone: list[Any] = [None] * dist.get_world_size()  # other ranks may have other parts of the model
+    dist.all_gather_object(everyone, (problem, sorted(known)))
+    if (found := next((said for said, _ in everyone if said is not None), None)) is not None:
+        raise CheckpointError(found)
+    known = {name for _, names in everyone for name in names}
+    extra = [n for n in saved if n.startswith("model.") and n not in known]
     if extra:
         raise CheckpointError(f"the checkpoint has {extra[0]}, which the model does not have")
+
+
+def _together(function: Callable[[], Any]) -> None:
+    """Runs it; all ranks raise where one does."""
+    said = None
+    try:
+        function()
+    except CheckpointError as error:
+        said = str(error)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, said)
+    for rank, one in enumerate(everyone):
+        if one is not None:
+            raise CheckpointError(f"{one} (rank {rank})")
 
 
 def _save(parts: dict[str, Entry], writer: storage.Writer, group: dist.ProcessGroup) -> None:

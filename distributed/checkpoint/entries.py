@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
+from ortmodule.distributed.checkpoint.divided import Axis
 from ortmodule.distributed.full_state import is_divided
 
 if TYPE_CHECKING:
@@ -33,11 +34,23 @@ class Entry:
         numel: its length.
         part: this rank's part of it [n], or None.
         start: where that begins.
+        shape: what it is the flat form of.
+        axis: of a parameter that is divided among the ranks of a parallelized model, of which this is the part of rank
+            `rank`: how it is.
     """
 
     numel: int
     part: torch.Tensor | None
     start: int = 0
+    shape: tuple[int, ...] = ()
+    axis: Axis | None = None
+    rank: int = 0
+
+    @property
+    def whole_shape(self) -> list[int]:
+        """That of the tensor before it was divided."""
+        axis = self.axis
+        return [axis.size if axis is not None and i == axis.dim else n for i, n in enumerate(self.shape)]
 
     def size(self) -> torch.Size:
         return torch.Size([self.numel])
@@ -91,29 +104,42 @@ def entry_name(optimizer: ZeroOptimizer, name: str) -> str:
     return f"{name}[{parts.label}]" if parts is not None and name in parts.divided else name
 
 
+def _entry(optimizer: ZeroOptimizer, name: str, shape: torch.Size, part: torch.Tensor | None, start: int = 0) -> Entry:
+    """Of a parameter, or of what the optimizer keeps of it."""
+    parts = optimizer.ranks.parts
+    if parts is None or name not in parts.divided:
+        return Entry(shape.numel(), part, start, tuple(shape))
+    assert parts.label is not None
+    how, (rank, world) = parts.divided[name], map(int, parts.label.split("/"))
+    return Entry(shape.numel(), part, start, tuple(shape), Axis(how.dim, how.size, how.parts, world), rank)
+
+
 def divided(optimizer: ZeroOptimizer) -> dict[str, Any]:
     """How the parameters that are divided among the ranks of a parallelized model are, by name."""
     parts = optimizer.ranks.parts
     return {} if parts is None else {name: dataclasses.asdict(how) for name, how in parts.divided.items()}
 
 
-def _whole(model: nn.Module, optimizer: ZeroOptimizer) -> dict[str, torch.Tensor]:
-    """What every rank has whole: frozen parameters and the buffers that a state dict has."""
+def _whole(model: nn.Module, optimizer: ZeroOptimizer) -> dict[str, tuple[str, torch.Tensor]]:
+    """What every rank has whole: frozen parameters and the buffers that a state dict has, by entry with their names."""
     trained = {slot.name for bucket in optimizer.buckets for slot in bucket.layout.slots}
     frozen = {name: p for name, p in model.named_parameters() if name not in trained}
-    out: dict[str, torch.Tensor] = {f"model.{entry_name(optimizer, name)}": p for name, p in frozen.items()}
+    out: dict[str, tuple[str, torch.Tensor]] = {
+        f"model.{entry_name(optimizer, name)}": (name, p) for name, p in frozen.items()
+    }
     for prefix, module in model.named_modules():
         for key, buffer in module._buffers.items():
             if buffer is not None and key not in module._non_persistent_buffers_set:
-                out[f"model.{prefix}.{key}" if prefix else f"model.{key}"] = buffer
+                name = f"{prefix}.{key}" if prefix else key
+                out[f"model.{name}"] = name, buffer
     return out
 
 
 def entries_to_save(model: nn.Module, optimizer: ZeroOptimizer) -> tuple[dict[str, Entry], dict[str, list[int]]]:
     """Entries by name, and the shapes that they are the flat form of. Trained parameters have the optimizer's type."""
     entries, shapes = {}, {}
-    for name, tensor in _whole(model, optimizer).items():
-        entries[name] = Entry(tensor.numel(), tensor.detach().reshape(-1))
+    for name, (own, tensor) in _whole(model, optimizer).items():
+        entries[name] = _entry(optimizer, own, tensor.shape, tensor.detach().reshape(-1))
         shapes[name] = list(tensor.shape)
     for bucket in optimizer.buckets:
         shard = bucket.shard
@@ -149,21 +175,21 @@ def entries_to_load(
     """Entries whose parts are where values belong, and the state of the optimizer that will be theirs.
 
     Args:
-        dtypes: of the checkpoint's entries, by name.
+        dtypes: of the checkpoint's entries, by name without the label of a part.
         scalars: what `scalar_states` gave, of all parameters.
     """
     entries, states = {}, {}
-    for name, tensor in _whole(model, optimizer).items():
-        entries[name] = Entry(tensor.numel(), tensor.detach().view(-1))
+    for name, (own, tensor) in _whole(model, optimizer).items():
+        entries[name] = _entry(optimizer, own, tensor.shape, tensor.detach().view(-1))
     for bucket in optimizer.buckets:
         shard = bucket.shard
         for slot in bucket.layout.slots:
-            entries[f"model.{entry_name(optimizer, slot.name)}"] = Entry(slot.numel, None)
+            entries[f"model.{entry_name(optimizer, slot.name)}"] = _entry(optimizer, slot.name, slot.shape, None)
         for place, piece in zip(shard.places, shard.pieces, strict=True):
             slot = bucket.layout.slots[place.slot]
             own = entry_name(optimizer, slot.name)
-            entries[f"model.{own}"] = Entry(slot.numel, piece.detach(), place.start)
-            prefix = f"optimizer.{own}."
+            entries[f"model.{own}"] = _entry(optimizer, slot.name, slot.shape, piece.detach(), place.start)
+            prefix = f"optimizer.{slot.name}."
             keys = [name[len(prefix) :] for name in dtypes if name.startswith(prefix)]
             state: dict[str, Any] = {
                 k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in scalars.get(slot.name, {}).items()
@@ -171,7 +197,7 @@ def entries_to_load(
             for key in keys:
                 dtype = piece.dtype if dtypes[prefix + key].is_floating_point else dtypes[prefix + key]
                 state[key] = torch.zeros_like(piece, dtype=dtype, requires_grad=False)
-                entries[prefix + key] = Entry(slot.numel, state[key], place.start)
+                entries[f"optimizer.{own}.{key}"] = _entry(optimizer, slot.name, slot.shape, state[key], place.start)
             if state:
                 states[piece] = state
     return entries, states

@@ -33,7 +33,7 @@ from ortmodule.distributed.parallel.vocabulary import VocabularyCrossEntropy, Vo
 from ortmodule.distributed.sharded_graph import collectives_of
 from ortmodule.errors import InvalidArgumentError
 
-__all__ = ["ParallelLayout", "layout_of", "parallelize"]
+__all__ = ["ParallelLayout", "compare_graphs", "layout_of", "parallelize", "set_layout"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +55,11 @@ _LAYOUTS: weakref.WeakKeyDictionary[nn.Module, ParallelLayout] = weakref.WeakKey
 def layout_of(model: nn.Module) -> ParallelLayout | None:
     """That of a model that `parallelize` has divided, or of the one in an ORTModule; else None."""
     return _LAYOUTS.get(model.module if isinstance(model, ORTModule) else model)
+
+
+def set_layout(model: nn.Module, layout: ParallelLayout) -> None:
+    """Says of a part of a parallelized model, which has its names, what it consists of."""
+    _LAYOUTS[model.module if isinstance(model, ORTModule) else model] = layout
 
 
 def parallelize(
@@ -114,7 +119,7 @@ def parallelize(
     label = f"{ranks.rank}/{ranks.world}"
     collectives.set_model_parts(inner, ModelParts((group,), divisions, label, ranks.rank == 0))
     if isinstance(model, ORTModule):
-        _compare_graphs(model, agreement)
+        compare_graphs(model, agreement)
     return model
 
 
@@ -186,7 +191,7 @@ def _become(module: Any, style: Style, ranks: GroupRanks) -> None:
         read_for_a_part(module.router)
 
 
-def _compare_graphs(model: ORTModule, agreement: Agreement) -> None:
+def compare_graphs(model: ORTModule, agreement: Agreement) -> None:
     """Ranks compare the collectives of each new graph, once per sequence of them."""
     agreed: set[str] = set()
 

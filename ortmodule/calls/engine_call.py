@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .. import _C
+from ..capture import Captured
 from ..capture.trace.tracing import LOCK, captured_elsewhere
 from ..errors import IndexOutOfRangeError, ORTModuleError, UnfitCallError, UnsupportedError
 from ..graph_transition import GraphTransitionManager, NoLossError
@@ -82,6 +83,11 @@ class EngineCall:
 
         self.eager = refuse
         self._options = dataclasses.replace(self._options, fallback="error")
+
+    def graph_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, list[Any]]:
+        """The graph for a call, not compiled, and the call's flat leaves. Raises CaptureError where there is none."""
+        with self._aside(), LOCK, self._capturing():
+            return self.manager.graph_of(args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call's result. Raises what the module raises, and ORTModuleError where the options ask for that."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ortmodule.distributed import memory_estimate
-from tests.distributed import parallel, pipelines
+from tests.distributed import cut_models, parallel, pipelines
 from tests.distributed import test_agreement as agreement
 from tests.distributed import test_checkpoints as checkpoints
 from tests.distributed.overlap import all_cases
@@ -200,11 +200,16 @@ def parallel_matrix(args: argparse.Namespace) -> bool:
     """Tensor, sequence, expert and pipeline parallel training, alone and with `zero`, against one process."""
     good = True
     print("case                       ranks   loss rel.   params rel.")
-    kinds: list[tuple[Any, Any]] = [(parallel, args.steps or 50), (pipelines, args.steps or 50)]
-    for kind, steps in kinds:
-        for name, case in kind.matrix(steps).items():
+    kinds: list[Any] = [parallel, pipelines, cut_models]
+    for kind in kinds:
+        for name, case in kind.matrix(args.steps or 50).items():
+            if not any(word in f"{kind.__name__.rpartition('.')[2]}: {name}" for word in args.match or [""]):
+                continue
             found = on_ranks(case.world, kind.on_rank, case, seconds=600.0)[0]
-            by_loss, by_parameter = parallel.distances(found, kind.one_process(case))
+            if kind is cut_models:
+                by_loss, by_parameter = cut_models.distances(found, case)
+            else:
+                by_loss, by_parameter = parallel.distances(found, kind.one_process(case))
             ok = by_loss <= 1e-6 and by_parameter <= 1e-6
             good &= ok
             said = "ok" if ok else "FAILED"
@@ -239,6 +244,7 @@ def main() -> None:
     top.add_argument("--world", type=int, nargs="*", default=[2, 4], help="numbers of ranks of zero")
     top.add_argument("--stage", type=int, nargs="*", default=[1, 2, 3], help="stages of zero, overlap and determinism")
     top.add_argument("--count", type=int, help="of flips, kills, deaths or repeats")
+    top.add_argument("--match", nargs="*", help="parts of the names of cases of parallel")
     args = top.parse_args()
     torch.set_num_threads(1)
     sys.exit(not what[args.what](args))

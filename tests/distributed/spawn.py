@@ -37,6 +37,9 @@ _IMPORTED = [
     "ortmodule",
     "ortmodule.distributed",
     "safetensors.torch",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.t5.modeling_t5",
 ]
 
 
