@@ -11,7 +11,8 @@ tensors, for the engine the plan that it compiled with a GPU's prices, in five w
     kept      the same where forward keeps everything for backward (memory_budget="all")
     merged    the same with neighbouring kernels joined where they run over as many elements: a bound
 Beside them "products" is eager's products, convolutions and attention alone: no fusion makes a step shorter than that.
-A last line adds AdamW's step: torch.optim's default and its fused kernel, which ortmodule.optim.AdamW runs on CUDA.
+A last line adds AdamW's step: torch.optim's default and its fused kernel for eager, ortmodule.optim's kernel for the
+engine; behind it, launches and bytes of this package's other optimizers and of clipping.
 All inputs are printed and assumed, none was measured on a GPU; docs/cuda.md says what follows and what does not.
 Not here: the GPUs and the time of a kernel (gpu_paper/machines.py), what is counted (gpu_paper/eager.py, planned.py).
 """
@@ -39,7 +40,7 @@ from gpu_paper.machines import (
     by_name,
     predict,
 )  # fmt: skip
-from gpu_paper.optimizer import default_kernels, fused_kernels
+from gpu_paper.optimizer import OWN, default_kernels, fused_kernels, own_kernels
 from gpu_paper.planned import PAPER, merged_kernels, own_operators, plan_of, planned_kernels
 
 from common import facts, table, write_json
@@ -90,12 +91,13 @@ def with_adamw(model: str, rows: list[dict[str, Any]], gpu: str, shares: Efficie
     """The step of eager and of a session ("today") with AdamW, one after the other, in ms; how many times faster."""
     make = MODELS[model].module
     found = {}
-    for name, kernels in (("default", default_kernels(make)), ("fused", fused_kernels(make))):
-        took = predict(kernels, GPUS[gpu], EAGER_HOST, shares)
+    ways = {"default": (default_kernels(make), EAGER_HOST), "fused": (fused_kernels(make), EAGER_HOST)}
+    for name, (kernels, host) in (ways | {n: (own_kernels(make, n), OWN_HOST) for n in OWN}).items():
+        took = predict(kernels, GPUS[gpu], host, shares)
         found[name] = {"step": took.step, "launches": took.launches, "gigabytes": took.gigabytes}
     steps = {row["way"]: row["step"] for row in rows}
-    ours = steps["today"] + found["fused"]["step"]
-    faster = {name: (steps["eager"] + found[name]["step"]) / ours for name in found}
+    ours = steps["today"] + found["AdamW"]["step"]
+    faster = {name: (steps["eager"] + found[name]["step"]) / ours for name in ways}
     return {"model": model, "gpu": gpu, **found, "faster_than_default": faster["default"],
             "faster_than_fused": faster["fused"]}  # fmt: skip
 
@@ -169,9 +171,12 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{GPUS[gpu].title}\n{table(HEADER, [line_of(row) for row in rows])}", flush=True)
             adamw = with_adamw(model, rows, gpu, shares)
             result["adamw"].append(adamw)
-            took = ", ".join(f"{n} {adamw[n]['step']:.2f} ms in {adamw[n]['launches']}" for n in ("default", "fused"))
+            names = ("default", "fused", "AdamW")
+            took = ", ".join(f"{n} {adamw[n]['step']:.2f} ms in {adamw[n]['launches']}" for n in names)
             ratios = f"{adamw['faster_than_default']:.2f} and {adamw['faster_than_fused']:.2f} times eager's"
             print(f"with AdamW ({took}): {ratios}", flush=True)
+            sizes = ", ".join(f"{n} {adamw[n]['launches']} launches, {adamw[n]['gigabytes']:.2f} GB" for n in OWN)
+            print(f"ortmodule.optim: {sizes}", flush=True)
         first = GPUS[args.gpus[0]]
         result["operators"][model] = {way: by_name(kernels, first, shares) for way, kernels in ways.items()}
         if args.nodes:

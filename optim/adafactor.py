@@ -41,6 +41,7 @@ class Adafactor(NativeStep, torch.optim.Adafactor):
     """
 
     _rule = "adafactor"
+    _has_device_rule = False
 
     def __init__(
         self,

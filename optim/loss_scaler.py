@@ -72,7 +72,11 @@ class DynamicLossScaler:
         rest: list[Tensor] = []
         for gradient in gradients:
             (own if is_summed(gradient) else rest).append(gradient)
-        found = bool(own) and not math.isfinite(_C.gradient_norm(own, 2.0))
+        here = [gradient for gradient in own if gradient.is_cpu]
+        found = bool(here) and not math.isfinite(_C.gradient_norm(here, 2.0))
+        for device in {gradient.device for gradient in own if not gradient.is_cpu}:
+            there = [gradient for gradient in own if gradient.device == device]
+            found = found or not math.isfinite(_C.device_norm(there, math.inf))
         for gradient in rest:
             values = gradient.coalesce().values() if gradient.is_sparse else gradient
             found = found or not bool(torch.isfinite(values).all())

@@ -72,7 +72,7 @@ class MixedPrecision(OptimizerWrapper):
         self._stochastic = stochastic_rounding
         self._masters: dict[Tensor, Tensor] | None = {} if masters else None
         self._versions: dict[Tensor, tuple[int, int]] = {}
-        self._clip: tuple[float, float] | None = None  # norm of the unscaled gradients, largest norm
+        self._clip: tuple[Tensor, float] | None = None  # norm of the unscaled gradients, largest norm
 
     # -- the loss and its gradients ----------------------------------------------------------------------------------
 
@@ -87,12 +87,14 @@ class MixedPrecision(OptimizerWrapper):
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Has the next step clip the gradients to a norm, without a pass of their own over them.
 
+        On a device the host does not wait for the norm, unless there is a `loss_scaler`, which does.
+
         Returns:
             The norm of the unscaled gradients, a 0-d float32 tensor.
         """
         scale = self.loss_scaler.get_scale() if self.loss_scaler else 1.0
         norm = total_norm(self._gradients()).float() / scale
-        self._clip = (float(norm), float(max_norm))
+        self._clip = (norm, float(max_norm))
         return norm
 
     def _gradients(self) -> list[Tensor]:
@@ -146,6 +148,7 @@ class MixedPrecision(OptimizerWrapper):
                 loss = closure()
         clip, self._clip = self._clip, None
         divisor = 1.0
+        divisor_on_device = None
         with torch.no_grad():
             if self.loss_scaler:
                 overflow = not math.isfinite(clip[0]) if clip else self.loss_scaler.overflows(self._gradients())
@@ -153,21 +156,37 @@ class MixedPrecision(OptimizerWrapper):
                 if overflow:
                     self.loss_scaler.update(True)
                     return loss
-            if clip:
-                factor = clip[1] / (clip[0] + 1e-6)
+            if clip and not self.loss_scaler and not clip[0].is_cpu:
+                divisor_on_device = 1.0 / (clip[1] / (clip[0] + 1e-6)).clamp(max=1.0)
+            elif clip:
+                factor = clip[1] / (float(clip[0]) + 1e-6)
                 divisor = divisor if factor >= 1.0 else divisor / factor if factor else math.inf
             self._follow_parameters()
-            self._step(divisor)
+            self._step(divisor, divisor_on_device)
             self._remember()
         if self.loss_scaler:
             self.loss_scaler.update(False)
         return loss
 
-    def _step(self, divisor: float) -> None:
-        """One step with the gradients over `divisor`."""
+    def _is_native(self, divisor_on_device: Tensor | None) -> bool:
+        """Whether the engine does the whole step: on a device with masters, and roundings to nearest."""
+        inner = self.optimizer
+        if not isinstance(inner, NativeStep) or not all(inner._is_native(group) for group in self.param_groups):
+            return False
+        used = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if divisor_on_device is not None and any(p.device != divisor_on_device.device for p in used):
+            return False
+        return all(p.is_cpu for p in used) or (self._masters is not None and not self._stochastic)
+
+    def _step(self, divisor: float, divisor_on_device: Tensor | None = None) -> None:
+        """One step with the gradients over `divisor`, or over a number that the device alone knows."""
         inner, masters = self.optimizer, self._masters
+        native = self._is_native(divisor_on_device)
+        if not native and divisor_on_device is not None:
+            divisor, divisor_on_device = float(divisor_on_device), None
         gradients = {p: p.grad for group in self.param_groups for p in group["params"] if p.grad is not None}
-        if isinstance(inner, NativeStep) and all(inner._is_native(group) for group in self.param_groups):
+        if native:
+            assert isinstance(inner, NativeStep)
             settings = {}
             if self._stochastic:
                 settings = {"stochastic": 1.0, "seed": float(torch.randint(2**31, ()))}
@@ -180,6 +199,7 @@ class MixedPrecision(OptimizerWrapper):
                     copy_of=models.get,
                     divisor=divisor,
                     settings=settings,
+                    divisor_on_device=divisor_on_device,
                 )
         elif masters is None:
             raise RuntimeError("masters=False is for dense parameters on the CPU")

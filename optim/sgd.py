@@ -29,7 +29,14 @@ class SGD(NativeStep, torch.optim.SGD):
         return {name: number(group[name]) for name in names}
 
     def _serves(self, group: Group) -> bool:
-        return not any(isinstance(group[name], Tensor) and group[name].requires_grad for name in ("lr", "weight_decay"))
+        own = [group[name] for name in ("lr", "weight_decay") if isinstance(group[name], Tensor)]
+        return not any(value.requires_grad or not value.is_cpu for value in own)
+
+    def _needs_no_answer(self, groups: list[Group], *numbers: Any) -> bool:
+        """A momentum that begins is there after the step, or is not."""
+        used = [p for group in groups if group["momentum"] for p in group["params"] if p.grad is not None]
+        begun = all(self.state[p].get("momentum_buffer") is not None for p in used)
+        return begun and super()._needs_no_answer(groups, *numbers)
 
     def _row(self, group: Group, p: Tensor, gradient: Tensor, copy: Tensor | None) -> Row:
         if not group["momentum"]:

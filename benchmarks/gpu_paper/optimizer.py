@@ -1,9 +1,10 @@
-"""The kernels of AdamW's step, which is the same for eager and the engine, by torch's default and by its fused kernel.
+"""The kernels of an optimizer's step: torch's AdamW by its default and by its fused kernel, and ours.
 
-torch.optim.AdamW on CUDA tensors is a dozen operators over lists of tensors (foreach) unless `fused=True` is asked for;
-ortmodule.optim.AdamW asks for it. Lists are cut as ATen's multi_tensor_apply cuts them (ForeachFunctors and
-MultiTensorApply.cuh): in so many tensors by the lists that an operator has, and in 320 chunks of 65536 elements.
-Gradients are floats, of every parameter. Not here: what a kernel costs (machines.py).
+torch.optim.AdamW on CUDA tensors is a dozen operators over lists of tensors (foreach) unless `fused=True` is asked for.
+Its lists are cut as ATen's multi_tensor_apply cuts them (ForeachFunctors and MultiTensorApply.cuh): in so many tensors
+by the lists that an operator has, and in 320 chunks of 65536 elements. Ours are of 64 parameters, those of the norm of
+128 gradients (csrc/kernels/optimizer). Gradients are floats, of every parameter. Not here: what a kernel costs
+(machines.py).
 """
 
 from __future__ import annotations
@@ -65,3 +66,20 @@ def fused_kernels(make: Callable[[], torch.nn.Module]) -> list[Kernel]:
     with torch.device("meta"):
         sizes = [p.numel() for p in make().parameters()]
     return [Kernel("_fused_adamw_", "optimizer", launches(4, sizes), 28.0 * sum(sizes))]
+
+
+# Of ortmodule.optim: bytes of an element and launches of a list, tensors of a list.
+OWN = {
+    "SGD, momentum": (20.0, 1, 64),  # parameter, gradient and momentum are read, all but the gradient written
+    "AdamW": (28.0, 1, 64),
+    "LAMB": (40.0, 2, 64),  # the parameter and both moments once more, for the step
+    "clip_grad_norm_": (12.0, 2, 128),  # gradients are read for the norm, read and written where it is too large
+}
+
+
+def own_kernels(make: Callable[[], torch.nn.Module], name: str = "AdamW") -> list[Kernel]:
+    """A step of ortmodule.optim's, by our kernels."""
+    with torch.device("meta"):
+        sizes = [p.numel() for p in make().parameters()]
+    width, count, listed = OWN[name]
+    return [Kernel(name, "optimizer", count * math.ceil(len(sizes) / listed), width * sum(sizes))]

@@ -6,17 +6,23 @@
 namespace ortmodule::cuda {
 
 struct Sum {
-  __device__ __forceinline__ static float of(float a, float b) { return a + b; }
+  template <typename T>
+  __device__ __forceinline__ static T of(T a, T b) {
+    return a + b;
+  }
   static constexpr float kNothing = 0.0f;
 };
 struct Maximum {
   // NaN wins, as in torch.
-  __device__ __forceinline__ static float of(float a, float b) { return a > b || a != a ? a : b; }
+  template <typename T>
+  __device__ __forceinline__ static T of(T a, T b) {
+    return a > b || a != a ? a : b;
+  }
   static constexpr float kNothing = __builtin_bit_cast(float, 0xff800000u);
 };
 
-template <typename Operation>
-__device__ __forceinline__ float reduce_warp(float value) {
+template <typename Operation, typename T>
+__device__ __forceinline__ T reduce_warp(T value) {
 #pragma unroll
   for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2)
     value = Operation::of(value, __shfl_xor_sync(~0u, value, lanes));
@@ -36,12 +42,12 @@ struct Team {
   }
 
   // Two values at once take as many barriers as one.
-  template <typename Operation, int N>
-  __device__ __forceinline__ static void reduce(float (&values)[N]) {
+  template <typename Operation, typename T, int N>
+  __device__ __forceinline__ static void reduce(T (&values)[N]) {
 #pragma unroll
     for (int k = 0; k < N; ++k) values[k] = reduce_warp<Operation>(values[k]);
     if constexpr (kWarps > 1) {
-      ORTMODULE_SHARED(float, parts, N* kWarps);
+      ORTMODULE_SHARED(T, parts, N * kWarps);
       const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
       __syncthreads();  // those who read the last reduction's are done
       if (lane == 0) {
@@ -53,7 +59,7 @@ struct Team {
       for (int k = 0; k < N; ++k) {
         values[k] = parts[k * kWarps];
 #pragma unroll
-        for (int w = 1; w < kWarps; ++w) values[k] = Operation::of(values[k], parts[k * kWarps + w]);
+        for (int w = 1; w < kWarps; ++w) values[k] = Operation::template of<T>(values[k], parts[k * kWarps + w]);
       }
     }
   }

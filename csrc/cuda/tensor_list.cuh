@@ -32,11 +32,12 @@ struct ListBlocks {
 };
 
 // Calls to.at<N>(i) for the elements of this block's chunk of the tensor, and to.at<1>(i) for those that fill no
-// vector.
+// vector. `chunk`: as the list was cut.
 template <int N, int kMost, typename To>
-__device__ __forceinline__ void for_each_of_chunk(const ListBlocks<kMost>& blocks, int tensor, const To& to) {
-  const int64_t begin = (static_cast<int64_t>(blockIdx.x) - blocks.first_blocks[tensor]) * kListChunk<N>;
-  const int64_t end = min(begin + kListChunk<N>, blocks.counts[tensor]);
+__device__ __forceinline__ void for_each_of_chunk(const ListBlocks<kMost>& blocks, int tensor, const To& to,
+                                                  int64_t chunk = kListChunk<N>) {
+  const int64_t begin = (static_cast<int64_t>(blockIdx.x) - blocks.first_blocks[tensor]) * chunk;
+  const int64_t end = min(begin + chunk, blocks.counts[tensor]);
   for (int64_t i = begin + static_cast<int>(threadIdx.x) * N; i < end; i += kListThreads * N) {
     if (i + N <= end) {
       to.template at<N>(i);
@@ -47,9 +48,10 @@ __device__ __forceinline__ void for_each_of_chunk(const ListBlocks<kMost>& block
 }
 
 // Puts `count` tensors in lists of at most kMost, and queues each list: add(place, tensor) writes the tensor's
-// addresses, run(blocks, block_count) launches. Empty tensors are left out.
+// addresses, run(blocks, block_count) launches. Empty tensors are left out. `chunk`: elements of a block, a multiple of
+// kListThreads * N.
 template <int N, int kMost, typename Add, typename Run>
-int launch_lists(int64_t count, const int64_t* elements, Add add, Run run) {
+int launch_lists(int64_t count, const int64_t* elements, Add add, Run run, int64_t chunk = kListChunk<N>) {
   ListBlocks<kMost> blocks{};
   int used = 0, next = 0;
   const auto flush = [&] {
@@ -65,7 +67,7 @@ int launch_lists(int64_t count, const int64_t* elements, Add add, Run run) {
     add(used, tensor);
     blocks.counts[used] = elements[tensor];
     blocks.first_blocks[used++] = next;
-    next += static_cast<int>((elements[tensor] + kListChunk<N> - 1) / kListChunk<N>);
+    next += static_cast<int>((elements[tensor] + chunk - 1) / chunk);
   }
   return flush();
 }

@@ -33,14 +33,20 @@ void CudaQueue::run(const char* name, const void* arguments, size_t bytes) const
   ORTMODULE_CHECK(error == 0, kRuntime, "the CUDA kernel ", name, " could not be launched: ", table_.error_text(error));
 }
 
+CudaQueue cuda_queue(c10::Device device) {
+  const cuda::LaunchTable* table = table_of(device.type());
+  ORTMODULE_INTERNAL(table, "there are no kernels for ", device.str());
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  return CudaQueue(*table, guard.getStreamNativeHandle(guard.getStream(device)));
+}
+
 Kernel cuda_kernel(const Node& node, CudaAttempt attempt) {
   const KernelDef* aten = KernelRegistry::instance().find(node, {});
   ORTMODULE_INTERNAL(aten, "there is no kernel of ATen's for ", node.describe());
   return [attempt = std::move(attempt), other = make_kernel(*aten, node)](KernelContext& c) {
-    if (const cuda::LaunchTable* table = table_of(c.device().type())) {
+    if (table_of(c.device().type())) {
       const c10::DeviceGuard on(c.device());
-      const c10::impl::VirtualGuardImpl guard(c.device().type());
-      if (attempt(c, CudaQueue(*table, guard.getStreamNativeHandle(guard.getStream(c.device()))))) return;
+      if (attempt(c, cuda_queue(c.device()))) return;
     }
     other(c);
   };

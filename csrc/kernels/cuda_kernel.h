@@ -1,7 +1,8 @@
 // How kernels of provider "cuda" run: they check their operands and call a launch function of their device's table.
 //
 // What such a kernel does not take (strides, types, sizes) it leaves to the operator's "aten" kernel, which is also its
-// oracle in tests and serves where no table is there. Only *_kernel.cpp files include this header.
+// oracle in tests and serves where no table is there. Only *_kernel.cpp files and kernels/optimizer include this
+// header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,6 +33,9 @@ class CudaQueue {
   const cuda::LaunchTable& table_;
   void* stream_;
 };
+
+// Those of a device that has kernels, which is the current one; throws kInternal for another.
+CudaQueue cuda_queue(c10::Device device);
 
 // False: the call is one for the "aten" kernel, and nothing was handed out.
 using CudaAttempt = std::function<bool(KernelContext&, const CudaQueue&)>;

@@ -1,9 +1,9 @@
-"""CUDA kernels on the simulated GPU: `python -m tests.cuda kernels`, `sanitized`, `models`, `pictures`, `layouts` or
-`mutations`.
+"""CUDA kernels on the simulated GPU: `python -m tests.cuda kernels`, `sanitized`, `models`, `pictures`, `layouts`,
+`steps` or `mutations`.
 
 kernels: the cases of kernel_cases.py whose names have --match in them, in all types, a line of JSON each. sanitized:
-the same under AddressSanitizer and UBSan, with threads in one order. models, pictures, layouts, mutations: the files of
-these names. Not here: what pytest asks of them (test_kernels.py).
+the same under AddressSanitizer and UBSan, with threads in one order. models, pictures, layouts, steps, mutations: the
+files of these names. Not here: what pytest asks of them (test_kernels.py).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def sanitized(arguments: list[str]) -> int:
 def main() -> int:
     faulthandler.enable()
     parser = argparse.ArgumentParser(description="CUDA kernels on the simulated GPU.")
-    parts = ("kernels", "sanitized", "models", "pictures", "layouts", "mutations")
+    parts = ("kernels", "sanitized", "models", "pictures", "layouts", "steps", "mutations")
     parser.add_argument("part", choices=parts)
     parser.add_argument("--match", default="")
     parser.add_argument("--quick", action="store_true", help="threads in one order")
@@ -86,6 +86,10 @@ def main() -> int:
         from . import layouts
 
         return layouts.main(args.match)
+    if args.part == "steps":
+        from . import steps
+
+        return steps.main(args.match, 200)
     from . import mutations
 
     return mutations.main(args.match, args.every, args.seconds)

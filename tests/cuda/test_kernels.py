@@ -46,6 +46,8 @@ def run(*arguments: str) -> list[dict[str, Any]]:
         ("CastAll", 16),
         ("ConcatSum", 16),
         ("GroupedMatMul", 9),
+        (" step ", 40),
+        ("clip_grad_norm_", 20),
     ],
 )
 def test_a_kernel_computes_what_pytorch_does_in_any_order_of_threads(match: str, least: int) -> None:
@@ -87,3 +89,11 @@ def test_attention_behind_a_rotation_leads_to_no_copy() -> None:
     (found,) = run("layouts", "--match", "llama")
     assert not found["failures"]
     assert found["copies"] == 2
+
+
+def test_200_steps_on_a_device_equal_torchs_and_the_host_never_waits() -> None:
+    found = {one["optimizer"]: one for one in run("steps")}
+    assert not {name: one["failures"] for name, one in found.items() if one["failures"]}
+    assert found["AdamW"]["kernels"] == {"adam_step": 1}
+    assert found["AdamW scaled"]["kernels"] == {"advance_steps": 1, "adam_step": 1}
+    assert found["clip_grad_norm_"]["kernels"] == {"gradient_parts": 1, "scale_gradients": 1}

@@ -39,22 +39,38 @@ Updated updated_of(PyObject* given) {
 
 using Group = std::pair<std::map<std::string, double, std::less<>>, py::list>;
 
-void update_all(const std::string& rule, const std::vector<Group>& groups, double divisor, bool written) {
+// A float on a device, or None.
+at::Tensor number_on_device(const py::object& given) {
+  if (given.is_none()) return {};
+  ORTMODULE_CHECK_ARG(THPVariable_Check(given.ptr()), "a number on a device should be a tensor");
+  at::Tensor number = THPVariable_Unpack(given.ptr());
+  ORTMODULE_CHECK_ARG(number.numel() == 1 && !number.is_cpu(), "a number on a device should be one element of it");
+  return number;
+}
+
+void update_all(const std::string& rule, const std::vector<Group>& groups, double divisor, bool written,
+                const py::object& divisor_on_device, const py::object& found_inf) {
   std::vector<UpdateGroup> given;
   for (const auto& [settings, parameters] : groups) {
     UpdateGroup group{settings, {}};
     for (const py::handle& parameter : parameters) group.parameters.push_back(updated_of(parameter.ptr()));
     given.push_back(std::move(group));
   }
+  const GradientScale scale{divisor, written, number_on_device(divisor_on_device), number_on_device(found_inf)};
   const py::gil_scoped_release release;
-  update_parameters(rule, given, {divisor, written});
+  update_parameters(rule, given, scale);
 }
 
 }  // namespace
 
 void register_optim(py::module_& m) {
   m.def("update_parameters", &update_all, py::arg("rule"), py::arg("groups"), py::arg("divisor"), py::arg("written"),
+        py::arg("divisor_on_device") = py::none(), py::arg("found_inf") = py::none(),
         "One step of an optimizer's rule over all parameters.");
+  m.def("updates_on", &updates_on, py::arg("device_type"), "Whether update_parameters takes tensors on such devices.");
+  m.def("device_norm", &device_norm, py::arg("gradients"), py::arg("order"), py::arg("max_norm") = py::none(),
+        py::call_guard<py::gil_scoped_release>(),
+        "The norm over all gradients of a device, to which they are clipped.");
   m.def("gradient_norm", &gradient_norm, py::arg("gradients"), py::arg("order"),
         py::call_guard<py::gil_scoped_release>(), "The norm over all gradients.");
   m.def("scale_gradients", &scale_gradients, py::arg("gradients"), py::arg("factor"),

@@ -84,6 +84,8 @@ inline void __syncwarp(unsigned mask = ~0u) {
 [[noreturn]] inline void __trap() { simt::fail("a trap"); }
 
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __ffs(int x) { return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0; }

@@ -7,6 +7,7 @@
 // transformers library, whose epsilon stands beside the uncorrected root, too).
 #include <cmath>
 
+#include "kernels/optimizer/device_step.h"
 #include "kernels/optimizer/exact.h"
 #include "kernels/optimizer/rules.h"
 
@@ -138,6 +139,17 @@ void adam_step(const std::vector<Prepared>& parameters) {
   step_by_elements(parameters, []<typename T>(const Prepared& p, T) {
     return [numbers = Numbers<T>(p)](const Run<T>& run) { apply(numbers, run); };
   });
+}
+
+cuda::MomentNumbers moment_numbers(const Prepared& p, double l2) {
+  const MomentNumbers<float> c(p, l2);
+  return {c.factor, c.l2, c.weight1, c.rest1, c.beta2, c.weight2};
+}
+
+cuda::AdamNumbers adam_numbers(const Prepared& p) {
+  const Numbers<float> c(p);
+  const double l2 = p.setting("decay") == 0 ? p.setting("weight_decay") : 0;
+  return {moment_numbers(p, l2), c.before, c.divisor, c.epsilon, c.length, c.decays_after ? c.after : 0.0F};
 }
 
 }  // namespace ortmodule

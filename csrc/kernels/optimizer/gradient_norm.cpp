@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/status.h"
+#include "kernels/optimizer/device_norm.h"
 #include "kernels/optimizer/exact.h"
 #include "kernels/optimizer/runs.h"
 
@@ -134,8 +135,11 @@ double gradient_norm(const std::vector<at::Tensor>& gradients, double p) {
   return order == Order::kAny ? std::pow(sum, 1 / p) : sum;
 }
 
-void scale_gradients(const std::vector<at::Tensor>& gradients, double factor) {
+void scale_gradients(const std::vector<at::Tensor>& all, double factor) {
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients, others;
+  for (const at::Tensor& g : all) (g.is_cpu() ? gradients : others).push_back(g);
+  if (!others.empty()) scale_on_device(others, factor);
   const std::vector<Prepared> columns = columns_of(gradients);
   const std::vector<Piece> pieces = pieces_of(columns);
   for_each_index(pieces.size(), [&](size_t i) {
@@ -145,7 +149,7 @@ void scale_gradients(const std::vector<at::Tensor>& gradients, double factor) {
                       [&](const Run<T>& run) { multiply(run.parameter, run.n, static_cast<T>(factor)); });
     });
   });
-  for (const at::Tensor& g : gradients)
+  for (const at::Tensor& g : all)
     if (!g.is_inference()) g.unsafeGetTensorImpl()->bump_version();
 }
 

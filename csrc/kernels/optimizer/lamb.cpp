@@ -6,6 +6,7 @@
 // memory.
 #include <cmath>
 
+#include "kernels/optimizer/device_step.h"
 #include "kernels/optimizer/exact.h"
 #include "kernels/optimizer/rules.h"
 
@@ -125,6 +126,12 @@ void lamb_step(const std::vector<Prepared>& parameters) {
     elements = 0;
   }
   step_together(together);
+}
+
+cuda::LambNumbers lamb_numbers(const Prepared& p) {
+  const Numbers<float> c(p);
+  return {moment_numbers(p, 0),  c.scale1, c.scale2, c.epsilon, c.decay, -p.setting("lr"), p.setting("ratio_min"),
+          p.setting("ratio_max")};
 }
 
 }  // namespace ortmodule

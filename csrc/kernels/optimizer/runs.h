@@ -17,9 +17,10 @@ struct Prepared {
   const UpdateGroup* group = nullptr;
   Updated tensors;  // dense, their elements in one order
   int64_t size = 0;
-  bool doubles = false;  // what it is computed in; else floats
-  double step = 0;       // this one's number, from 1 on
-  double factor = 1;     // of the gradient: its sign, and the divisor's inverse
+  bool doubles = false;          // what it is computed in; else floats
+  double step = 0;               // this one's number, from 1 on
+  bool steps_on_device = false;  // the device knows it
+  double factor = 1;             // of the gradient: its sign, and the divisor's inverse
   bool writes_gradient = false;
   Column parameter, gradient, copy;
   std::array<Column, kMostStates> states;

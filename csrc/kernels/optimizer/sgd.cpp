@@ -1,5 +1,6 @@
 // torch.optim.SGD (Sutskever et al., On the importance of initialization and momentum in deep learning, 2013), with the
 // roundings of torch's calls: add_ with a factor is one rounding, mul_ another.
+#include "kernels/optimizer/device_step.h"
 #include "kernels/optimizer/exact.h"
 #include "kernels/optimizer/rules.h"
 
@@ -74,6 +75,11 @@ void sgd_step(const std::vector<Prepared>& parameters) {
   step_by_elements(parameters, []<typename T>(const Prepared& p, T) {
     return [numbers = Numbers<T>(p)](const Run<T>& run) { apply(numbers, run); };
   });
+}
+
+cuda::SgdNumbers sgd_numbers(const Prepared& p) {
+  const Numbers<float> c(p);
+  return {c.factor, c.decay, c.momentum, c.rest, c.rate, c.kind == Momentum::kFirst, c.nesterov};
 }
 
 }  // namespace ortmodule

@@ -7,10 +7,13 @@
 #include <ATen/ops/view_as_real.h>
 
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "base/status.h"
 #include "kernels/conversion.h"
+#include "kernels/cuda_kernel.h"
+#include "kernels/optimizer/device_step.h"
 #include "kernels/optimizer/rules.h"
 
 namespace ortmodule {
@@ -49,8 +52,9 @@ const Rule& rule_named(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "there is no optimizer rule '", name, "'");
 }
 
-bool is_dense_cpu(const at::Tensor& t) {
-  return t.layout() == at::kStrided && t.is_cpu() && t.has_storage() && !t.unsafeGetTensorImpl()->is_python_dispatch();
+bool is_plain(const at::Tensor& t, c10::Device device) {
+  return t.layout() == at::kStrided && t.device() == device && t.has_storage() &&
+         !t.unsafeGetTensorImpl()->is_python_dispatch();
 }
 
 at::Tensor as_real(const at::Tensor& t) { return t.defined() && t.is_complex() ? at::view_as_real(t) : t; }
@@ -148,12 +152,22 @@ void check_factors(const Rule& rule, const Updated& u) {
     refuse(rule, p, ortmodule::str("its first moment is of shape ", u.states[2].sizes()));
 }
 
-void check(const Rule& rule, const Updated& u) {
+// One number that is counted up: on the host, or beside the parameter.
+bool is_counter(const at::Tensor& t, c10::Device device) {
+  if (!t.defined() || t.numel() != 1) return false;
+  if (is_plain(t, at::kCPU)) return t.scalar_type() == at::kFloat || t.scalar_type() == at::kDouble;
+  return is_plain(t, device) && t.scalar_type() == at::kFloat;
+}
+
+void check(const Rule& rule, const UpdateGroup& group, const Updated& u, const GradientScale& scale) {
   ORTMODULE_CHECK_ARG(u.parameter.defined() && u.gradient.defined(), "[", rule.name, "] no parameter or no gradient");
   const at::Tensor& p = u.parameter;
+  const c10::Device device = has_cuda_kernels(p.device()) ? p.device() : at::kCPU;
   const auto with = [&](const at::Tensor& t, const char* what) {
-    if (t.defined() && !is_dense_cpu(t))
-      refuse(rule, p, ortmodule::str(what, " is not a plain tensor of the CPU (", t.device(), ", ", t.layout(), ")"));
+    if (t.defined() && !is_plain(t, device))
+      refuse(rule, p,
+             ortmodule::str(what, " is not a plain tensor of ", device.is_cpu() ? "the CPU" : device.str(), " (",
+                            t.device(), ", ", t.layout(), ")"));
   };
   with(p, "it");
   with(u.gradient, "its gradient");
@@ -167,13 +181,19 @@ void check(const Rule& rule, const Updated& u) {
   if (p.is_neg() || p.is_conj()) refuse(rule, p, "it is a negated or conjugated view");
   if (at::has_internal_overlap(p) == at::MemOverlap::Yes)
     refuse(rule, p, "several of its elements are one place in memory; clone it first");
-  if ((rule.counts || u.step.defined()) &&
-      !(u.step.defined() && is_dense_cpu(u.step) && u.step.numel() == 1 &&
-        (u.step.scalar_type() == at::kFloat || u.step.scalar_type() == at::kDouble)))
+  if ((rule.counts || u.step.defined()) && !is_counter(u.step, device))
     refuse(rule, p, "its step is no single float or double on the CPU");
   check_element_types(rule, u);
   check_shapes(rule, u);
   if (!rule.by_element) check_factors(rule, u);
+  if (device.is_cpu()) {
+    if (scale.found_inf.defined() || scale.divisor_on_device.defined())
+      refuse(rule, p, "the scale of its gradient is on a device, and it is not");
+    return;
+  }
+  if (const std::string why = refused_on_device(rule.name, group, u); !why.empty()) refuse(rule, p, why);
+  if (scale.found_inf.defined() && u.step.defined() && u.step.is_cpu())
+    refuse(rule, p, "whether its gradient overflowed is known on its device alone, which does not count its steps");
 }
 
 Column column(const at::Tensor& t, const at::Tensor& scales, bool is_signed) {
@@ -249,7 +269,8 @@ class Update {
     for (at::Tensor& state : p.tensors.states) state = layout.ordered(state, rule_.by_element, &written_);
     p.size = p.tensors.parameter.numel();
     p.doubles = p.tensors.parameter.scalar_type() == at::kDouble;
-    p.step = rule_.counts ? number_in(given.step) + 1 : 0;
+    p.steps_on_device = rule_.counts && !given.step.is_cpu();
+    p.step = !rule_.counts ? 0 : p.steps_on_device ? 1 : number_in(given.step) + 1;
     p.factor = (p.setting("maximize") != 0 ? -1 : 1) / scale_.divisor;
     p.rounding = {p.setting("stochastic") != 0, static_cast<uint64_t>(p.setting("seed")), number};
     prepared_.push_back(std::move(p));
@@ -257,9 +278,19 @@ class Update {
   }
 
   void run() {
-    for (Prepared& p : prepared_) place(p);
-    rule_.step(prepared_);
-    if (scale_.written)
+    std::map<c10::DeviceIndex, std::vector<const Prepared*>> others;
+    std::vector<Prepared> own;
+    for (Prepared& p : prepared_) {
+      if (!p.tensors.parameter.is_cpu()) {
+        others[p.tensors.parameter.device().index()].push_back(&p);
+        continue;
+      }
+      place(p);
+      own.push_back(p);
+    }
+    rule_.step(own);
+    for (const auto& [index, parameters] : others) device_step(rule_.name, parameters, scale_);
+    if (scale_.written && !scale_.divisor_on_device.defined())
       for (const Prepared& p : prepared_) p.tensors.gradient.div_(scale_.divisor);
     for (const auto& [target, copy] : written_) target.copy_(copy);
     for (const Updated* given : given_) count(*given);
@@ -279,7 +310,8 @@ class Update {
   }
 
   void count(const Updated& given) const {
-    if (given.step.defined()) count_up(given.step);
+    if (given.step.defined() && given.step.is_cpu()) count_up(given.step);
+    if (scale_.written && scale_.divisor_on_device.defined()) changed(given.gradient);
     changed(given.parameter);
     changed(given.copy);
     changed(given.step);
@@ -299,7 +331,7 @@ void update_parameters(const std::string& rule, const std::vector<UpdateGroup>& 
   const Rule& known = rule_named(rule);
   const at::NoGradGuard no_grad;
   for (const UpdateGroup& group : groups)
-    for (const Updated& one : group.parameters) check(known, one);
+    for (const Updated& one : group.parameters) check(known, group, one, scale);
   const auto step = [&](size_t first, size_t last) {
     Update update(known, scale);
     size_t place = 0;

@@ -2,8 +2,9 @@
 // operators of ops/optimizer share, so that a formula stands in one place.
 //
 // Parameters, gradients and states keep their memory; nothing is flattened or copied where a tensor is dense.
-// Everything is checked before the first value is written: an error changes nothing. CPU tensors only; what is on other
-// devices is torch's matter (ortmodule/optim) or that of ATen's calls (ops/optimizer).
+// Everything is checked before the first value is written: an error changes nothing. On a device that has our CUDA
+// kernels "sgd", "adam" and "lamb" are launches over lists of parameters (device_step.h), and the host waits for none;
+// what else lies there is torch's matter (ortmodule/optim) or that of ATen's calls (ops/optimizer).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +31,7 @@ constexpr int64_t kStateBlock = 256;
 struct Updated {
   at::Tensor parameter{};  // float, bfloat16, half or double; complex ones are taken as pairs
   at::Tensor gradient{};   // of the parameter's shape; another type where both compute in float
-  at::Tensor step{};       // one float or double: the steps done so far, counted up
+  at::Tensor step{};       // one float or double, or a float on the device: the steps done so far, counted up
   at::Tensor copy{};       // bfloat16 or half: gets the new parameter, rounded
   std::array<at::Tensor, kMostStates> states{};
   std::array<at::Tensor, kMostStates> scales{};  // of a state in uint8: a float for each kStateBlock elements
@@ -51,7 +52,13 @@ struct UpdateGroup {
 struct GradientScale {
   double divisor = 1;    // that of a scaled loss
   bool written = false;  // the divided gradients are left in place of the given ones
+  // One float each on a device, for parameters there alone; `found_inf` only where steps are counted there, too.
+  at::Tensor divisor_on_device{};
+  at::Tensor found_inf{};  // not 0: the step is none
 };
+
+// Whether update_parameters takes parameters on such devices ("cuda"). Throws kRuntime where the kernels do not load.
+ORTMODULE_API bool updates_on(const std::string& device_type);
 
 // One step of `rule`: "sgd", "adam", "lamb" or "adafactor". Throws kInvalidArgument, having changed nothing, for
 // tensors that do not belong together or that the rule cannot update. Parameters that share memory are updated one
