@@ -27,14 +27,14 @@ from tests.distributed.training import EPSILON, distance
 VOCABULARY = 61
 
 
-def gpt2() -> nn.Module:
+def gpt2(layers: int = 4) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     return GPT2LMHeadModel(
         GPT2Config(
-            n_layer=4, n_head=2, n_embd=32, vocab_size=VOCABULARY, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0,
-            attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM",
+            n_layer=layers, n_head=2, n_embd=32, vocab_size=VOCABULARY, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
         )
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from ortmodule import Options
 from ortmodule.distributed.pipeline import Pipeline
 from ortmodule.distributed.pipeline.cut import cut_places
 from ortmodule.errors import InvalidArgumentError, ORTModuleError
-from tests.distributed.cut_models import Case, all_on_rank, batch_of, bert, distances, gpt2
+from tests.distributed.cut_models import Case, all_on_rank, batch_of, distances, gpt2
 from tests.distributed.spawn import of_cases, of_checks, on_ranks, once
 
 ON_TWO = {
@@ -131,13 +131,13 @@ def check_what_cannot_be_cut(rank: int) -> None:
     def make(model: nn.Module, cuts: Any = None, loss: Any = None, micro: int = 2, example: Any = given) -> Any:
         return said(lambda: Pipeline(model, cuts, loss, micro, example=example), InvalidArgumentError)
 
-    assert "no stage can begin with 'h.2', which is no module: did you mean transformer.h.2" in make(gpt2(), ["h.2"])
+    assert "no stage can begin with 'h.1', which is no module: did you mean transformer.h.1" in make(gpt2(2), ["h.1"])
     assert "the cuts are not in the order of the forward" in make(
-        gpt2(), ["lm_head", "transformer.wte", "transformer.h.1"]
+        gpt2(2), ["lm_head", "transformer.wte", "transformer.h.1"]
     )
-    assert "40 stages need as many layers with weights" in make(gpt2(), 40)
-    assert "3 stages cannot lie on 2 ranks" in make(gpt2(), 3)
-    assert "inputs of 4 rows cannot be divided into 3 micro-batches" in make(gpt2(), 2, micro=3)
+    assert "40 stages need as many layers with weights" in make(gpt2(2), 40)
+    assert "3 stages cannot lie on 2 ranks" in make(gpt2(2), 3)
+    assert "inputs of 4 rows cannot be divided into 3 micro-batches" in make(gpt2(2), 2, micro=3)
     assert "has no loss" in make(Norms(), example=x)
     assert "has a size that depends on data: cut elsewhere" in make(Picks(), example=x)
 
@@ -191,6 +191,47 @@ def check_batch_norm_and_other_modes_and_sizes(rank: int) -> None:
     del rank
 
 
+def check_a_transformer_at_other_sizes_and_in_eval(rank: int) -> None:
+    alone, given = gpt2(2), batch_of("gpt2", 0, 0, 8)
+    pipeline = Pipeline(gpt2(2), 2, None, 4, example=given, options=Options(fallback="error"))
+
+    def expected(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        parts = [{name: value.chunk(4)[i] for name, value in given.items()} for i in range(4)]
+        return torch.stack([alone(**part).loss for part in parts]).mean()
+
+    for step, (rows, length) in enumerate([(8, 16), (12, 9)]):
+        given = {name: value[:, :length].contiguous() for name, value in batch_of("gpt2", step, rank, rows).items()}
+        given = {name: _of_first(value) for name, value in given.items()}
+        alone.zero_grad()
+        loss = expected(given)
+        loss.backward()
+        pipeline.model.zero_grad()
+        torch.testing.assert_close(pipeline.step(given), loss.detach(), rtol=1e-6, atol=0.0)
+        for name, p in pipeline.model.named_parameters():
+            torch.testing.assert_close(p.grad, alone.get_parameter(name).grad, rtol=1e-4, atol=1e-6)
+    pipeline.eval()
+    alone.eval()
+    torch.testing.assert_close(pipeline.evaluate(given), expected(given).detach(), rtol=1e-6, atol=0.0)
+
+
+def _of_first(value: torch.Tensor) -> torch.Tensor:
+    """The first rank's, on all."""
+    dist.broadcast(value, 0)
+    return value
+
+
+def check_ranks_with_other_batches(rank: int) -> None:
+    pipeline = Pipeline(Norms(), 2, squares, 2, example=torch.randn(8, 8), agree_seconds=1.0)
+    rows = 8 if rank == 0 else 12
+    text = said(lambda: pipeline.step(torch.randn(rows, 8), torch.randn(rows, 4)))
+    assert "did not come to 'the cut of a graph' within 1 s" in text
+    pipeline = Pipeline(Norms(), 2, squares, 2, example=torch.randn(8, 8))
+    rows = 3 if rank == 0 else 8
+    assert "inputs of 3 rows cannot be divided" in said(
+        lambda: pipeline.step(torch.randn(rows, 8), torch.randn(rows, 4))
+    )
+
+
 def check_dropout_draws_from_each_ranks_generator(rank: int) -> None:
     pipeline = Pipeline(Norms(0.5), 2, squares, 2, example=torch.randn(8, 8))
     x, y = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)), torch.zeros(8, 4)
@@ -202,8 +243,8 @@ def check_dropout_draws_from_each_ranks_generator(rank: int) -> None:
 
 
 def check_the_whole_model_is_no_more(rank: int) -> None:
-    model = bert()
-    pipeline = Pipeline(model, 2, None, 2, example=batch_of("bert", 0, 0, 4))
+    model = Norms()
+    pipeline = Pipeline(model, 2, squares, 2, example=torch.randn(8, 8))
     assert "cut into stages" in said(model.state_dict)
     freed = [p for p in model.parameters() if not p.untyped_storage().nbytes()]
     assert len(freed) + len(list(pipeline.model.parameters())) == len(list(model.parameters()))
@@ -218,6 +259,8 @@ CHECKS = [
     check_a_batch_that_does_not_fit_loses_nothing,
     check_a_rank_that_fails_is_told_to_the_others,
     check_batch_norm_and_other_modes_and_sizes,
+    check_a_transformer_at_other_sizes_and_in_eval,
+    check_ranks_with_other_batches,
     check_dropout_draws_from_each_ranks_generator,
     check_the_whole_model_is_no_more,
 ]

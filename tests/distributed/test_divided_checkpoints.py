@@ -32,7 +32,7 @@ def step_in(layout: tuple[int, int, int], step: int, folder: str) -> float:
     """Loads the checkpoint of the step before, trains, saves; the loss."""
     stages, tensor, stage = layout
     mesh = init_device_mesh("cpu", (4 // stages // tensor, stages, tensor), mesh_dim_names=("data", "pipe", "tensor"))
-    model: Any = ORTModule(GPT(3), options=Options(fallback="error"))
+    model: Any = ORTModule(GPT(2), options=Options(fallback="error"))
     if tensor > 1:
         model = parallelize(model, SEQUENCE if step == 2 else TENSOR, mesh["tensor"])
     pipeline = None
@@ -59,9 +59,9 @@ def step_in(layout: tuple[int, int, int], step: int, folder: str) -> float:
 def refused(folder: str) -> list[str]:
     """What all ranks say of a checkpoint of another model, in one that is divided."""
     mesh, out = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor")), []
-    for model in (GPT(2), nn.Sequential(nn.Linear(4, 4)), GPT(3)):
+    for model in (GPT(1), nn.Sequential(nn.Linear(4, 4)), GPT(2)):
         plan: Any = {"0": Column(gather=True)} if isinstance(model, nn.Sequential) else TENSOR
-        if isinstance(model, GPT) and len(model.blocks) == 3:
+        if isinstance(model, GPT) and len(model.blocks) == 2:
             model.ln_f = nn.LayerNorm(32, bias=False)
         run = parallelize(model, plan, mesh["tensor"])
         run, optimizer = zero(run, optimizer_of(run), stage=1, policy=ZeroPolicy(mesh=mesh["data"]))
@@ -73,7 +73,7 @@ def refused(folder: str) -> list[str]:
 
 def damaged(folder: str) -> str:
     """What all ranks say of a bit that is not as it was written, in a part that is divided otherwise."""
-    model = GPT(3)
+    model = GPT(2)
     _, optimizer = zero(model, optimizer_of(model), stage=1)
     with pytest.raises(CheckpointError) as error:
         load_checkpoint(f"{folder}/damaged", model, optimizer)
@@ -100,7 +100,7 @@ def flip(folder: Path) -> None:
 
 def test_a_run_goes_on_in_any_layout(tmp_path: Path) -> None:
     found = on_ranks(4, on_rank, str(tmp_path))
-    model = GPT(3)
+    model = GPT(2)
     optimizer, expected = optimizer_of(model), []
     for step in range(len(LAYOUTS)):
         optimizer.zero_grad()
@@ -111,7 +111,7 @@ def test_a_run_goes_on_in_any_layout(tmp_path: Path) -> None:
         expected.append(loss.item())
     for losses, texts, broken in found:
         assert losses == pytest.approx(expected, rel=1e-6)
-        assert "the checkpoint has model.blocks.2." in texts[0]
+        assert "the checkpoint has model.blocks.1." in texts[0]
         assert "the checkpoint does not have model.0." in texts[1]
         assert "the checkpoint has model.ln_f.bias, which the model does not have" in texts[2]
         assert "blocks.1.fc.weight[1/2] is damaged" in broken
