@@ -1,6 +1,4 @@
-"""Options(outputs="lazy"): what was written between the forward and the look is an error or does not show, never a wrong
-number; masks of dropout are those of the forward; and what the report says.
-"""
+"""Options(outputs="lazy"): what is written before a look is an error or does not show; masks; the report."""
 
 from __future__ import annotations
 
