@@ -98,8 +98,7 @@ class PostExportProcessedModelInfo:
         Raises:
             NoLossError: no tensor of the result is a scalar of a floating type.
         """
-        losses = {o.name for o in self.post_export_processed_model.graph.output if _is_floating_scalar(o)}
-        losses &= {ref.name for ref in self.captured.outputs if ref.kind == "tensor"}
+        losses = self.losses
         if not losses:
             raise NoLossError(
                 'Options(outputs="loss") needs a module that returns its loss, a 0-d floating tensor; this call '
@@ -107,10 +106,20 @@ class PostExportProcessedModelInfo:
             )
         sizes = {ref.name for ref in self.captured.outputs if ref.kind == "size"}
         sizes |= {ref.name for left in self.captured.left for ref in left.leaves if ref.kind in ("tensor", "size")}
-        kept = losses | sizes | {output for output, _, _ in self.captured.mutations}
+        return self.only({*losses, *sizes} | {output for output, _, _ in self.captured.mutations})
+
+    def only(self, outputs: Set[str | None]) -> PostExportProcessedModelInfo:
+        """The same with those outputs of the graph alone."""
         return dataclasses.replace(
-            self, post_export_processed_model=_with_outputs(self.post_export_processed_model, kept)
+            self, post_export_processed_model=_with_outputs(self.post_export_processed_model, outputs)
         )
+
+    @property
+    def losses(self) -> set[str]:
+        """The results that a backward may begin at without being told a gradient: floating scalars of the graph."""
+        results = {ref.name for ref in self.captured.outputs if ref.kind == "tensor"}
+        outputs = self.post_export_processed_model.graph.output
+        return {o.name for o in outputs if _is_floating_scalar(o) and o.name in results}
 
     def construct_inputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Graph inputs in order, from the call's flat leaves and the module's tensors."""

@@ -46,6 +46,7 @@ from .fast_call import make_fast_call
 from .higher_order import HigherOrder
 from .hook_order import hook_order
 from .info import PostExportProcessedModelInfo
+from .late_outputs import add_late_outputs
 from .ready_session import BoundSession, ReadySession, SessionBuilder
 from .result_order import inner_views, result_order
 from .signature import Call, CallSignature, hook_tables
@@ -394,6 +395,10 @@ class GraphTransitionManager:
             asked = self._asker(call)
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call, asked)
+            if wanted and self._post_process is None and self._options.outputs == "lazy":
+                build = functools.partial(self._builder.build, mode=mode, wanted=trained, device=device, leaves=leaves)
+                sizes = info.symbol_values(leaves)
+                transition.quick, transition.late = add_late_outputs(info, session, sizes, build)
             if wanted and UntilBackward.is_needed(captured):
                 same = _unchanged(transition)
                 info.until_backward = UntilBackward(captured, info.data_accessor, same, asked)

@@ -14,7 +14,7 @@ from .. import _C
 from ..errors import ORTModuleError
 from ..options import DebugOptions, Options
 from ..passes import session_passes
-from ..report import SessionReport
+from ..report import LateOutputs, SessionReport
 from .built_sessions import BuiltSession, tell
 from .info import Bound, PostExportProcessedModelInfo
 
@@ -33,6 +33,8 @@ class ReadySession:
     early: _C.EarlyAccumulators | None = None  # until it runs for the first time
     slow_runs: int = 0
     fast_calls: list[_C.FastCall] = dataclasses.field(default_factory=list)
+    quick: _C.Session | None = None  # of the same graph without its late outputs
+    late: str = ""  # which these are, or why none is late
 
     @property
     def runs(self) -> int:
@@ -49,7 +51,8 @@ class ReadySession:
             del early  # the session keeps its own by now
 
     def report(self) -> SessionReport:
-        s = self.session.statistics()
+        counts = self.session.late_counts()
+        s = (self.quick or self.session).statistics()
         types = []
         for value in self.info.post_export_processed_model.graph.input:
             if value.name in self.info.data_accessor:
@@ -70,6 +73,8 @@ class ReadySession:
             recomputed_nodes=s["recomputed_nodes"],
             fused_kernels=s["fused_kernels"],
             fused_nodes=s["fused_nodes"],
+            late_outputs=LateOutputs(self.late, **counts) if counts else None,
+            none_late=self.late if not counts else "",
         )
 
 
@@ -109,6 +114,7 @@ class SessionBuilder:
         options = {
             "device": device,
             "dropout": self._options.dropout,
+            "whole_masks": self._options.outputs == "lazy",
             "matmul": self._options.matmul,
             "fusion": self._options.fusion,
             "memory_budget": -1.0 if self._options.memory_budget == "all" else self._options.memory_budget,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["Export", "Report", "SessionReport"]
+__all__ = ["Export", "LateOutputs", "Report", "SessionReport"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +16,38 @@ class Export:
     dynamic: tuple[str, ...] = ()
     specialized: tuple[str, ...] = ()
     cached: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class LateOutputs:
+    """What became of the calls of Options(outputs="lazy") whose large outputs were not computed in the forward.
+
+    Attributes:
+        names: these outputs.
+        calls: how many calls left them out.
+        read: in how many of these somebody looked at one.
+        at_backward, at_step: in how many one was alive at a backward or at an optimizer's step, and was computed there.
+        never_read: outputs that were computed there and that nobody has read: keep the loss alone to save that.
+        lost: in how many one could not be computed any more.
+        on: whether later calls leave them out; not after three calls in a row that had to compute them.
+    """
+
+    names: str
+    calls: int
+    read: int
+    at_backward: int
+    at_step: int
+    never_read: int
+    lost: int
+    on: bool
+
+    def __str__(self) -> str:
+        unread = f" ({self.never_read} outputs were kept alive and never read)" if self.never_read else ""
+        return (
+            f"late outputs {self.names}: left out in {self.calls} calls, read in {self.read}, computed while alive at "
+            f"backward in {self.at_backward} and at an optimizer's step in {self.at_step}{unread}, lost in {self.lost}"
+            + ("" if self.on else "; computed in the forward from now on")
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +69,8 @@ class SessionReport:
         recomputed_nodes: nodes that backward runs a second time, so that forward need not keep their results.
         fused_kernels: kernels that run a cluster of nodes each.
         fused_nodes: the nodes in those clusters.
+        late_outputs: with Options(outputs="lazy"), what became of outputs that are computed late; None: none is.
+        none_late: why none is, where the option asked for it.
     """
 
     mode: str
@@ -53,6 +87,8 @@ class SessionReport:
     recomputed_nodes: int
     fused_kernels: int
     fused_nodes: int
+    late_outputs: LateOutputs | None = None
+    none_late: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +144,10 @@ class Report:
             )
             aten = ", ".join(f"{name} x{count}" for name, count in sorted(s.aten_nodes.items())) or "none"
             lines.append(f"             ATen fallback nodes: {aten}")
+            if s.late_outputs is not None:
+                lines.append(f"             {s.late_outputs}")
+            elif s.none_late:
+                lines.append(f"             no late outputs: {s.none_late}")
             stages = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
             lines.append(f"             stages: {stages}")
         lines.extend(f"  product    {choice}" for choice in self.matmul_choices)

@@ -191,9 +191,7 @@ void ModuleBackward::put_in_order() {
 void ModuleBackward::release_variables() {
   if (!first_) return;
   const std::lock_guard<std::mutex> lock(step_->mutex);
-  if (!step_->state || !step_->state->freed) return;
-  step_->state.reset();
-  step_->given.reset();
+  if (step_->release()) step_->given.reset();
 }
 
 at::Tensor* ModuleBackward::direct_slot(size_t edge, size_t gradient) const {
@@ -213,10 +211,7 @@ at::Tensor* ModuleBackward::direct_slot(size_t edge, size_t gradient) const {
 StepBackward::Progress ModuleBackward::take_progress(const variable_list& grads) {
   const std::lock_guard<std::mutex> lock(step_->mutex);
   if (first_) {
-    ORTMODULE_CHECK(step_->state, kRuntime, kSecondBackward);
-    StepBackward::Progress progress;
-    progress.run =
-        step_->agent->begin_backward(*step_->state, grads, torch::autograd::get_current_graph_task_keep_graph());
+    StepBackward::Progress progress = step_->begin(grads, torch::autograd::get_current_graph_task_keep_graph());
     if (!returns_all()) progress.early.resize(step_->agent->program().x_inputs.size());
     return progress;
   }
@@ -248,7 +243,7 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
   if (at::GradMode::is_enabled()) return apply_with_history(grads);
   StepBackward::Progress progress = take_progress(grads);
   if (!progress.run) return hand_on(std::move(progress));
-  TrainingAgent& agent = *step_->agent;
+  TrainingAgent& agent = *progress.agent;
   const auto* exec_info = torch::autograd::get_current_graph_task_exec_info();
   // The engine looks for NaN in what it is handed.
   const bool looked_at = AnomalyMode::is_enabled() && AnomalyMode::should_check_nan();
@@ -302,7 +297,7 @@ variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
   {
     const at::NoGradGuard no_grad;
     StepBackward::Progress engine = take_progress(grads);
-    step_->agent->advance(*engine.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+    engine.agent->advance(*engine.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
   }
   StepBackward::Progress progress;
   progress.early = with_history(grads, dxs);
@@ -324,7 +319,7 @@ variable_list ModuleBackward::with_history(const variable_list& grads, const var
 }
 
 HigherOrder::Gradients StepBackward::run_again(bool looked) const {
-  ORTMODULE_CHECK(state, kRuntime, kSecondBackward);
+  ORTMODULE_CHECK(state || quick_state, kRuntime, kSecondBackward);
   ORTMODULE_CHECK(higher && given, kUnsupported,
                   looked
                       ? "the gradient that comes to a result of ORTModule through another result is not the engine's "
@@ -335,8 +330,45 @@ HigherOrder::Gradients StepBackward::run_again(bool looked) const {
 }
 
 void StepBackward::engine_gradients(const variable_list& dys, bool keep_graph, variable_list& dxs) {
-  ORTMODULE_CHECK(state, kRuntime, kSecondBackward);
-  agent->backward(*state, dys, keep_graph, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+  const Progress progress = begin(dys, keep_graph);
+  progress.agent->advance(*progress.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+}
+
+StepBackward::Progress StepBackward::begin(const variable_list& dys, bool keep_graph) {
+  ORTMODULE_CHECK(state || quick_state, kRuntime, kSecondBackward);
+  Progress progress;
+  if (late && late->waits()) late->settle(LateReason::kBackward, true);
+  bool quick = !state;
+  for (size_t k = 0; quick && k < dys.size(); ++k) quick = !dys[k].defined() || late->plan().quick_ys[k] >= 0;
+  if (quick) {
+    TrainingAgent& other = *late->plan().quick;
+    variable_list own(other.program().y_outputs.size());
+    for (size_t k = 0; k < dys.size(); ++k)
+      if (dys[k].defined()) own[static_cast<size_t>(late->plan().quick_ys[k])] = dys[k];
+    progress.agent = &other;
+    progress.run = other.begin_backward(*quick_state, own, keep_graph);
+    if (keep_graph) return progress;
+    quick_spent.resize(dys.size(), !progress.run->program);  // without any gradient all is freed
+    for (size_t k = 0; k < dys.size(); ++k) quick_spent[k] = quick_spent[k] || dys[k].defined();
+    return progress;
+  }
+  if (!state) {
+    state = late->whole_state();
+    state->spent = std::exchange(quick_spent, {});
+    quick_state.reset();
+  }
+  progress.agent = agent.get();
+  progress.run = agent->begin_backward(*state, dys, keep_graph);
+  return progress;
+}
+
+bool StepBackward::release() {
+  const bool done = state ? state->freed : quick_state && quick_state->freed && agent->is_spent(quick_spent);
+  if (!done) return false;
+  state.reset();
+  quick_state.reset();
+  if (late) late->end_gradients();
+  return true;
 }
 
 variable_list ModuleBackward::hand_on(StepBackward::Progress progress) {
@@ -387,7 +419,8 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
                                          const std::shared_ptr<KeptEdges>& kept_edges,
                                          const std::shared_ptr<const HigherOrder>& higher, const HookOrder& hook_order,
                                          const std::shared_ptr<const ResultOrder>& results,
-                                         std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) {
+                                         const std::shared_ptr<LatePlan>& late, std::vector<at::Tensor>&& inputs,
+                                         const std::vector<char>* checked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
   wanted = wanted && std::any_of(program.x_inputs.begin(), program.x_inputs.end(),
@@ -404,7 +437,9 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   step->hook_order = hook_order;
   step->results = results;
   if (higher) step->given.emplace(*higher, inputs, results && results->any());
-  std::vector<at::Tensor> outputs = agent->forward(std::move(inputs), &step->state, checked);
+  if (late && late->is_on()) step->late = LateCall::begin(agent, late, inputs);
+  std::vector<at::Tensor> outputs = step->late ? step->late->run_quick(std::move(inputs), checked, &step->quick_state)
+                                               : agent->forward(std::move(inputs), &step->state, checked);
   // An output that is saved, or that is an input, gets a tensor of its own: history is set on the caller's alone.
   for (size_t i : program.y_outputs)
     if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();

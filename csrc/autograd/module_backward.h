@@ -12,6 +12,7 @@
 
 #include "autograd/higher_order.h"
 #include "autograd/kept_edges.h"
+#include "autograd/late_outputs.h"
 #include "autograd/result_order.h"
 #include "ortmodule/export.h"
 #include "runtime/training_agent.h"
@@ -45,7 +46,12 @@ using HookOrder = std::shared_ptr<const std::vector<size_t>>;  // gradients, the
 struct StepBackward {
   std::shared_ptr<TrainingAgent> agent;
   std::shared_ptr<TrainingAgent::RunState> state;  // null once all of it is freed
-  std::shared_ptr<const HigherOrder> higher;       // null: its gradients have no history
+  // Where some results are late (Note [Late outputs]): the call, the state of its quick program, which stands in for
+  // `state` until a late result has a gradient, and the ys whose backward has freed what it read there.
+  std::shared_ptr<LateCall> late;
+  std::shared_ptr<TrainingAgent::RunState> quick_state;
+  OutputSet quick_spent;
+  std::shared_ptr<const HigherOrder> higher;  // null: its gradients have no history
   HookOrder hook_order;
   std::optional<GivenTensors> given;           // for `higher`
   std::shared_ptr<const ResultOrder> results;  // null: there is one alone
@@ -55,6 +61,7 @@ struct StepBackward {
   // What goes on between two segments of one evaluation.
   struct Progress {
     std::unique_ptr<TrainingAgent::BackwardRun> run;  // null: all gradients are early
+    TrainingAgent* agent = nullptr;                   // whose run that is
     std::vector<at::Tensor> early;                    // gradients that are there already, of later segments or all
   };
   // Somebody looks at results that others are computed from (Note [Results of results]), in one evaluation.
@@ -71,6 +78,10 @@ struct StepBackward {
   std::optional<Look> take_look();
   // The call, run again by PyTorch; `looked` as in HigherOrder::Repeat. Raises where that is not allowed.
   HigherOrder::Gradients run_again(bool looked) const;
+  // Begins a backward for these gradients of the results; with the lock held.
+  Progress begin(const std::vector<at::Tensor>& dys, bool keep_graph);
+  // Whether nothing is left for a backward; lets go of what was kept for one, if so.
+  bool release();
   // Fills in the engine's gradients; with the lock held.
   void engine_gradients(const std::vector<at::Tensor>& dys, bool keep_graph, std::vector<at::Tensor>& dxs);
 };
@@ -145,12 +156,13 @@ class ModuleBackward : public torch::autograd::Node {
 ORTMODULE_API ModuleBackward* step_behind(const std::vector<std::optional<at::Tensor>>& results);
 
 // Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
-// InputBinding::bind; `higher`, `hook_order` and `results` may be null. Takes the tensors out of `inputs`
+// InputBinding::bind; `higher`, `hook_order`, `results` and `late` may be null. Takes the tensors out of `inputs`
 // (TrainingAgent::forward).
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::shared_ptr<KeptEdges>& kept_edges,
                                          const std::shared_ptr<const HigherOrder>& higher, const HookOrder& hook_order,
                                          const std::shared_ptr<const ResultOrder>& results,
-                                         std::vector<at::Tensor>&& inputs, const std::vector<char>* checked = nullptr);
+                                         const std::shared_ptr<LatePlan>& late, std::vector<at::Tensor>&& inputs,
+                                         const std::vector<char>* checked = nullptr);
 
 }  // namespace ortmodule

@@ -101,6 +101,22 @@ py::dict statistics(const Session& session) {
   return out;
 }
 
+py::object late_counts(const Session& session) {
+  if (!session.late()) return py::none();
+  const LateCounts& counts = session.late()->counts;
+  return py::dict("calls"_a = counts.calls.load(), "read"_a = counts.read.load(),
+                  "at_backward"_a = counts.at_backward.load(), "at_step"_a = counts.at_step.load(),
+                  "never_read"_a = counts.never_read.load(), "lost"_a = counts.lost.load(),
+                  "on"_a = session.late()->is_on());
+}
+
+// Whoever holds Python's lock lets go of it, since what is computed may need it on another thread.
+void run_without_python(const std::function<void()>& work) {
+  if (!Py_IsInitialized() || !PyGILState_Check()) return work();
+  const py::gil_scoped_release release;
+  work();
+}
+
 py::object number_or_none(double number) {
   return number < 0 ? py::object(py::none()) : py::object(py::int_(static_cast<int64_t>(number)));
 }
@@ -152,6 +168,10 @@ py::dict forecast(const Session& session, const SymbolTable& sizes) {
 }  // namespace
 
 void register_session(py::module_& m) {
+  set_late_runner(&run_without_python);
+  m.def(
+      "settle_all_late", [] { settle_all_late(LateReason::kStep); }, py::call_guard<py::gil_scoped_release>(),
+      "Computes the late outputs of all calls that are alive.");
   py::class_<EarlyAccumulators>(
       m, "EarlyAccumulators",
       "Autograd's nodes for these leaves, made before a capture leaves the heap in pieces, and "
@@ -183,6 +203,12 @@ void register_session(py::module_& m) {
       .def("order_results", &Session::order_results, py::arg("pairs"), py::arg("sequence"),
            "(output, one that it is computed from), by their places among the outputs, and the outputs in the order in "
            "which autograd would make their nodes.")
+      .def("compute_late", &Session::compute_late, py::arg("quick"),
+           "From now on calls with gradients run `quick`, a session of the same module with some of the outputs, and "
+           "compute the others when somebody looks at them. Why it may not be; empty: it may.")
+      .def("output_bytes", &Session::output_bytes, py::arg("sizes"),
+           "Of each output, where the sizes of the graph's symbols tell; -1 where they do not.")
+      .def("late_counts", &late_counts, "What became of the calls with such outputs; None where there are none.")
       .def("statistics", &statistics)
       .def("stage_names",
            [](const Session& s) {

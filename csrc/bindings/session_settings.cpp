@@ -86,6 +86,8 @@ SessionSettings read_options(const std::string& mode, const std::vector<std::str
       out.device = c10::Device(value.cast<std::string>());
     else if (name == "dropout")
       out.dropout = value.cast<std::string>();
+    else if (name == "whole_masks")
+      out.whole_masks = value.cast<bool>();
     else if (name == "matmul")
       out.matmul = value.cast<std::string>();
     else if (name == "memory_budget")

@@ -7,7 +7,9 @@
 #include "base/registration.h"
 #include "compile/backward_variants.h"
 #include "compile/program.h"
+#include "graph/subgraph.h"
 #include "onnx/import.h"
+#include "records/registry.h"
 #include "records/resolve.h"
 #include "transforms/join_launches.h"
 #include "transforms/split_batch_norm.h"
@@ -22,6 +24,7 @@ PassSettings pass_settings(const CompileOptions& options) {
   settings.manager.verify = options.verify;
   settings.training = options.training;
   settings.counted_dropout = options.dropout == "fast";
+  settings.whole_masks = options.whole_masks;
   settings.manager.listener = options.pass_listener;
   settings.trainable = options.trainable;
   settings.choice = options.passes;
@@ -168,6 +171,17 @@ FetchCompiler fetches_of(std::shared_ptr<const Graph> graph, CompileOptions opti
   };
 }
 
+void add_draws(const Graph& graph, const std::string& prefix, std::set<std::string>& draws) {
+  graph.for_each([&](Node& node) {
+    const bool stream = node.find_attribute("stream");
+    if (stream || (node.record() && node.record()->has(kRandom) && !node.find_attribute("seed")))
+      draws.insert(prefix + node.qualified_op() + (stream ? str(" ", node.get_int("stream", 0)) : ""));
+    for_each_subgraph(node, [&](const std::string& name, const Graph& body) {
+      add_draws(body, str(prefix, node.name(), ".", name, ": "), draws);
+    });
+  });
+}
+
 template <typename Values>
 std::vector<std::string> names_of(const Values& values) {
   std::vector<std::string> names;
@@ -187,6 +201,7 @@ CompiledModel compile_with(std::string_view model, const CompileOptions& options
 
   note_passes(PassStage::kForward, transform(*graph, PassStage::kForward, pass_settings(options)), compiled);
   resolve(*graph);
+  add_draws(*graph, "", compiled.draws);
   TrainingProgram program;
   complete(program, *graph, options);
   Halves halves;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +29,7 @@ struct CompileOptions {
   std::vector<std::string> trainable;  // graph inputs whose gradient is wanted
   c10::Device device = c10::kCPU;
   std::string dropout = "fast";  // "fast": counter-based, mask never stored; "torch": eager's draws
+  bool whole_masks = false;      // of "fast": a mask is the same whichever rows are left out
   std::string matmul = "auto";   // "auto": measured per shape class; "aten", "onednn"
   // What forward may keep for backward, in bytes or up to 1 as a fraction of what it would keep without recomputation;
   // none: only what is nearly free is recomputed. Negative: nothing is.
@@ -59,6 +61,8 @@ struct CompiledModel {
   std::vector<std::pair<std::string, PassRecord>> passes;  // stage, what a pass did at it
   ModelInfo info;
   std::vector<std::string> input_names, output_names;
+  // What is random, before fusion: an operator each, with its stream where it has one; each once.
+  std::set<std::string> draws;
   size_t forward_nodes = 0, backward_nodes = 0;
   RecomputeResult recomputed;
   FusionResult fused;

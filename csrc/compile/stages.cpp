@@ -43,6 +43,7 @@ std::vector<PassRecord> transform(Graph& graph, PassStage stage, const PassSetti
   context.stage = stage;
   context.training = settings.training && stage == PassStage::kForward;
   context.options.dropout = settings.counted_dropout ? "fast" : "exact";
+  context.options.whole_masks = settings.whole_masks;
   context.evaluate = evaluate_constant_node;
   for (const std::string& name : settings.trainable)
     if (const NodeArg* in = graph.find(name)) context.grad_inputs.insert(in);

@@ -47,6 +47,7 @@ struct PassSettings {
   TransformerManager::Options manager;
   bool training = true;
   bool counted_dropout = false;        // masks by counter, never stored; else as the standard's operator has them
+  bool whole_masks = false;            // a mask is the same whichever rows are left out
   std::vector<std::string> trainable;  // graph inputs whose gradient is wanted
   PassChoice choice{};
 };

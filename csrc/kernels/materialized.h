@@ -10,8 +10,10 @@ namespace ortmodule {
 // autograd's zero without memory.
 at::Tensor materialized_copy(const at::Tensor& tensor);
 
-// The tensor itself, or such a copy. Undefined stays undefined.
+// The tensor itself, or such a copy. Undefined stays undefined. One whose memory is made when it is asked for has it
+// from here on.
 inline at::Tensor materialized(at::Tensor tensor) {
+  if (tensor.defined()) static_cast<void>(tensor.has_storage());
   constexpr c10::DispatchKeySet kLazy(
       {c10::DispatchKey::Negative, c10::DispatchKey::Conjugate, c10::DispatchKey::ZeroTensor});
   return tensor.defined() && tensor.key_set().has_any(kLazy) ? materialized_copy(tensor) : std::move(tensor);

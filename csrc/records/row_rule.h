@@ -43,6 +43,7 @@ struct CompactNode {
   std::string op;
   std::vector<NodeArg*> inputs;  // compact where they have rows
   Attributes attributes;
+  NodeArg* rows;              // which rows these are
   NodeArg* result = nullptr;  // what the first output is, where that takes no node
 
   size_t rank() const;  // of the whole input 0

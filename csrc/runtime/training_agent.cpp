@@ -128,6 +128,8 @@ void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
 std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
                                                const std::vector<char>* checked, const InterOp* inter_op,
                                                const CachedRun* cached, ResultBuffers* results) {
+  for (const at::Tensor& x : inputs)
+    if (x.defined()) static_cast<void>(x.has_storage());  // which makes the memory of one that has none yet
   const Allowance::Scope limited(allowance());
   const MatmulScope matmul(program_.matmul);
   auto run = std::make_shared<RunState>();

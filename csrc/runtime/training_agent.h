@@ -125,6 +125,8 @@ class TrainingAgent {
   // The same in parts: begin, then advance up to a step of the plan, at last to SIZE_MAX.
   std::unique_ptr<BackwardRun> begin_backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph);
   void advance(BackwardRun& run, size_t end, const OutputSink& sink);
+  // Whether nothing is left for a backward when those of `spent` have freed what they read.
+  bool is_spent(const OutputSet& spent) const { return remaining_after(spent).empty(); }
   // Segment of each gradient (plan/gradient_segments.h); empty where nothing has a gradient.
   const std::vector<size_t>& segments() const { return segments_; }
 

@@ -8,9 +8,11 @@
 #include <optional>
 
 #include "base/status.h"
+#include "graph/value_bytes.h"
 #include "products/matmul_provider.h"
 #include "records/registry.h"
 #include "runtime/thread_limit.h"
+#include "session/late_choice.h"
 
 namespace ortmodule {
 namespace {
@@ -87,7 +89,7 @@ void Session::write_back(std::vector<at::Tensor>& outputs, const std::vector<at:
 std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) const {
   const std::vector<at::Tensor> overwritten = overwritten_of(inputs);
   std::vector<at::Tensor> outputs =
-      run_with_history(compiled_.agent, edges_, higher_, hook_order_, results_, std::move(inputs), checked);
+      run_with_history(compiled_.agent, edges_, higher_, hook_order_, results_, late_, std::move(inputs), checked);
   write_back(outputs, overwritten);
   return outputs;
 }
@@ -233,6 +235,20 @@ std::vector<std::string> Session::written_with_history() const {
     if (!uncounted_.count(output) && std::find(reached.begin(), reached.end(), output) != reached.end())
       names.push_back(compiled_.input_names[input]);
   return names;
+}
+
+std::string Session::compute_late(const Session& quick) {
+  std::string why;
+  if (!mutations_.empty() || !device_.is_cpu()) return "it writes buffers or inputs, or is not on the CPU";
+  late_ = late_plan(compiled_, quick.compiled_, why);
+  return why;
+}
+
+std::vector<int64_t> Session::output_bytes(const SymbolTable& sizes) const {
+  std::vector<int64_t> bytes;
+  for (const TypeInfo& type : compiled_.agent->program().output_types)
+    bytes.push_back(known_bytes(type, sizes).value_or(-1));
+  return bytes;
 }
 
 void Session::order_hooks(std::vector<size_t> order) {

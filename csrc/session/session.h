@@ -98,6 +98,14 @@ class Session {
   ORTMODULE_API void order_results(const std::vector<std::pair<size_t, size_t>>& pairs,
                                    const std::vector<size_t>& sequence);
 
+  // From now on calls with gradients run `quick`, a session of the same module that has some of this one's outputs, and
+  // compute the others when somebody looks at them (Note [Late outputs]). Returns why it may not be; empty: it may.
+  ORTMODULE_API std::string compute_late(const Session& quick);
+  // Of each output, where these sizes tell; -1 where they do not.
+  ORTMODULE_API std::vector<int64_t> output_bytes(const SymbolTable& sizes) const;
+  // Null where no output is late.
+  const std::shared_ptr<LatePlan>& late() const { return late_; }
+
   const CompiledModel& compiled() const { return compiled_; }
   c10::Device device() const { return device_; }
   const std::vector<DType>& input_types() const { return input_types_; }
@@ -130,6 +138,7 @@ class Session {
   std::shared_ptr<const HigherOrder> higher_;
   HookOrder hook_order_;
   std::shared_ptr<const ResultOrder> results_;
+  std::shared_ptr<LatePlan> late_;
   Mutations mutations_;
   // Statistics that a normalization updates: torch's own do not count as a change either, and a backward in PyTorch of
   // the same module, which has saved them, stays possible.

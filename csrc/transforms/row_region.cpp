@@ -107,7 +107,7 @@ void CompactRows::repeat(Node& node, size_t lead, const std::vector<RowInput>& r
       inputs[i] = broadcast_rows(inputs[i], {out.begin(), out.begin() + static_cast<long>(lead)}, out.size() - lead,
                                  rows, &node);
   }
-  CompactNode compact{node, lead, roles, graph_, node.op(), std::move(inputs), node.attributes()};
+  CompactNode compact{node, lead, roles, graph_, node.op(), std::move(inputs), node.attributes(), rows};
   if (const RowRule* rule = row_rule(node); rule->compact) rule->compact(compact);
   if (compact.result) return set(node.output(0), rows, compact.result);
   Node* made =

@@ -18,6 +18,7 @@ namespace ortmodule {
 
 struct TransformOptions {
   std::string dropout = "exact";  // "exact": ATen's generator; "fast": a counter-based one, see counter_dropout.cpp
+  bool whole_masks = false;       // of "fast": an element's number is that among all rows, where some are left out
   int64_t fold_limit_bytes = 1 << 16;  // constant folding keeps results up to this size
 };
 

@@ -171,7 +171,10 @@ class EngineCall:
             yield from part.session_reports()
 
     def built_sessions(self) -> Iterator[BuiltSession]:
-        yield from (BuiltSession(self._module, t.session, t.info, t.mode) for t in self.manager.transitions())
+        for t in self.manager.transitions():
+            yield BuiltSession(self._module, t.session, t.info, t.mode)
+            if t.quick is not None:
+                yield BuiltSession(self._module, t.quick, t.info, t.mode)
         for part in self.fallback.parts():
             yield from part.built_sessions()
 

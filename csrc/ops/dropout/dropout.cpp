@@ -28,8 +28,20 @@ void dropout_gradient(GradContext& c) {
 // The same map on dy: the mask is a function of the state, the stream and the element's place.
 void philox_dropout_gradient(GradContext& c) {
   const Attributes stream{{"stream", c.node().get_int("stream", 0)}};
-  c.GI(0, c.emit("ai.ortmodule::PhiloxDropout", {c.GO(0), c.I(1), c.I(2)}, stream));
+  c.GI(0, c.emit("ai.ortmodule::PhiloxDropout", {c.GO(0), c.I(1), c.I(2), c.I(3)}, stream));
 }
+
+// Where the mask is to be the whole's, what it is on some rows alone hangs on which rows these are.
+constexpr RowRule kPhiloxRows{
+    .inputs = [](const Node& node, const Shape& out,
+                 size_t lead) { return node.input(3) ? std::nullopt : rows_of(node, 0, out, lead); },
+    .axes = [](const Node& node, const Shape&, RowAxes axes) { return of_first(node, axes); },
+    .compact =
+        [](CompactNode& c) {
+          if (!c.node.get_int("whole", 0)) return;
+          c.inputs.resize(4, nullptr);
+          c.inputs[3] = c.rows;
+        }};
 
 std::optional<RecomputeForm> stored_mask(const Node& node) {
   if (!node.output(1)) return std::nullopt;
@@ -113,21 +125,24 @@ ORTMODULE_OP("ai.ortmodule", RandomState, 1)
     .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{Dim(2)}); })
     .traits(kRandom | kHostOutput);
 
-// y = x * kept / (1 - ratio); state is a RandomState's int64[2] in host memory.
+// y = x * kept / (1 - ratio); state is a RandomState's int64[2] in host memory. Where there are `rows`, x[m, rest...]
+// holds those rows of a whole, and elements have the numbers that they have in it (Note [Compact rows]).
 ORTMODULE_OP("ai.ortmodule", PhiloxDropout, 1)
     .input("x")
     .host_input("ratio")
     .host_input("state")
+    .host_input("rows", Presence::kOptional)
     .output("y")
     .attr("stream", AttrKind::kInt)
+    .attr("whole", AttrKind::kInt)  // on rows alone it has the input `rows`
     .infer(infer_same)
     .traits(kCheap)
     .grad({"x"}, philox_dropout_gradient)
     .body(philox_body)
-    .rows(rows_of_input<0>)
+    .rows(kPhiloxRows)
     .fuses([](FusionContext& c) {
       const auto ratio = c.constant(1);
-      if (!ratio) return false;
+      if (!ratio || c.node().input(3)) return false;
       c.out(0, c.append({Opcode::kPhiloxDropout, {c.in(0), c.in(2), -1}, *ratio, c.node().get_int("stream", 0)}));
       return true;
     });

@@ -1,4 +1,4 @@
-// "cuda" kernel of PhiloxDropout (philox_dropout.cu): contiguous tensors; a ratio of 0 or 1 is ATen's.
+// "cuda" kernel of PhiloxDropout (philox_dropout.cu): contiguous tensors without rows; a ratio of 0 or 1 is ATen's.
 #include <ATen/ops/empty_like.h>
 
 #include "kernels/cuda_kernel.h"
@@ -13,7 +13,8 @@ ORTMODULE_KERNEL("ai.ortmodule", PhiloxDropout, "cuda",
                        node, [number = node.get_int("stream", 0)](KernelContext& c, const CudaQueue& queue) {
                          const at::Tensor& x = c.in(0);
                          const double ratio = c.double_value(1);
-                         if (!cuda_plain(c, x) || !cuda_element(x) || !(ratio > 0 && ratio < 1)) return false;
+                         if (c.has(3) || !cuda_plain(c, x) || !cuda_element(x) || !(ratio > 0 && ratio < 1))
+                           return false;
                          const auto words = philox_state_words(c.in(2));
                          const PhiloxStream drawn = philox_stream(words.data(), number);
                          at::Tensor y = c.may_overwrite(0) ? x : at::empty_like(x);

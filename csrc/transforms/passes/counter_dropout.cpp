@@ -32,7 +32,7 @@ class CounterDropout : public GraphTransformer {
       const bool attention = node->qualified_op() == "ai.ortmodule::AttentionDropout";
       if (!attention && !(node->qualified_op() == "Dropout" && is_plain_training_dropout(*node))) continue;
       if (!state) state = add_state(graph, node);
-      replace(graph, *node, *state, attention);
+      replace(graph, *node, *state, attention, context.options.whole_masks);
       ++modifications;
     }
     return modifications;
@@ -49,7 +49,7 @@ class CounterDropout : public GraphTransformer {
   }
 
   // What made the node's first output, from now on with a stream that no other node has or had.
-  static void replace(Graph& graph, Node& node, Node& state, bool attention) {
+  static void replace(Graph& graph, Node& node, Node& state, bool attention, bool whole) {
     const int64_t stream = state.get_int("streams", 0);
     state.set_attribute("streams", stream + 1);
     std::vector<NodeArg*> inputs = node.inputs();
@@ -58,6 +58,7 @@ class CounterDropout : public GraphTransformer {
       inputs = {node.input(0), node.input(1) ? node.input(1) : graph.constant(TensorData::scalar(DType::kDouble, 0.5))};
     inputs.push_back(state.output(0));
     attributes["stream"] = stream;
+    if (whole && !attention) attributes["whole"] = int64_t{1};
     const char* op = attention ? "PhiloxAttention" : "PhiloxDropout";
     Node* fast = graph.add_node("ai.ortmodule", op, inputs, {}, std::move(attributes), &node, node.name());
     fast->metadata() = node.metadata();

@@ -1,0 +1,1 @@
+"""Options(outputs="lazy"): what programs see of outputs that are computed late."""
