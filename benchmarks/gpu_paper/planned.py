@@ -42,7 +42,7 @@ LOSSES = {"LinearCrossEntropy", "LinearCrossEntropyGrad"}
 LOOKUPS = {"Gather", "GatherRows", "SpreadRows", "GatherRowsGrad"}
 WIDTHS = {"float": 4, "bfloat16": 2, "float16": 2, "double": 8, "int64": 8, "int32": 4, "bool": 1, "uint8": 1}
 CHUNK, OWN_CHUNK = 1 << 26, 1 << 28  # scores at once: csrc/ops/loss/linear_cross_entropy_kernel.cpp, .._cuda_kernel.cpp
-LISTED = 128  # tensors of one launch of CastAll: csrc/ops/types/cast_all.cu
+LISTED = 128  # tensors of one launch of CastAll and AddAll: csrc/ops/types/cast_all.cu
 DW_BLOCK = 8192  # rows of the weight's gradient at once, there
 
 
@@ -286,7 +286,7 @@ def memory_pass(step: Step, kernel: Kernel, own: bool) -> Kernel:
         kernel.launches += any(len(shape_of(v)) == 1 and len(shape_of(inputs[0])) > 1 for v in step["outputs"])
     elif op == "ConcatSum" or (op == "ReduceSum" and own and len(shape_of(step["outputs"][0])) == 1):
         kernel.launches = 2
-    elif op == "CastAll":
+    elif op in ("CastAll", "AddAll"):
         kernel.launches = math.ceil(len(inputs) / LISTED) if own else len(inputs)
     elif op == "Sum":
         kernel.launches = kernel.calls = 1 if own else max(1, len(inputs) - 1)

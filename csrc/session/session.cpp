@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "graph/value_bytes.h"
+#include "kernels/copy_list.h"
 #include "products/matmul_provider.h"
 #include "records/registry.h"
 #include "runtime/thread_limit.h"
@@ -74,15 +75,21 @@ std::vector<at::Tensor> Session::overwritten_of(const std::vector<at::Tensor>& i
 void Session::write_back(std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& overwritten) const {
   if (mutations_.empty()) return;
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> values;
+  std::vector<char> counts;
   for (size_t i = 0; i < mutations_.size(); ++i) {
     const size_t output = mutations_[i].first;
     const at::Tensor &value = outputs[output], &target = overwritten[i];
-    std::optional<at::AutoDispatchBelowADInplaceOrView> unseen;
-    if (uncounted_.count(output)) unseen.emplace();
     // An observer gives its buffers as many elements as it finds channels.
-    if (value.numel() > target.numel()) target.resize_(value.sizes());
-    target.copy_(value);
+    if (value.numel() > target.numel()) {
+      std::optional<at::AutoDispatchBelowADInplaceOrView> unseen;
+      if (uncounted_.count(output)) unseen.emplace();
+      target.resize_(value.sizes());
+    }
+    values.push_back(value);
+    counts.push_back(uncounted_.count(output) == 0);
   }
+  copy_list(values, overwritten, counts);
   outputs.resize(first_mutation_);
 }
 

@@ -14,6 +14,8 @@ namespace ortmodule {
 namespace {
 
 constexpr size_t kMostParts = 4;  // that a kernel of ConcatSum takes
+// Gradients that wait for one another. More would be fewer launches, and later for who sums them over processes.
+constexpr size_t kMostGradients = 16;
 
 bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 bool is_float(DType dtype) { return dtype == DType::kFloat || is_narrow(dtype); }
@@ -34,28 +36,68 @@ bool is_copy_of_input(const Node& node) {
   return std::none_of(uses.begin(), uses.end(), [](const Use& use) { return fuses(use.node); });
 }
 
+// One node of that operator where `place` stands, one of `nodes`, which computes what they do of inputs[i] each.
+// Returns how many nodes are fewer.
+size_t join(Graph& graph, const std::vector<Node*>& nodes, const std::vector<NodeArg*>& inputs, const char* op,
+            Attributes attributes, Node* place) {
+  if (nodes.size() < 2) return 0;
+  Node* all = graph.add_node("ai.ortmodule", op, inputs, std::vector<std::string>(nodes.size()), std::move(attributes),
+                             place, graph.fresh_name(place->name() + "_all"));
+  all->metadata() = place->metadata();
+  all->set_phase(place->phase());
+  for (size_t i = nodes.size(); i-- > 0;) graph.drop_output(all, i);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    graph.move_output(nodes[i]->output(0), all, i);
+    graph.remove(nodes[i]);
+  }
+  infer_node(*all);
+  return nodes.size() - 1;
+}
+
+std::vector<NodeArg*> first_inputs(const std::vector<Node*>& nodes) {
+  std::vector<NodeArg*> inputs;
+  for (const Node* node : nodes) inputs.push_back(node->input(0));
+  return inputs;
+}
+
+Attributes to_type(const Node& cast) { return {{"to", static_cast<int64_t>(cast.output(0)->type().dtype)}}; }
+
 size_t join_casts(Graph& graph) {
   std::map<std::pair<DType, DType>, std::vector<Node*>> alike;
   graph.for_each([&](Node& node) {
     if (is_copy_of_input(node)) alike[{node.input(0)->type().dtype, node.output(0)->type().dtype}].push_back(&node);
   });
   size_t joined = 0;
-  for (const auto& [types, casts] : alike) {
-    if (casts.size() < 2) continue;
-    std::vector<NodeArg*> inputs;
-    for (const Node* cast : casts) inputs.push_back(cast->input(0));
-    Node* all = graph.add_node("ai.ortmodule", "CastAll", inputs, std::vector<std::string>(casts.size()),
-                               {{"to", static_cast<int64_t>(types.second)}}, casts[0],
-                               graph.fresh_name(casts[0]->name() + "_all"));
-    all->metadata() = casts[0]->metadata();
-    for (size_t i = casts.size(); i-- > 0;) graph.drop_output(all, i);
-    for (size_t i = 0; i < casts.size(); ++i) {
-      graph.move_output(casts[i]->output(0), all, i);
-      graph.remove(casts[i]);
-    }
-    infer_node(*all);
-    joined += casts.size() - 1;
+  for (const auto& [types, casts] : alike)
+    joined += join(graph, casts, first_inputs(casts), "CastAll", to_type(*casts[0]), casts[0]);
+  return joined;
+}
+
+// -- counters ---------------------------------------------------------------------------------------------------------
+
+// The input that the node counts up by a constant, and that; none for other nodes.
+std::optional<std::pair<NodeArg*, int64_t>> counted(const Node& node) {
+  if (!is(&node, "", "Add") || node.phase() != Phase::kForward || !node.output(0)->is_graph_output()) return {};
+  for (const size_t i : {0, 1}) {
+    NodeArg* counter = node.input(i);
+    const TensorData* by = node.input(1 - i)->constant();
+    if (by && by->dims.empty() && counter->is_graph_input() && counter->type().dtype == DType::kInt64)
+      return std::pair(counter, by->to_ints()[0]);
   }
+  return {};
+}
+
+size_t join_counters(Graph& graph) {
+  std::map<int64_t, std::pair<std::vector<Node*>, std::vector<NodeArg*>>> alike;
+  graph.for_each([&](Node& node) {
+    const auto found = counted(node);
+    if (!found) return;
+    alike[found->second].first.push_back(&node);
+    alike[found->second].second.push_back(found->first);
+  });
+  size_t joined = 0;
+  for (const auto& [value, nodes] : alike)
+    joined += join(graph, nodes.first, nodes.second, "AddAll", {{"value", value}}, nodes.first[0]);
   return joined;
 }
 
@@ -185,15 +227,40 @@ bool widen_weight(Graph& graph, Node& node) {
   return true;
 }
 
+// A gradient that is made narrow, by something that no program expresses, and handed out as a float.
+bool is_widened_gradient(const Node& node) {
+  if (!is(&node, "", "Cast") || node.phase() != Phase::kBackward) return false;
+  const NodeArg *narrow = node.input(0), *wide = node.output(0);
+  return is_narrow(narrow->type().dtype) && wide->type().dtype == DType::kFloat && wide->is_graph_output() &&
+         wide->uses().empty() && narrow->producer() && read_once(narrow) && !fuses(narrow->producer());
+}
+
+size_t join_gradients(Graph& graph) {
+  size_t joined = 0;
+  std::vector<Node*> casts;
+  const auto flush = [&] {
+    if (!casts.empty()) joined += join(graph, casts, first_inputs(casts), "CastAll", to_type(*casts[0]), casts.back());
+    casts.clear();
+  };
+  for (Node* node : graph.nodes()) {
+    if (!is_widened_gradient(*node)) continue;
+    if (!casts.empty() && casts[0]->input(0)->type().dtype != node->input(0)->type().dtype) flush();
+    casts.push_back(node);
+    if (casts.size() == kMostGradients) flush();
+  }
+  flush();
+  return joined;
+}
+
 }  // namespace
 
 size_t join_launches(Graph& graph) {
-  size_t changed = join_casts(graph);
+  size_t changed = join_casts(graph) + join_counters(graph);
   for (Node* node : graph.nodes())
     if (is(node, "ai.ortmodule", "LinearGrad")) changed += sum_bias(graph, *node);
   for (Node* node : graph.nodes())
     if (is(node, "ai.ortmodule", "LinearGrad")) changed += widen_weight(graph, *node);
-  return changed;
+  return changed + join_gradients(graph);
 }
 
 }  // namespace ortmodule

@@ -1,11 +1,16 @@
 // Fewer launches and fewer passes over memory, where a device takes longer to begin a kernel than to run a small one.
 //
-// Three rewrites of a training graph, before nodes are placed and fused.
+// Five rewrites of a training graph, before nodes are placed and fused.
 //
 // Casts: the narrow copies that autocast makes of graph inputs are one CastAll at the head of forward. Those that
 // backward reads, which are held from there on anyway, and vectors; what a fused program makes for nothing stays.
 //
+// Counters: integers that a step counts up (how many batches a batch norm has seen) are one AddAll.
+//
 // Weights: a Cast of LinearGrad's dw to float is an attribute of LinearGrad (`wide`), whose product adds in floats.
+//
+// Gradients: what is made narrow by other products (ConvGrad) and handed out as a float is widened 16 at a time, by one
+// CastAll where the last of them is.
 //
 // Biases: LinearGrad's db is a ReduceSum of dy, in front of it, where dy is made by something that a program expresses:
 // so the sum joins that program. Where dy is a Concat, but for views, that makes the sum too (ConcatSum).

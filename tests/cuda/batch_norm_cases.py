@@ -42,6 +42,8 @@ def batch_norms() -> list[Case]:
             ) -> Operands:
                 stats = [normal(c, dtype=torch.float32), normal(c, dtype=torch.float32).abs() + 0.5]
                 more = batch_numbers(c, torch.float32) if masked else []
+                for numbers in more:
+                    numbers[0] = 0  # results of 0, through which ReLU lets nothing
                 return [normal(r, c, dtype=d), normal(r, c, dtype=d), normal(c, dtype=w or d), *stats, *more]
 
             def sums(dy, x, w, mean, invstd, factor=None, shift=None):  # type: ignore[no-untyped-def]

@@ -121,8 +121,8 @@ def expected(case: Case, operands: Operands) -> list[torch.Tensor]:
     return found
 
 
-def compare(case: Case, got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
-    if case.reference is None and case.exact:
+def compare(case: Case, got: list[torch.Tensor], want: list[torch.Tensor], exact: bool = True) -> None:
+    if case.reference is None and exact:
         if not same_bits(got, want):
             raise Failed("other bits than on the CPU")
         return
@@ -167,7 +167,8 @@ def check(case: Case, dtype: torch.dtype, *, orders: Sequence[str] = ORDERS, dev
                 raise Failed(f"{missing} did not run, but {sorted(now)}")
             counts = counts or now
             if not first:
-                compare(case, got, want)
+                # A step's powers are a library's, which on a GPU is another than the host's.
+                compare(case, got, want, case.exact and (gpu is simulated or not case.program))
             elif not same_bits(first, got):
                 raise Failed(f"threads that run {name} give other bits")
             first = first or got

@@ -33,7 +33,29 @@ def losses() -> list[Case]:
                 {"reduction": reduction, "ignore_index": -100, "chunk": chunk}, wrt=(0, 1), aligned=False,
                 loose=2e-3,
             ))  # fmt: skip
-    return made
+    return [*made, *extreme_losses()]
+
+
+def extreme_losses() -> list[Case]:
+    """A score far above all others, at the end of a vector or of a row, or all far below 0: a maximum that forgets one
+    element, or knows one too many, has nothing left to add up. Rows that are held whole, and longer ones."""
+
+    def operands(dtype: torch.dtype, classes: int, place: int, scale: float) -> Operands:
+        w = torch.full((classes, 16), scale / 16 if place < 0 else 0.0, dtype=dtype)
+        if place >= 0:
+            w[place] = scale / 16
+        return [torch.ones(3, 16, dtype=dtype), w, None, torch.tensor([0, classes - 1, -100])]
+
+    sizes = [(33, 7, 300), (33, 32, 300), (33, -1, -200), (25600, 25599, 300), (51200, 51199, 300), (51209, 51208, 300)]
+    return [
+        Case(
+            f"LinearCrossEntropy {classes} with {scale} at {place}", "LinearCrossEntropy",
+            lambda d, c=classes, p=place, s=scale: operands(d, c, p, s),
+            lambda x, w, _, labels: F.cross_entropy(x @ w.mT, labels), ("chunk_loss",), "ai.ortmodule",
+            {"reduction": "mean", "ignore_index": -100, "chunk": 0}, wrt=(0, 1), aligned=False, loose=2e-3,
+        )
+        for classes, place, scale in sizes
+    ]  # fmt: skip
 
 
 def attentions() -> list[Case]:

@@ -31,6 +31,9 @@ def floats(*shape: int) -> Operand:
     return lambda d: uniform(*shape)(torch.float32)
 
 
+FIRST_WORD = 1768098052  # of the state below and stream 5
+
+
 def state(_: torch.dtype) -> torch.Tensor:
     return torch.tensor([7654321, 1234567])
 
@@ -152,6 +155,9 @@ def whole_rows() -> list[Case]:
 def draws() -> list[Case]:
     line = ["%2 = philox_dropout %0 %1 0.3 5"]
     made = [case(f"dropout {n}", [uniform(n), state], line, ["full float %2"]) for n in (64, 1000, 4096, 4101)]
+    for word in (FIRST_WORD, FIRST_WORD + 1):  # of element 0: kept, and dropped
+        drawn = [f"%2 = philox_dropout %0 %1 {word / 2**32!r} 5"]
+        made.append(case(f"dropout at {word}", [uniform(64), state], drawn, ["full float %2"]))
     doubled = ["%2 = philox_dropout %0 %1 0.5 5", "%3 = row_sum %2"]
     made.append(case("dropout of rows", [lambda d: torch.ones(3, 192), state], doubled, ["row float %3"]))
     return made

@@ -291,6 +291,19 @@ def casts() -> list[Case]:
     ]  # fmt: skip
 
 
+def counters() -> list[Case]:
+    """A thread for an element, lists of 128."""
+    return [
+        Case(
+            f"AddAll {len(of)} of {of[0]}", "AddAll",
+            lambda _, of=of: [torch.randint(1 << 40, shape) for shape in of],
+            lambda *xs: tuple(x + 3 for x in xs), ("add_all",), OWN, {"value": 3}, wrt=(), outputs=len(of),
+            aligned=False,
+        )
+        for of in ([()], [(3,), (), (2, 2)], [(1024,), (1025,)], [()] * 129)
+    ]  # fmt: skip
+
+
 def joined_sums() -> list[Case]:
     """Parts side by side and the sums over rows, 8 rows a tile and 64 a chunk."""
     cases = []
@@ -345,8 +358,12 @@ def refusals() -> list[Case]:
     def runs(*ends: int) -> Callable[[torch.dtype], Operands]:
         return lambda d: [normal(3, 4, dtype=d), normal(2, 4, 5, dtype=d), torch.tensor(ends)]
 
+    def scores(label: int) -> Callable[[torch.dtype], Operands]:
+        return lambda d: [normal(3, 4, dtype=d), normal(8, 4, dtype=d), None, torch.tensor([1, label, 2])]
+
     refused: list[tuple[str, str, Callable[[torch.dtype], Operands], tuple[int, ...]]] = []
     refused += [("SoftmaxCrossEntropyLoss", "", labels(label), ()) for label in (-1, 8)]
+    refused += [("LinearCrossEntropy", OWN, scores(label), ()) for label in (-1, 8)]
     refused += [("Embedding", OWN, rows(i), ()) for i in (-5, 4)]
     refused += [("EmbeddingGrad", OWN, sums(i), (2,)) for i in (-5, 4)]
     refused += [("GroupedMatMul", OWN, runs(*ends), ()) for ends in ((2, 1), (1, 4), (-1, 3))]
@@ -370,6 +387,7 @@ CASES: list[Case] = [
     *dropouts(),
     *gathers(),
     *casts(),
+    *counters(),
     *joined_sums(),
     *grouped_products(),
 ]

@@ -47,6 +47,14 @@ EQUIVALENT = {
     ("if (first > 0 && a.same(first - 1, first)", "- 1 >"): "a multiple of 64 is above 1 where it is above 0",
     ("if (i + N <= end) {", "<"): "the last vector element by element, to the same values",
     ("i < end; i += kListThreads * N", "<="): "a vector that begins at the end has no elements",
+    ("if (row >= n.rows || column >= n.columns) return;", ">"): "a tile that begins at the end has no results",
+    ("step < n.steps; step += kTile", "<="): "a tile of zeros is added once more",
+    ("if (last < 0 || last > rows) __trap();", "+ 1 <"): "a group of fewer than 0 rows, which traps as well",
+    ("Vector<T, N> held[kHeld > 0 ? kHeld : 1];", ">="): "an array that is not used",
+    ("Vector<T, N> held[kHeld > 0 ? kHeld : 1];", "- 1 >"): "kHeld is 0 or 10",
+    ("return begin + of < end ?", "<="): "no rows by division, too",
+    ("if (!there || threadIdx.x >= kWarpSize) return;", ">"): "a thread of the second warp stores what the first has",
+    ("for (int k = 1; k < kConcatParts; ++k)", "<="): "no column is behind the last part, whose place is not read",
 }
 
 

@@ -44,6 +44,7 @@ def run(*arguments: str) -> list[dict[str, Any]]:
         ("Embedding", 10),
         ("Gather", 8),
         ("CastAll", 16),
+        ("AddAll", 4),
         ("ConcatSum", 16),
         ("GroupedMatMul", 9),
         (" step ", 40),

@@ -53,6 +53,37 @@ TEST(JoinLaunches, ACopyThatForwardAloneReadsIsMadeWhereItIsRead) {
   EXPECT_EQ(run(*g), 0u);
 }
 
+TEST(JoinLaunches, GradientsOfConvolutionsAreWidenedTogether) {
+  auto g = resolved(
+      R"(graph g(dy: bfloat16[1, 2, 4, 4], x: bfloat16[1, 2, 4, 4], v: bfloat16[2, 2, 1, 1], w: bfloat16[2, 2, 1, 1]) -> (dv, dw)
+    %dh, %narrow_v, _ = ai.ortmodule::ConvGrad(%dy, %x, %v)
+    %dv = Cast(%narrow_v) {to=1}
+    _, %narrow_w, _ = ai.ortmodule::ConvGrad(%dh, %x, %w)
+    %dw = Cast(%narrow_w) {to=1})");
+  EXPECT_EQ(run(*g, {"dh", "dv", "narrow_w", "dw"}), 1u);
+  const Node* all = g->find("dv")->producer();
+  EXPECT_EQ(all->qualified_op(), "ai.ortmodule::CastAll");
+  EXPECT_EQ(g->find("dw")->producer(), all);
+  EXPECT_EQ(all, g->nodes().back());
+  EXPECT_EQ(all->phase(), Phase::kBackward);
+}
+
+TEST(JoinLaunches, CountersAreCountedUpByOneNode) {
+  auto g = resolved(R"(graph g(a: int64[], b: int64[], c: int64[], x: float[]) -> (a1, b1, c1, y)
+    const %one: int64[] = [1]
+    const %two: int64[] = [2]
+    %a1 = Add(%a, %one)
+    %c1 = Add(%c, %two)
+    %b1 = Add(%one, %b)
+    %y = Add(%x, %x))");
+  EXPECT_EQ(run(*g), 1u);
+  const Node* all = g->find("a1")->producer();
+  EXPECT_EQ(all->qualified_op(), "ai.ortmodule::AddAll");
+  EXPECT_EQ(g->find("b1")->producer(), all);
+  EXPECT_EQ(all->get_int("value", 0), 1);
+  EXPECT_EQ(count(*g, "Add"), 2u);
+}
+
 TEST(JoinLaunches, AWeightsGradientIsAFloatOfNarrowFactors) {
   auto g = resolved(R"(graph g(dy: bfloat16[4, 8], x: bfloat16[4, 6], w: bfloat16[8, 6]) -> (dx, dw)
     %dx, %narrow, _ = ai.ortmodule::LinearGrad(%dy, %x, %w)

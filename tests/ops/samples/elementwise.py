@@ -154,6 +154,15 @@ def where_cases(dtype: torch.dtype) -> list[Case]:
     ]
 
 
+def add_all(*xs: torch.Tensor, value: int) -> tuple[torch.Tensor, ...]:
+    return tuple(x + value for x in xs)
+
+
+def add_all_cases(dtype: torch.dtype) -> list[Case]:
+    counters = tuple(torch.randint(100, shape) for shape in ((), (3,), (2, 1)))
+    return [Case(counters, {"value": 1}, outputs=3), Case(counters[:1], {"value": -2}, outputs=1)]
+
+
 def sum_cases(dtype: torch.dtype) -> list[Case]:
     def some(*shapes: tuple[int, ...]) -> Case:
         return Case(tuple(rand(*s, dtype=dtype) for s in shapes))
@@ -257,6 +266,7 @@ BINARY = [
     Row("Max", chain(torch.maximum), with_ties),
     Row("Min", chain(torch.minimum), with_ties),
     Row("Sum", chain(torch.add), sum_cases),
+    Row("AddAll", add_all, add_all_cases, "ai.ortmodule", differentiable=False),
     Row("Where", torch.where, where_cases),
     Row("Clip", clip, clip_cases),
     Row("Cast", lambda x, to: x.to(to) * 1 if to.is_floating_point else x.to(to), cast_cases),
