@@ -12,7 +12,7 @@
 namespace ortmodule::cuda {
 
 // Changes with these structs, and with those of any launch.
-constexpr uint32_t kAbi = 4;
+constexpr uint32_t kAbi = 5;
 
 struct Launch {
   const char* name;
