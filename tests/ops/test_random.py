@@ -81,3 +81,21 @@ def test_backward_applies_the_mask_of_forward() -> None:
     y = drop(x, 0.3)
     (grad,) = torch.autograd.grad(y, x, torch.full_like(y, 2.0))
     assert torch.equal(grad, 2 * y.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
+def test_rows_of_a_whole_have_the_masks_of_the_whole(ratio: float, dtype: torch.dtype) -> None:
+    state = torch.tensor([5, -1])
+    x = (torch.rand(23, 9, dtype=torch.float64) + 1).to(dtype)
+    rows = torch.tensor([22, 0, 7, 7, 13])
+    whole = drop_with(state, x, ratio, 3)
+    part = x[rows].requires_grad_()
+    inputs = [part, torch.tensor(ratio, dtype=torch.float64), state, rows]
+    session = node_model("PhiloxDropout", inputs, {"stream": 3}, domain=OWN, constants=[1]).session(["x0"])
+    (y,) = session.run([part, state, rows])
+    assert torch.equal(y, whole[rows])
+    y.sum().backward()
+    assert part.grad is not None
+    assert torch.equal(part.grad != 0, whole[rows] != 0)
+    torch.testing.assert_close(part.grad * x[rows], whole[rows])
