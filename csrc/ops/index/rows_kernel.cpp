@@ -124,6 +124,7 @@ Kernel attended_rows(const Node& node) {
     std::vector<char> needed(static_cast<size_t>(batch * length), 0);
     ORTMODULE_CHECK(seeds < c.input_count(), kRuntime, "[AttendedRows] there are fewer than ", seeds, " lists of rows");
     for (size_t i = 0; i < seeds; ++i) {
+      ORTMODULE_CHECK(c.has(1 + i), kRuntime, "[AttendedRows] list of rows ", i, " is missing");
       const at::Tensor rows = c.host(1 + i).contiguous();
       const auto* row = rows.const_data_ptr<int64_t>();
       for (int64_t k = 0; k < rows.numel(); ++k) needed.at(static_cast<size_t>(row[k])) = 1;
