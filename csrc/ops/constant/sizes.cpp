@@ -18,6 +18,8 @@ ORTMODULE_OP("ai.ortmodule", Sizes, 1)
     .attr("symbols", AttrKind::kStrings)
     .traits(kHostOutput | kCheap)
     .infer([](InferContext& c) {
+      for (size_t i = 0; i < c.input_count(); ++i)
+        if (!c.node().input(i)) c.error(str("input ", i, " is missing"));
       std::vector<Dim> values;
       for (const std::string& text : c.node().get_strings("exprs")) values.push_back(Dim::parse(text));
       const size_t symbols = c.node().get_strings("symbols").size();

@@ -18,6 +18,8 @@ ORTMODULE_OP("ai.ortmodule", Claimed, 1)
     .traits(kProvidersBody)
     .not_differentiable()  // gradients are built before nodes have places
     .infer([](InferContext& c) {
+      for (size_t i = 0; i < c.input_count(); ++i)
+        if (!c.node().input(i)) c.error(str("input ", i, " is missing"));
       BodyTypes body(c, "body", c.input_count());
       if (body.graph().inputs().size() != c.input_count() || body.output_count() < c.node().outputs().size())
         c.error(str("has ", c.input_count(), " inputs, its body ", body.graph().inputs().size()));
