@@ -12,11 +12,6 @@ __device__ __forceinline__ float to_float(Half x) { return __half2float(x); }
 __device__ __forceinline__ float to_float(BFloat16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ Half to_half(float x) { return __float2half_rn(x); }
 __device__ __forceinline__ BFloat16 to_bfloat16(float x) { return __float2bfloat16_rn(x); }
-__device__ __forceinline__ uint16_t bits_of(Half x) { return __half_as_ushort(x); }
-__device__ __forceinline__ uint16_t bits_of(BFloat16 x) { return __bfloat16_as_ushort(x); }
-#else
-inline uint16_t bits_of(Half x) { return x.bits; }
-inline uint16_t bits_of(BFloat16 x) { return x.bits; }
 #endif
 
 __device__ __forceinline__ float to_float(float x) { return x; }

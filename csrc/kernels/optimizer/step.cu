@@ -2,7 +2,7 @@
 //
 // The formulas and their roundings are those of sgd.cpp, adam.cpp and lamb.cpp, where the numbers come from, so that
 // float32 parameters get the CPU's bits (LAMB's norms are summed in another order). A scale of the gradients and
-// whether one overflowed are read on the device. Not here: which parameters make a list (device_update.cpp).
+// whether one overflowed are read on the device. Not here: which parameters make a list (device_step.cpp).
 #include "cuda/reduce.cuh"
 #include "cuda/tensor_list.cuh"
 #include "kernels/optimizer/step_launch.h"
@@ -46,6 +46,15 @@ template <typename P>
 __device__ __forceinline__ float as_kept(float x) {
   return to_float(from_float<P>(x));
 }
+
+// Not in cuda/elements.cuh, which NVRTC compiles with words of its own for these types (cuda/nvrtc_words.h).
+#ifdef __CUDACC__
+__device__ __forceinline__ uint16_t bits_of(Half x) { return __half_as_ushort(x); }
+__device__ __forceinline__ uint16_t bits_of(BFloat16 x) { return __bfloat16_as_ushort(x); }
+#else
+inline uint16_t bits_of(Half x) { return x.bits; }
+inline uint16_t bits_of(BFloat16 x) { return x.bits; }
+#endif
 
 template <int N>
 __device__ __forceinline__ void store_copy(Global<uint16_t> to, int64_t i, const float (&from)[N], bool half) {
