@@ -6,8 +6,10 @@ The suite runs a selection (test_zero.py, test_checkpoints.py); this prints a li
 from __future__ import annotations
 
 import argparse
+import datetime
 import itertools
 import json
+import platform
 import random
 import subprocess
 import sys
@@ -198,7 +200,7 @@ def disagreement(args: argparse.Namespace) -> bool:
 
 def parallel_matrix(args: argparse.Namespace) -> bool:
     """Tensor, sequence, expert and pipeline parallel training, alone and with `zero`, against one process."""
-    good = True
+    rows: list[dict[str, Any]] = []
     print("case                       ranks   loss rel.   params rel.")
     kinds: list[Any] = [parallel, pipelines, cut_models]
     for kind in kinds:
@@ -211,10 +213,17 @@ def parallel_matrix(args: argparse.Namespace) -> bool:
             else:
                 by_loss, by_parameter = parallel.distances(found, kind.one_process(case))
             ok = by_loss <= 1e-6 and by_parameter <= 1e-6
-            good &= ok
             said = "ok" if ok else "FAILED"
             print(f"{name:<25} {case.world:>6}   {by_loss:9.1e}   {by_parameter:11.1e}   {said}", flush=True)
-    return good
+            row = {"case": name, "ranks": case.world, "loss_rel": by_loss, "params_rel": by_parameter}
+            rows.append({**row, "within_limit": ok})
+            if args.json:  # at once, so that a run that is stopped leaves what it had
+                environment = {"python": platform.python_version(), "torch": torch.__version__, "backend": "gloo"}
+                environment["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+                command = f"parallel --steps {args.steps or 50} --match {' '.join(args.match or ['(all)'])}"
+                data = {**environment, "command": command, "limit": 1e-6, "rows": rows}
+                args.json.write_text(json.dumps(data, indent=1) + "\n")
+    return all(row["within_limit"] for row in rows)
 
 
 def _restarted(stage: int, killed: int, at: int) -> dict[str, Any]:
@@ -245,6 +254,7 @@ def main() -> None:
     top.add_argument("--stage", type=int, nargs="*", default=[1, 2, 3], help="stages of zero, overlap and determinism")
     top.add_argument("--count", type=int, help="of flips, kills, deaths or repeats")
     top.add_argument("--match", nargs="*", help="parts of the names of cases of parallel")
+    top.add_argument("--json", type=Path, help="where the rows of parallel are written")
     args = top.parse_args()
     torch.set_num_threads(1)
     sys.exit(not what[args.what](args))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ from ortmodule.distributed import ZeroPolicy, gathered, zero
 from ortmodule.distributed.parallel import clip_grad_norm_, parallelize, whole_state_dict
 from ortmodule.distributed.pipeline import Pipeline
 from tests.distributed.models import batch
-from tests.distributed.parallel import GPT, TENSOR
-from tests.distributed.training import EPSILON, distance
+from tests.distributed.parallel import GPT, TENSOR, optimizer_of, trained_alone
+from tests.distributed.training import distance
 
 VOCABULARY = 61
 
@@ -107,29 +107,18 @@ def loss_of(result: Any) -> torch.Tensor:
     return result if isinstance(result, torch.Tensor) else result.loss
 
 
-def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, eps=EPSILON, weight_decay=0.1)
-
-
 def one_process(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Losses by step, and the state at the end."""
     model = BUILDERS[case.model]()
-    run, optimizer, losses = ORTModule(model, options=Options(fallback="error")), optimizer_of(model), []
+    run = ORTModule(model, options=Options(fallback="error"))
     count = case.data * case.micro_batches
-    for step in range(case.steps):
-        optimizer.zero_grad()
-        total = 0.0
+
+    def parts(step: int) -> Iterator[torch.Tensor]:
         for rank in range(case.data):
             given = batch_of(case.model, step, rank, 2 * case.micro_batches)
             for i in range(case.micro_batches):
-                loss = loss_of(run(**{k: v.chunk(case.micro_batches)[i] for k, v in given.items()})) / count
-                loss.backward()
-                total += loss.item()
-        if case.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), case.clip)
-        optimizer.step()
-        losses.append(total)
-    return losses, {name: value.detach().clone() for name, value in model.state_dict().items()}
+                yield loss_of(run(**{k: v.chunk(case.micro_batches)[i] for k, v in given.items()})) / count
+
+    return trained_alone(model, parts, case.steps, case.clip)
 
 
 def on_rank(rank: int, case: Case) -> dict[str, Any]:

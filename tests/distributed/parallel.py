@@ -7,6 +7,7 @@ One process trains the same model on the mean over the data ranks' batches. Not 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -139,23 +140,33 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-3, eps=EPSILON, weight_decay=0.1)
 
 
-def one_process(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Losses by step and the state at the end."""
-    model = GPT(experts=case.experts)
-    run: nn.Module = ORTModule(model, options=Options(fallback="error")) if case.engine == "ortmodule" else model
+def trained_alone(
+    model: nn.Module, parts: Callable[[int], Iterable[torch.Tensor]], steps: int, clip: float
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses by step and the state at the end, in one process; `parts(step)` are what the step's loss is the sum of."""
     optimizer, losses = optimizer_of(model), []
-    for step in range(case.steps):
+    for step in range(steps):
         optimizer.zero_grad()
         total = 0.0
-        for rank in range(case.data):
-            loss = run(batch(step, 0, rank)) / case.data
+        for loss in parts(step):
             loss.backward()
             total += loss.item()
-        if case.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         losses.append(total)
     return losses, {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def one_process(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
+    model = GPT(experts=case.experts)
+    run: nn.Module = ORTModule(model, options=Options(fallback="error")) if case.engine == "ortmodule" else model
+    return trained_alone(
+        model,
+        lambda step: (run(batch(step, 0, rank)) / case.data for rank in range(case.data)),
+        case.steps,
+        case.clip,
+    )
 
 
 def on_rank(rank: int, case: Case) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Not here: what is asserted (test_pipeline.py).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ortmodule.distributed import ZeroPolicy, gathered, zero
 from ortmodule.distributed.parallel import clip_grad_norm_
 from ortmodule.distributed.pipeline import Pipeline
 from tests.distributed.models import CONTEXT, VOCABULARY, batch
-from tests.distributed.parallel import WIDTH, Block, optimizer_of
+from tests.distributed.parallel import WIDTH, Block, optimizer_of, trained_alone
 
 
 class Words(nn.Module):
@@ -78,22 +79,15 @@ def wrapped(module: nn.Module) -> nn.Module:
 def one_process(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
     model = build()
     run = wrapped(model) if case.engine == "ortmodule" else model
-    optimizer, losses = optimizer_of(model), []
     count = case.data * case.micro_batches
-    for step in range(case.steps):
-        optimizer.zero_grad()
-        total = 0.0
+
+    def parts(step: int) -> Iterator[torch.Tensor]:
         for rank in range(case.data):
             given, wanted = pair(step, rank, case.micro_batches)
             for x, y in zip(given.chunk(case.micro_batches), wanted.chunk(case.micro_batches), strict=True):
-                loss = loss_of(run(x), y) / count
-                loss.backward()
-                total += loss.item()
-        if case.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), case.clip)
-        optimizer.step()
-        losses.append(total)
-    return losses, {name: value.detach().clone() for name, value in model.state_dict().items()}
+                yield loss_of(run(x), y) / count
+
+    return trained_alone(model, parts, case.steps, case.clip)
 
 
 def on_rank(rank: int, case: Case) -> dict[str, Any]:
