@@ -33,11 +33,13 @@ class Compilation {
 
   // Compiles unless a thread has; waits while one does.
   void finish() {
-    std::call_once(once_, [this] {
-      error_.resize(1 << 14);
-      made_ = compiler_.compile(source_.c_str(), device_, error_.data(), error_.size());
-      error_.resize(made_ ? 0 : error_.find('\0'));
-    });
+    if (done_) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (done_) return;
+    error_.resize(1 << 14);
+    made_ = compiler_.compile(source_.c_str(), device_, error_.data(), error_.size());
+    error_.resize(made_ ? 0 : error_.find('\0'));
+    done_ = true;
   }
 
   void* result() {
@@ -54,8 +56,8 @@ class Compilation {
   const SourceCompiler& compiler_;
   const int device_;
   const std::string source_;
-  std::once_flag once_;
-  std::atomic<bool> ahead_ = false;
+  std::mutex mutex_;
+  std::atomic<bool> done_ = false, ahead_ = false;
   void* made_ = nullptr;
   std::string error_;
 };
