@@ -10,12 +10,25 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WHERE = "import ortmodule, pathlib; print(pathlib.Path(ortmodule.__file__).resolve().parents[1])"
+
+
+TURNS = "BENCHMARK_TURNS"  # two file descriptors: a round begins when the first is read, the second hears of its end
+
+
+def rounds(count: int) -> Iterator[int]:
+    """0 to count - 1; under `beside.py --round-by-round` each begins when the other checkout's round is done."""
+    ends = [int(end) for end in os.environ.get(TURNS, "").split(",") if end]
+    for i in range(count):
+        if ends:
+            os.write(ends[1], b".")
+            os.read(ends[0], 1)
+        yield i
 
 
 def cpu_name() -> str:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from common import facts, settings, table, write_json
+from common import facts, rounds, settings, table, write_json
 
 
 class Net(nn.Module):
@@ -112,7 +112,7 @@ def measure(name: str, modules: dict[str, nn.Module], args: argparse.Namespace) 
         backward_seconds[0] += time.perf_counter() - start
 
     samples: dict[str, list[float]] = {}
-    for _ in range(args.rounds):
+    for _ in rounds(args.rounds):
         round_ = {runner: per_call(step, args.repeats, modules[runner].zero_grad) for runner, step in steps.items()}
         round_["clearing"] = per_call(ours.zero_grad, args.repeats, steps["ortmodule"])
         backward_seconds[0] = 0.0

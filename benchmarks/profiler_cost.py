@@ -24,7 +24,7 @@ from typing import Any
 import models
 import torch
 
-from common import facts, settings, table, write_json
+from common import facts, rounds, settings, table, write_json
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     module, batch = models.build(name, small=args.small)
     steps = {"engine": step_of(ORTModule(copy.deepcopy(module)), batch), "eager": step_of(module, batch)}
     samples: dict[tuple[str, bool], list[float]] = {(kind, on): [] for kind in steps for on in (False, True)}
-    for _ in range(args.rounds):
+    for _ in rounds(args.rounds):
         for kind, step in steps.items():
             samples[kind, False].append(seconds_of(step, args.repeats))
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from common import facts, settings, table, write_json
+from common import facts, rounds, settings, table, write_json
 
 
 class Part(nn.Module):
@@ -90,7 +90,7 @@ def measure(modules: int, names: int, args: argparse.Namespace) -> dict[str, Any
         "watched": _C.watched_objects(),
     }  # fmt: skip
     samples: dict[str, list[float]] = {"checks": [], "after_one": [], "after_all": []}
-    for _ in range(args.rounds):
+    for _ in rounds(args.rounds):
         samples["checks"].append(per_call(checks, args.repeats))
         samples["after_one"].append(per_call(checks, args.repeats, lambda: setattr(parts[-1], "value0", 1.0)))
         samples["after_all"].append(per_call(checks, 2, touch_all))

@@ -154,12 +154,12 @@ std::shared_ptr<LateCall> LateCall::begin(std::shared_ptr<TrainingAgent> whole, 
   return std::shared_ptr<LateCall>(new LateCall(std::move(whole), std::move(plan), std::move(*given)));
 }
 
-std::vector<at::Tensor> LateCall::run_quick(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked,
+std::vector<at::Tensor> LateCall::run_quick(std::vector<at::Tensor>&& inputs, const std::vector<size_t>* unchecked,
                                             std::shared_ptr<TrainingAgent::RunState>* state) {
   std::vector<at::Tensor> made;
   {
     const DrawnState::Scope drawing(drawn_);
-    made = plan_->quick->forward(std::move(inputs), state, checked);
+    made = plan_->quick->forward(std::move(inputs), state, unchecked);
   }
   ++plan_->counts.calls;
   const SymbolTable& symbols = (*state)->frame.symbols;

@@ -73,7 +73,7 @@ class LateCall : public std::enable_shared_from_this<LateCall> {
   LateCall& operator=(const LateCall&) = delete;
 
   // Runs the quick program. Outputs of the whole one in its order; late tensors where they are late.
-  std::vector<at::Tensor> run_quick(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked,
+  std::vector<at::Tensor> run_quick(std::vector<at::Tensor>&& inputs, const std::vector<size_t>* unchecked,
                                     std::shared_ptr<TrainingAgent::RunState>* state);
   // Gives the late tensors that are alive their elements. Throws kRuntime where these are gone; `quiet`: then it is the
   // next one who looks to whom that is said.

@@ -420,12 +420,12 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
                                          const std::shared_ptr<const HigherOrder>& higher, const HookOrder& hook_order,
                                          const std::shared_ptr<const ResultOrder>& results,
                                          const std::shared_ptr<LatePlan>& late, std::vector<at::Tensor>&& inputs,
-                                         const std::vector<char>* checked) {
+                                         const std::vector<size_t>* unchecked) {
   const TrainingProgram& program = agent->program();
   bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
   wanted = wanted && std::any_of(program.x_inputs.begin(), program.x_inputs.end(),
                                  [&](size_t i) { return inputs[i].requires_grad(); });
-  if (!wanted) return agent->forward(std::move(inputs), nullptr, checked);
+  if (!wanted) return agent->forward(std::move(inputs), nullptr, unchecked);
 
   // An input whose gradient is identically zero has no edge, as in eager: its .grad stays None.
   StepEdges all = kept_edges->find(inputs, program.x_inputs, program.x_reachable);
@@ -438,8 +438,8 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   step->results = results;
   if (higher) step->given.emplace(*higher, inputs, results && results->any());
   if (late && late->is_on()) step->late = LateCall::begin(agent, late, inputs);
-  std::vector<at::Tensor> outputs = step->late ? step->late->run_quick(std::move(inputs), checked, &step->quick_state)
-                                               : agent->forward(std::move(inputs), &step->state, checked);
+  std::vector<at::Tensor> outputs = step->late ? step->late->run_quick(std::move(inputs), unchecked, &step->quick_state)
+                                               : agent->forward(std::move(inputs), &step->state, unchecked);
   // An output that is saved, or that is an input, gets a tensor of its own: history is set on the caller's alone.
   for (size_t i : program.y_outputs)
     if (outputs[i].use_count() > 1) outputs[i] = outputs[i].detach();

@@ -155,7 +155,7 @@ class ModuleBackward : public torch::autograd::Node {
 // The step behind the nodes of its results; null where nothing has a gradient.
 ORTMODULE_API ModuleBackward* step_behind(const std::vector<std::optional<at::Tensor>>& results);
 
-// Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `checked` as in
+// Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `unchecked` as in
 // InputBinding::bind; `higher`, `hook_order`, `results` and `late` may be null. Takes the tensors out of `inputs`
 // (TrainingAgent::forward).
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
@@ -163,6 +163,6 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
                                          const std::shared_ptr<const HigherOrder>& higher, const HookOrder& hook_order,
                                          const std::shared_ptr<const ResultOrder>& results,
                                          const std::shared_ptr<LatePlan>& late, std::vector<at::Tensor>&& inputs,
-                                         const std::vector<char>* checked = nullptr);
+                                         const std::vector<size_t>* unchecked = nullptr);
 
 }  // namespace ortmodule

@@ -10,13 +10,21 @@ namespace ortmodule {
 // autograd's zero without memory.
 at::Tensor materialized_copy(const at::Tensor& tensor);
 
-// The tensor itself, or such a copy. Undefined stays undefined. One whose memory is made when it is asked for has it
-// from here on.
-inline at::Tensor materialized(at::Tensor tensor) {
+// One whose memory is made when it is asked for has it from here on.
+inline void make_memory(const at::Tensor& tensor) {
   if (tensor.defined()) static_cast<void>(tensor.has_storage());
+}
+
+// The tensor itself, which has its memory, or such a copy. Undefined stays undefined.
+inline at::Tensor materialized_values(at::Tensor tensor) {
   constexpr c10::DispatchKeySet kLazy(
       {c10::DispatchKey::Negative, c10::DispatchKey::Conjugate, c10::DispatchKey::ZeroTensor});
   return tensor.defined() && tensor.key_set().has_any(kLazy) ? materialized_copy(tensor) : std::move(tensor);
+}
+
+inline at::Tensor materialized(at::Tensor tensor) {
+  make_memory(tensor);
+  return materialized_values(std::move(tensor));
 }
 
 }  // namespace ortmodule

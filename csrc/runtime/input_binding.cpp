@@ -33,7 +33,7 @@ InputBinding::InputBinding(const std::vector<NodeArg*>& inputs) {
       }
     }
     const bool known = std::all_of(input.axes.begin(), input.axes.end(), [](const Axis& a) { return a.known >= 0; });
-    fixed_.push_back(known && !input.sequence && !input.optional);
+    if (!known || input.sequence || input.optional) open_.push_back(inputs_.size());
     inputs_.push_back(std::move(input));
   }
 }
@@ -61,39 +61,45 @@ void InputBinding::check_sequence(const Input& input, const at::Tensor& value) {
                         c10::toString(input.dtype), ", got ", c10::toString(element.scalar_type()));
 }
 
+bool InputBinding::bind_one(const Input& input, const at::Tensor& value, SymbolTable& symbols) const {
+  if (input.optional && !value.defined()) return false;
+  ORTMODULE_CHECK_ARG(value.defined(), "input '", input.name, "' is missing");
+  if (input.sequence) {
+    check_sequence(input, value);
+    return false;
+  }
+  if (input.dtype == at::ScalarType::Undefined) return false;
+  ORTMODULE_CHECK_ARG(value.has_storage() || !holds_sequence(value), "input '", input.name,
+                      "' should be a tensor, got a sequence");
+  ORTMODULE_CHECK_ARG(value.scalar_type() == input.dtype, "input '", input.name, "' should be of type ",
+                      c10::toString(input.dtype), ", got ", c10::toString(value.scalar_type()));
+  if (!input.has_shape) return false;
+  const auto sizes = value.sizes();
+  if (sizes.size() != input.axes.size()) mismatch(input, value, symbols, SIZE_MAX);
+  bool expressions = false;
+  for (size_t k = 0; k < input.axes.size(); ++k) {
+    const Axis& axis = input.axes[k];
+    if (axis.known >= 0) {
+      if (sizes[k] != axis.known) mismatch(input, value, symbols, SIZE_MAX);
+    } else if (!axis.symbol.empty()) {
+      auto [it, fresh] = symbols.try_emplace(axis.symbol, sizes[k]);
+      if (!fresh && it->second != sizes[k]) mismatch(input, value, symbols, k);
+    } else {
+      expressions = true;
+    }
+  }
+  return expressions;
+}
+
 void InputBinding::bind(const std::vector<at::Tensor>& values, SymbolTable& symbols,
-                        const std::vector<char>* checked) const {
+                        const std::vector<size_t>* unchecked) const {
   ORTMODULE_CHECK_ARG(values.size() == inputs_.size(), "expected ", inputs_.size(), " inputs, got ", values.size());
   bool expressions = false;
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (checked && (*checked)[i] && fixed_[i]) continue;
-    const Input& input = inputs_[i];
-    const at::Tensor& value = values[i];
-    if (input.optional && !value.defined()) continue;
-    ORTMODULE_CHECK_ARG(value.defined(), "input '", input.name, "' is missing");
-    if (input.sequence) {
-      check_sequence(input, value);
-      continue;
-    }
-    if (input.dtype == at::ScalarType::Undefined) continue;
-    ORTMODULE_CHECK_ARG(value.has_storage() || !holds_sequence(value), "input '", input.name,
-                        "' should be a tensor, got a sequence");
-    ORTMODULE_CHECK_ARG(value.scalar_type() == input.dtype, "input '", input.name, "' should be of type ",
-                        c10::toString(input.dtype), ", got ", c10::toString(value.scalar_type()));
-    if (!input.has_shape) continue;
-    const auto sizes = value.sizes();
-    if (sizes.size() != input.axes.size()) mismatch(input, value, symbols, SIZE_MAX);
-    for (size_t k = 0; k < input.axes.size(); ++k) {
-      const Axis& axis = input.axes[k];
-      if (axis.known >= 0) {
-        if (sizes[k] != axis.known) mismatch(input, value, symbols, SIZE_MAX);
-      } else if (!axis.symbol.empty()) {
-        auto [it, fresh] = symbols.try_emplace(axis.symbol, sizes[k]);
-        if (!fresh && it->second != sizes[k]) mismatch(input, value, symbols, k);
-      } else {
-        expressions = true;
-      }
-    }
+  if (unchecked) {
+    for (const auto* some : {unchecked, &open_})
+      for (const size_t i : *some) expressions |= bind_one(inputs_[i], values[i], symbols);
+  } else {
+    for (size_t i = 0; i < inputs_.size(); ++i) expressions |= bind_one(inputs_[i], values[i], symbols);
   }
   if (!expressions) return;
   for (size_t i = 0; i < inputs_.size(); ++i)

@@ -15,11 +15,11 @@ class InputBinding {
  public:
   explicit InputBinding(const std::vector<NodeArg*>& inputs);
 
-  // Fills `symbols`; throws kInvalidArgument naming the input, what was expected and what came. Where checked[i] is set
-  // the caller knows that value i has the type and the sizes of one that was bound before, and it is passed over if no
-  // symbol depends on it.
+  // Fills `symbols`; throws kInvalidArgument naming the input, what was expected and what came. Of values that
+  // are not among `unchecked` the caller knows that they have the type and the sizes of ones that were bound before:
+  // they are passed over where no symbol depends on them.
   void bind(const std::vector<at::Tensor>& values, SymbolTable& symbols,
-            const std::vector<char>* checked = nullptr) const;
+            const std::vector<size_t>* unchecked = nullptr) const;
   size_t size() const { return inputs_.size(); }
   const std::string& name(size_t i) const { return inputs_[i].name; }
 
@@ -36,11 +36,13 @@ class InputBinding {
     bool has_shape;
     std::vector<Axis> axes;
   };
+  // Returns whether a size is an expression, which needs all symbols.
+  bool bind_one(const Input& input, const at::Tensor& value, SymbolTable& symbols) const;
   static void check_sequence(const Input& input, const at::Tensor& value);
   [[noreturn]] static void mismatch(const Input& input, const at::Tensor& value, const SymbolTable& symbols,
                                     size_t axis);
   std::vector<Input> inputs_;
-  std::vector<char> fixed_;  // per input: a tensor of which no size is a symbol
+  std::vector<size_t> open_;  // those with a size that is no number, sequences and what may be left out
 };
 
 }  // namespace ortmodule

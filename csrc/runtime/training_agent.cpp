@@ -126,15 +126,14 @@ void TrainingAgent::keep_slots(std::vector<at::Tensor> slots) {
 }
 
 std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
-                                               const std::vector<char>* checked, const InterOp* inter_op,
+                                               const std::vector<size_t>* unchecked, const InterOp* inter_op,
                                                const CachedRun* cached, ResultBuffers* results) {
-  for (const at::Tensor& x : inputs)
-    if (x.defined()) static_cast<void>(x.has_storage());  // which makes the memory of one that has none yet
+  for (const at::Tensor& x : inputs) make_memory(x);
   const Allowance::Scope limited(allowance());
   const MatmulScope matmul(program_.matmul);
   auto run = std::make_shared<RunState>();
   Frame& frame = run->frame;
-  program_.binding->bind(inputs, frame.symbols, checked);
+  program_.binding->bind(inputs, frame.symbols, unchecked);
   take_room(*run);
   const bool filled = cached && cached->steps.fill(frame, cached->cache);
   const bool parallel =
@@ -152,7 +151,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
   for (size_t i : overwritten_)
     if (const c10::StorageImpl* memory = memory_of(inputs[i])) overwritten.push_back(memory);
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = materialized(std::move(inputs[i]));
+    if (program_.input_slots[i] >= 0) frame.slots[program_.input_slots[i]] = materialized_values(std::move(inputs[i]));
 
   if (parallel)
     program_.parallel->run(frame, *inter_op, program_.matmul);
@@ -185,7 +184,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
         frame.slots[slot].reset();
     set_apart(frame.slots, overwritten);
   }
-  const auto watch = [&](int slot) [[gnu::always_inline]] {
+  const auto watch = [&](int slot) __attribute__((always_inline)) {
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t), layout_of(t)});
   };

@@ -111,14 +111,14 @@ class TrainingAgent {
 
   TrainingAgent(TrainingProgram program, c10::Device device);
 
-  // Outputs in graph order; `state` receives what backward needs (null: nothing is kept); `checked` as in
+  // Outputs in graph order; `state` receives what backward needs (null: nothing is kept); `unchecked` as in
   // InputBinding::bind. Takes the tensors out of `inputs`; who calls it holds each of them as well, for kernels
   // overwrite what nobody else holds. `inter_op`: what runs steps side by side, where the plan is for it and nobody
   // observes each; what such a run holds is not measured. `cached`: what need not be computed again
   // (runtime/value_cache.h), in a run of one step after the other. `results`: where outputs are wanted (Note [Bound
   // results]), of a run that keeps nothing.
   std::vector<at::Tensor> forward(std::vector<at::Tensor>&& inputs, std::shared_ptr<RunState>* state,
-                                  const std::vector<char>* checked = nullptr, const InterOp* inter_op = nullptr,
+                                  const std::vector<size_t>* unchecked = nullptr, const InterOp* inter_op = nullptr,
                                   const CachedRun* cached = nullptr, ResultBuffers* results = nullptr);
   // `dys[i]` belongs to y_outputs[i] and may be undefined. sink(k, dx) gets the gradient of x_inputs[k].
   void backward(RunState& state, const std::vector<at::Tensor>& dys, bool keep_graph, const OutputSink& sink);

@@ -93,10 +93,10 @@ void Session::write_back(std::vector<at::Tensor>& outputs, const std::vector<at:
   outputs.resize(first_mutation_);
 }
 
-std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std::vector<char>* checked) const {
+std::vector<at::Tensor> Session::run(std::vector<at::Tensor>&& inputs, const std::vector<size_t>* unchecked) const {
   const std::vector<at::Tensor> overwritten = overwritten_of(inputs);
   std::vector<at::Tensor> outputs =
-      run_with_history(compiled_.agent, edges_, higher_, hook_order_, results_, late_, std::move(inputs), checked);
+      run_with_history(compiled_.agent, edges_, higher_, hook_order_, results_, late_, std::move(inputs), unchecked);
   write_back(outputs, overwritten);
   return outputs;
 }

@@ -50,10 +50,10 @@ class Session {
   ORTMODULE_API Session(std::string_view model, SessionSettings options);
 
   // The caller's outputs for one value per graph input (sequences as in kernels/sequence_value.h), with history where
-  // gradients are enabled; mutations are written back. `checked` as in InputBinding::bind; takes the tensors out of
+  // gradients are enabled; mutations are written back. `unchecked` as in InputBinding::bind; takes the tensors out of
   // `inputs` (TrainingAgent::forward). May be called from several threads.
   ORTMODULE_API std::vector<at::Tensor> run(std::vector<at::Tensor>&& inputs,
-                                            const std::vector<char>* checked = nullptr) const;
+                                            const std::vector<size_t>* unchecked = nullptr) const;
 
   // The same as halves that autograd knows nothing of: no output has a history, and the agent's backward gives the
   // gradients of the trainable inputs to a sink, by their places among these (TrainingAgent). `state` null: nothing is

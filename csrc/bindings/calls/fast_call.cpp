@@ -90,7 +90,8 @@ class FastCall {
         default_dtype_(c10::get_default_dtype_as_scalartype()),
         unread_(unread) {
     for (const py::handle item : sources) sources_.push_back(read_source(item));
-    for (const Source& source : sources_) checked_.push_back(source.kind != Source::Kind::kLeaf);
+    for (size_t i = 0; i < sources_.size(); ++i)
+      if (sources_[i].kind == Source::Kind::kLeaf) unchecked_.push_back(i);
     watches_.set_missing(std::move(missing));
     const auto looked_at = tensors_.bare();
     for (const py::handle item : watches) {
@@ -125,7 +126,7 @@ class FastCall {
     std::vector<at::Tensor> outputs;
     {
       const py::gil_scoped_release release;
-      outputs = session_->run(std::move(inputs), runs_ > 0 ? &checked_ : nullptr);
+      outputs = session_->run(std::move(inputs), runs_ > 0 ? &unchecked_ : nullptr);
     }
     ++runs_;  // the inputs fit
     inputs.clear();
@@ -265,7 +266,7 @@ class FastCall {
   size_t written_arguments_ = 0;
   ArgumentAliases aliases_;
   ArgumentAliases::Found same_;           // of the calls that this is for
-  std::vector<char> checked_;             // per source: of the same type and sizes at every call
+  std::vector<size_t> unchecked_;         // sources that are not of the same type and sizes at every call
   std::vector<at::Tensor> spare_inputs_;  // room for a call's tensors, kept from call to call
   Watches watches_;
   int64_t runs_ = 0;
