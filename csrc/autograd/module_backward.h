@@ -155,8 +155,8 @@ class ModuleBackward : public torch::autograd::Node {
 // The step behind the nodes of its results; null where nothing has a gradient.
 ORTMODULE_API ModuleBackward* step_behind(const std::vector<std::optional<at::Tensor>>& results);
 
-// Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `unchecked` as in
-// InputBinding::bind; `higher`, `hook_order`, `results` and `late` may be null. Takes the tensors out of `inputs`
+// Forward with history: runs the agent and ties its differentiable outputs to new ModuleBackward nodes. `unchecked` as
+// in InputBinding::bind; `higher`, `hook_order`, `results` and `late` may be null. Takes the tensors out of `inputs`
 // (TrainingAgent::forward).
 std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& agent,
                                          const std::shared_ptr<KeptEdges>& kept_edges,

@@ -1,4 +1,4 @@
-// Elements of the types that CPU kernels compute in float: to and from floats, vectorised.
+// The types that are computed in float; on the CPU their elements to and from floats, vectorised.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -6,6 +6,9 @@
 #include <cstdint>
 
 namespace ortmodule {
+
+// Half precision and integers are computed in float and rounded once.
+inline at::ScalarType computed_in(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 
 // float, bfloat16, half and bool.
 bool converts(at::ScalarType type);

@@ -9,12 +9,16 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "cuda/launch_table.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
 
 namespace ortmodule {
+
+// Which types our CUDA kernels take.
+inline const std::vector<DType> kCudaTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
 
 // The launch functions of a step's device, and the stream that is current there.
 class CudaQueue {

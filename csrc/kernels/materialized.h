@@ -22,6 +22,11 @@ inline at::Tensor materialized_values(at::Tensor tensor) {
   return tensor.defined() && tensor.key_set().has_any(kLazy) ? materialized_copy(tensor) : std::move(tensor);
 }
 
+// Null of one without memory, and of one whose memory is not made yet.
+inline const c10::StorageImpl* memory_of(const at::Tensor& t) {
+  return t.defined() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
 inline at::Tensor materialized(at::Tensor tensor) {
   make_memory(tensor);
   return materialized_values(std::move(tensor));

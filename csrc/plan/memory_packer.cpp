@@ -84,21 +84,18 @@ Packing pack_memory(const std::vector<BlockLifetime>& blocks, size_t alignment) 
   return pack_smallest(blocks, order, alignment, start, {}, live_peak(blocks));
 }
 
-PackingApart pack_memory_apart(const std::vector<BlockLifetime>& blocks, const std::vector<char>& apart,
-                               size_t alignment) {
-  std::vector<BlockLifetime> all = blocks;
+namespace {
+
+// Those of `kept` lie in the first arena, in that order; the others are `free`.
+PackingApart pack_around(std::vector<BlockLifetime> all, const std::vector<char>& apart,
+                         const std::vector<size_t>& kept, const std::vector<size_t>& free, size_t alignment) {
+  const size_t count = all.size();
   Packing start;
-  start.offsets.assign(blocks.size(), 0);
-  std::vector<size_t> placed, free;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    if (!apart[i]) {
-      free.push_back(i);
-      continue;
-    }
-    all[i].end = UINT32_MAX;
+  start.offsets.assign(count, 0);
+  std::vector<size_t> placed = kept;
+  for (const size_t i : kept) {
     start.offsets[i] = start.bytes;
-    start.bytes += round_up(blocks[i].bytes, alignment);
-    placed.push_back(i);
+    start.bytes += round_up(all[i].bytes, alignment);
   }
   PackingApart out;
   out.first_bytes = start.bytes;
@@ -113,11 +110,30 @@ PackingApart pack_memory_apart(const std::vector<BlockLifetime>& blocks, const s
   const size_t second = start.bytes;
   Packing packing = pack_smallest(all, free, alignment, start, placed, live_peak(all));
   out.second_bytes = packing.bytes - second;
-  for (size_t i = 0; i < blocks.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     out.in_first.push_back(apart[i] || packing.offsets[i] < out.first_bytes);
     out.offsets.push_back(out.in_first[i] ? packing.offsets[i] : packing.offsets[i] - second);
   }
   return out;
+}
+
+}  // namespace
+
+PackingApart pack_memory_apart(const std::vector<BlockLifetime>& blocks, const std::vector<char>& apart,
+                               size_t alignment) {
+  std::vector<size_t> kept, free;
+  std::vector<BlockLifetime> all = blocks;
+  for (size_t i = 0; i < all.size(); ++i) {
+    (apart[i] ? kept : free).push_back(i);
+    if (apart[i]) all[i].end = UINT32_MAX;
+  }
+  PackingApart best = pack_around(all, apart, kept, free, alignment);
+  const size_t bound = live_peak(all);
+  if (best.first_bytes + best.second_bytes <= bound + bound / 100) return best;
+  // Whether what is made last lies behind or before decides which of the others fit until then.
+  std::reverse(kept.begin(), kept.end());
+  PackingApart other = pack_around(all, apart, kept, free, alignment);
+  return other.second_bytes < best.second_bytes ? other : best;
 }
 
 }  // namespace ortmodule

@@ -95,6 +95,7 @@ enum class OutputForm {
   kColumnKept,  // [1, .., 1, N]
   kCount,
 };
+inline bool is_column(OutputForm form) { return form == OutputForm::kColumn || form == OutputForm::kColumnKept; }
 
 struct FusedProgram {
   struct Output {

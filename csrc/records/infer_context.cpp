@@ -1,5 +1,7 @@
 #include "records/infer_context.h"
 
+#include <functional>
+
 #include "base/status.h"
 
 namespace ortmodule {
@@ -80,8 +82,10 @@ std::optional<Shape> InferContext::broadcast(const Shape* a, const Shape* b) con
       out[i] = x;
     else if (x.is_known() && y.is_known())
       error(str("shapes ", shape_text(*a), " and ", shape_text(*b), " do not broadcast"));
-    else
+    else if (x.is_known() || y.is_known())
       out[i] = x.is_known() ? x : y;  // a symbol beside a number > 1 must be that number or 1: the number either way
+    else  // either may be 1 at some sizes; the same name for the same two at every inference
+      out[i] = Dim::symbol(str("u_", node_.id(), "_", std::hash<std::string>()(str(x.text(), " | ", y.text()))));
   }
   return out;
 }

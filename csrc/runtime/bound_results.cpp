@@ -9,6 +9,7 @@
 #include "base/container_type.h"
 #include "base/status.h"
 #include "kernels/aten_bridge.h"
+#include "kernels/materialized.h"
 #include "kernels/sequence_value.h"
 #include "runtime/result_memory.h"
 
@@ -34,10 +35,6 @@ void add_extents(const at::Tensor& value, std::vector<Extent>& to) {
     for (const at::Tensor& element : sequence_elements(value)) to.emplace_back(element);
   else
     to.emplace_back(value);
-}
-
-const c10::StorageImpl* memory_of(const at::Tensor& t) {
-  return t.defined() && t.has_storage() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
 bool fits(const at::Tensor& buffer, const at::Tensor& result) {

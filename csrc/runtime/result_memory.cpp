@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "kernels/materialized.h"
+
 namespace ortmodule {
 namespace {
 
 const c10::TensorImpl* impl_of(const at::Tensor& t) { return t.unsafeGetTensorImpl(); }
-
-const c10::StorageImpl* memory_of(const at::Tensor& t) {
-  return t.defined() && t.has_storage() ? impl_of(t)->unsafe_storage().unsafeGetStorageImpl() : nullptr;
-}
 
 bool is_held_once(const at::Tensor& t) { return t.use_count() == 1 && impl_of(t)->unsafe_storage().use_count() == 1; }
 

@@ -24,10 +24,6 @@ std::vector<int64_t> memory_key(const SymbolTable& symbols, int64_t kind) {
   return key;
 }
 
-const c10::StorageImpl* memory_of(const at::Tensor& t) {
-  return t.defined() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
-}
-
 // Which of its storage's elements a tensor shows, and in which order: `.data = t.data.t()` changes that alone. Taken of
 // each weight in each step.
 [[gnu::always_inline]] inline uint64_t layout_of(const at::Tensor& t) {

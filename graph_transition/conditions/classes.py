@@ -14,7 +14,7 @@ from typing import Any
 
 from ... import _C
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
-from .equality import exactly_equal
+from .equality import is_another
 from .origin import is_opaque
 
 __all__ = ["ClassCondition", "found_on"]
@@ -150,7 +150,7 @@ class ClassCondition(Condition):
         found = []
         for name in (held.keys() | self._own.keys()) & (self._asked - _NO_METHODS):
             now, was = own(held.get(name, MISSING)), own(self._own.get(name, MISSING))
-            if now is not was and not exactly_equal(now, was):
+            if is_another(now, was):
                 found.append((name, now))
         return found
 

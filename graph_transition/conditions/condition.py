@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from .equality import exactly_equal
+from .equality import is_another
 
 __all__ = [
     "MISSING",
@@ -139,7 +139,7 @@ class Condition:
         changes = []
         for name, part, held in self.parts(now):
             held, was = before.own(held), before.original(part)
-            if held is not was and not exactly_equal(held, was):
+            if is_another(held, was):
                 changes.append(Change(name, None, held))
         return changes
 

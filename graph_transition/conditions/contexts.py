@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
-from .equality import exactly_equal, is_value
+from .equality import exactly_equal, is_another, is_value
 
 __all__ = [
     "ContextVariableCondition",
@@ -146,7 +146,7 @@ class LocalCondition(Condition):
         changes = []
         for name, part in self._parts.items():
             held, was = before.own(getattr(now, name, MISSING)), MISSING if part is None else before.original(part)
-            if held is not was and not exactly_equal(held, was):
+            if is_another(held, was):
                 changes.append(Change(f".{name}", name, held))
         return changes
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 import torch
 
-__all__ = ["exactly_equal", "is_value"]
+__all__ = ["exactly_equal", "is_another", "is_value"]
 
 _COMPARED = (
     bool, int, str, bytes, type(None), type(...), type(NotImplemented), fractions.Fraction, uuid.UUID, range,
@@ -61,6 +61,13 @@ def exactly_equal(a: Any, b: Any) -> bool:
     if kind is datetime.datetime or kind is datetime.time:
         return bool(a == b) and a.tzinfo == b.tzinfo and a.fold == b.fold
     return kind in _COMPARED_SET and bool(a == b)
+
+
+def is_another(now: Any, was: Any) -> bool:
+    """Whether a place that held `was` was given something else. An equal frozenset is: a set that is made is an object
+    of its own. Equal numbers, texts and tuples are not: whether two are one object is up to Python.
+    """
+    return now is not was and (type(now) is frozenset or not exactly_equal(now, was))
 
 
 _COMPARED_SET = frozenset({*_COMPARED, torch.Size})

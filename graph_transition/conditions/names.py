@@ -11,7 +11,7 @@ from typing import Any
 
 from .classes import found_on
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
-from .equality import exactly_equal, is_value
+from .equality import exactly_equal, is_another, is_value
 
 __all__ = ["NamedEntries", "NamespaceCondition", "PythonModuleCondition", "set_entry"]
 
@@ -70,7 +70,7 @@ class NamedEntries:
         found = []
         for name, part in self.parts.items():
             now, was = before.own(table.get(name, MISSING)), before.original(part)
-            if now is not was and not exactly_equal(now, was):
+            if is_another(now, was):
                 found.append((name, now))
         found += [(name, table[name]) for name in table.keys() & self.asked if name not in self.parts]
         same = []
@@ -78,7 +78,7 @@ class NamedEntries:
             now, was = before.own(table.get(name, MISSING)), before.own(was)
             if name in self.asked:
                 continue
-            if now is not was and not exactly_equal(now, was):
+            if is_another(now, was):
                 found.append((name, now))
             elif is_value(now):
                 same.append(name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
-from .equality import exactly_equal
+from .equality import is_another
 from .names import NamedEntries, set_entry
 
 __all__ = ["ExceptionCondition", "ObjectCondition", "held_by", "instance_table", "slots_of"]
@@ -63,7 +63,7 @@ class ObjectCondition(Condition):
         found = self.entries.changed(table, before) if table is not None else []
         for name, part in self._slots.items():
             held, was = before.own(_slot(now, name)), MISSING if part is None else before.original(part)
-            if held is not was and not exactly_equal(held, was):
+            if is_another(held, was):
                 found.append((name, held))
         changes = [Change(f".{name}", name, value) for name, value in found]
         content = self._content is not None and self._content.changed(now, before)

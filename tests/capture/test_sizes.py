@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn as nn
 
+from ortmodule import ORTModule
 from ortmodule.capture import capture
 from ortmodule.errors import CaptureError
 
@@ -154,6 +156,32 @@ def data_dependent(m: Module, x: torch.Tensor) -> torch.Tensor:
     if m.linear(x).sum() > 0:
         return x.sum()
     return -x.sum()
+
+
+def test_a_size_that_is_one_though_it_is_written_with_others_broadcasts() -> None:
+    """`bias[max(0, 1 - n):]` has one row for every n; no rule sees that, but the exporter says what the sum has."""
+
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.bias = nn.Linear(8, 8), nn.Parameter(torch.randn(1, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batch, length, width = x.shape
+            y = self.linear(x) + self.bias[max(0, self.bias.size(0) - length) :]
+            return (y.reshape(batch, length * width).tanh() ** 2).sum()
+
+    eager = Biased()
+    module = ORTModule(copy.deepcopy(eager))
+    for batch, length in ((2, 4), (5, 7), (3, 9)):
+        x = torch.randn(batch, length, 8)
+        losses = [m(x) for m in (module, eager)]
+        for loss in losses:
+            loss.backward()
+        torch.testing.assert_close(*losses)
+        for a, b in zip(module.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
+    assert module.report().fallback == "none"
 
 
 def test_data_dependent_branch_is_refused_with_the_users_line() -> None:

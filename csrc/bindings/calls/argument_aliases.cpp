@@ -1,11 +1,9 @@
 #include "bindings/calls/argument_aliases.h"
 
+#include "kernels/materialized.h"
+
 namespace ortmodule {
 namespace {
-
-const c10::StorageImpl* memory_of(const at::Tensor& t) {
-  return t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
 
 bool shared(const at::Tensor& t) { return memory_of(t) && t.unsafeGetTensorImpl()->unsafe_storage().use_count() > 1; }
 

@@ -37,8 +37,7 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kFlash = 1;  // at::SDPBackend::flash_attention
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+constexpr int64_t kFlashChoice = 1;  // at::SDPBackend::flash_attention
 
 struct Options {
   bool causal;
@@ -65,10 +64,10 @@ Mask prepare(const at::Tensor& given, const at::Tensor& q, const at::Tensor& k, 
   const at::Tensor mask = pad_mask(given, k.size(2));
   at::Tensor additive = mask;
   if (mask.scalar_type() == at::kBool)
-    additive = at::where(mask, at::scalar_tensor(0, q.options()), at::scalar_tensor(kMinusInfinity, q.options()));
+    additive = at::where(mask, at::scalar_tensor(0, q.options()), at::scalar_tensor(kHiddenScore, q.options()));
   else if (mask.scalar_type() != q.scalar_type())
     additive = mask.to(q.scalar_type());
-  if (causal) additive = at::add(additive, at::full({q.size(2), k.size(2)}, kMinusInfinity, q.options()).triu_(1));
+  if (causal) additive = at::add(additive, at::full({q.size(2), k.size(2)}, kHiddenScore, q.options()).triu_(1));
   return {additive, false};
 }
 
@@ -115,7 +114,7 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 bool flash_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask,
                   std::optional<double> scale) {
   return q.is_cpu() && !without_heads(q, k, v) &&
-         at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, grouped(q, k)) == kFlash;
+         at::_fused_sdp_choice(q, k, v, mask.additive, 0.0, mask.causal, scale, grouped(q, k)) == kFlashChoice;
 }
 
 // Keys and values, those of the past in front; `past` of a node of Attention that may have them.

@@ -3,12 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <limits>
 #include <optional>
 #include <vector>
 
 #include "graph/graph.h"
 
 namespace ortmodule {
+
+// What is added to the score of a key that is hidden.
+inline constexpr double kHiddenScore = -std::numeric_limits<double>::infinity();
 
 struct AttentionForm {
   explicit AttentionForm(const Node& node);

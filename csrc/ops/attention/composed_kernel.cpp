@@ -21,8 +21,6 @@
 namespace ortmodule {
 namespace {
 
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-
 // What hides keys, as two parts: where attention is allowed (bool), and what is added to the scores.
 struct Bias {
   at::Tensor allowed, additive;
@@ -36,12 +34,12 @@ struct Bias {
     at::Tensor sum = additive.dim() < 2 ? additive.unsqueeze(0) : additive;
     sum = sum.to(type);
     // Not masked_fill, whose result has the first operand's sizes: here either may be the larger one.
-    return allowed.defined() ? at::where(allowed, sum, at::Scalar(kMinusInfinity)) : sum;
+    return allowed.defined() ? at::where(allowed, sum, at::Scalar(kHiddenScore)) : sum;
   }
 
   at::Tensor apply(at::Tensor scores) const {
     if (additive.defined()) scores = at::add(scores, additive.to(scores.scalar_type()));
-    if (allowed.defined()) scores = scores.masked_fill(allowed.logical_not(), kMinusInfinity);
+    if (allowed.defined()) scores = scores.masked_fill(allowed.logical_not(), kHiddenScore);
     return scores;
   }
 };
@@ -68,14 +66,14 @@ at::Tensor repeat_key_heads(const at::Tensor& kv, int64_t group) {
 at::Tensor safe_softmax(const at::Tensor& scores, std::optional<at::ScalarType> precision) {
   at::Tensor s = precision ? scores.to(*precision) : scores;
   if (s.size(-1) == 0) return s;
-  const at::Tensor dead = at::amax(s.detach(), -1, true).eq(kMinusInfinity);
+  const at::Tensor dead = at::amax(s.detach(), -1, true).eq(kHiddenScore);
   return at::softmax(s.masked_fill(dead, 0), -1).masked_fill(dead, 0).to(scores.scalar_type());
 }
 
 at::Tensor pad_mask(const at::Tensor& mask, int64_t keys) {
   if (mask.dim() == 0 || mask.size(-1) == 1 || mask.size(-1) >= keys) return mask;
   const bool is_bool = mask.scalar_type() == at::kBool;
-  return at::constant_pad_nd(mask, {0, keys - mask.size(-1)}, is_bool ? at::Scalar(false) : at::Scalar(kMinusInfinity));
+  return at::constant_pad_nd(mask, {0, keys - mask.size(-1)}, is_bool ? at::Scalar(false) : at::Scalar(kHiddenScore));
 }
 
 AttentionForm::AttentionForm(const Node& node)

@@ -10,8 +10,6 @@ namespace {
 
 using cuda::Activation;
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
-
 Activation kind_of(const Node& node, Activation kind) {
   return kind == Activation::kGelu && node.get_string("approximate", "none") == "tanh" ? Activation::kGeluTanh : kind;
 }
@@ -71,18 +69,20 @@ Kernel make_gradient(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", Gelu, "cuda", make<Activation::kGelu>).types(kTypes).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", GeluGrad, "cuda", make_gradient<Activation::kGelu>).types(kTypes).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", Silu, "cuda", make<Activation::kSilu>).types(kTypes).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", SiluGrad, "cuda", make_gradient<Activation::kSilu>).types(kTypes).inplace();
-ORTMODULE_KERNEL("com.microsoft", QuickGelu, "cuda", make<Activation::kQuickGelu>).types(kTypes).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", QuickGeluGrad, "cuda", make_gradient<Activation::kQuickGelu>).types(kTypes).inplace();
-ORTMODULE_KERNEL("com.microsoft", Gelu, "cuda", make_biased<Activation::kGelu>).types(kTypes).inplace();
-ORTMODULE_KERNEL("com.microsoft", FastGelu, "cuda", make_biased<Activation::kGeluTanh>).types(kTypes).inplace();
-ORTMODULE_KERNEL("com.microsoft", BiasGelu, "cuda", make_biased<Activation::kGelu>).types(kTypes).inplace();
-ORTMODULE_KERNEL("", Tanh, "cuda", make<Activation::kTanh>).types(kTypes).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", TanhGrad, "cuda", make_gradient<Activation::kTanh>).types(kTypes).inplace();
-ORTMODULE_KERNEL("", Sigmoid, "cuda", make<Activation::kSigmoid>).types(kTypes).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", SigmoidGrad, "cuda", make_gradient<Activation::kSigmoid>).types(kTypes).inplace();
+ORTMODULE_KERNEL("", Gelu, "cuda", make<Activation::kGelu>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", GeluGrad, "cuda", make_gradient<Activation::kGelu>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", Silu, "cuda", make<Activation::kSilu>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", SiluGrad, "cuda", make_gradient<Activation::kSilu>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("com.microsoft", QuickGelu, "cuda", make<Activation::kQuickGelu>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", QuickGeluGrad, "cuda", make_gradient<Activation::kQuickGelu>)
+    .types(kCudaTypes)
+    .inplace();
+ORTMODULE_KERNEL("com.microsoft", Gelu, "cuda", make_biased<Activation::kGelu>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("com.microsoft", FastGelu, "cuda", make_biased<Activation::kGeluTanh>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("com.microsoft", BiasGelu, "cuda", make_biased<Activation::kGelu>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("", Tanh, "cuda", make<Activation::kTanh>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", TanhGrad, "cuda", make_gradient<Activation::kTanh>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("", Sigmoid, "cuda", make<Activation::kSigmoid>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", SigmoidGrad, "cuda", make_gradient<Activation::kSigmoid>).types(kCudaTypes).inplace();
 
 }  // namespace ortmodule

@@ -23,8 +23,6 @@ std::vector<int64_t> key_of(const std::vector<const at::Tensor*>& inputs) {
   return key;
 }
 
-bool is_column(OutputForm form) { return form == OutputForm::kColumn || form == OutputForm::kColumnKept; }
-
 // Neighbouring axes that are one step apart in memory become one.
 void collapse(FusedOperand& operand) {
   std::vector<int64_t> sizes, strides;

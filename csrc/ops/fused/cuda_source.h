@@ -73,7 +73,6 @@ struct SplitProgram {
 };
 SplitProgram split_columns(const FusedProgram& program);
 
-inline bool is_column(OutputForm form) { return form == OutputForm::kColumn || form == OutputForm::kColumnKept; }
 inline bool is_reduction(Opcode op) { return op == Opcode::kRowSum || op == Opcode::kRowMean; }
 // Whether the instruction draws: a ratio of 0 or 1 needs no words.
 inline bool draws(const Instruction& i) { return i.op == Opcode::kPhiloxDropout && i.number > 0 && i.number < 1; }

@@ -32,8 +32,6 @@ namespace {
 constexpr int64_t kGrain = 1 << 17;    // instructions times elements that are worth a thread
 constexpr int64_t kRowsPerBlock = 32;  // of a column's sum: blocks are added to the total, which keeps rounding small
 
-bool is_column(OutputForm form) { return form == OutputForm::kColumn || form == OutputForm::kColumnKept; }
-
 struct StoredOutput {
   char* data = nullptr;
   at::ScalarType type = at::kFloat;

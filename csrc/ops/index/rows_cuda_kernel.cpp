@@ -14,8 +14,6 @@
 namespace ortmodule {
 namespace {
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
-
 bool is_constant_scalar(const Node& node, size_t input) {
   const NodeArg* value = node.input(input);
   return value && value->constant() && value->constant()->dims.empty();
@@ -72,7 +70,7 @@ ORTMODULE_KERNEL("ai.ortmodule", GatherGrad, "cuda", [](const Node& node) -> Ker
       return false;
     return sum_rows(c, queue, target, -1);
   });
-}).types(kTypes);
+}).types(kCudaTypes);
 
 ORTMODULE_KERNEL("ai.ortmodule", EmbeddingGrad, "cuda", [](const Node& node) -> Kernel {
   return cuda_kernel(node, [padding = node.get_int("padding_idx", -1), sizes = HostInts(node, 2)](
@@ -80,6 +78,6 @@ ORTMODULE_KERNEL("ai.ortmodule", EmbeddingGrad, "cuda", [](const Node& node) -> 
     c10::DimVector storage;
     return sum_rows(c, queue, sizes.read(c, storage), padding);
   });
-}).types(kTypes);
+}).types(kCudaTypes);
 
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 #include <ATen/ops/linalg_det.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
@@ -11,7 +12,7 @@ namespace {
 at::Tensor det(const at::Tensor& x) {
   ORTMODULE_CHECK(x.dim() >= 2 && x.size(-1) == x.size(-2), kRuntime, "[Det] X should be [..., M, M], got ", x.sizes());
   const at::ScalarType type = x.scalar_type();
-  return at::linalg_det(x.to(type == at::kDouble ? at::kDouble : at::kFloat)).to(type);
+  return at::linalg_det(x.to(computed_in(type))).to(type);
 }
 
 TensorFunction det_of(const Node&) {

@@ -11,7 +11,6 @@
 namespace ortmodule {
 namespace {
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
 constexpr double kMostFlops = 4e8;  // about as long as a wait, at a tenth of a large GPU's float32 rate
 constexpr int64_t kMostGroups = 65534;
 
@@ -94,7 +93,7 @@ Kernel make_gradient(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("ai.ortmodule", GroupedMatMul, "cuda", make_forward).types(kTypes);
-ORTMODULE_KERNEL("ai.ortmodule", GroupedMatMulGrad, "cuda", make_gradient).types(kTypes);
+ORTMODULE_KERNEL("ai.ortmodule", GroupedMatMul, "cuda", make_forward).types(kCudaTypes);
+ORTMODULE_KERNEL("ai.ortmodule", GroupedMatMulGrad, "cuda", make_gradient).types(kCudaTypes);
 
 }  // namespace ortmodule

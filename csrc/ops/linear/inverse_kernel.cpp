@@ -3,6 +3,7 @@
 #include <ATen/ops/linalg_inv.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
 
@@ -14,7 +15,7 @@ ORTMODULE_KERNEL("com.microsoft", Inverse, "aten", [](const Node&) -> Kernel {
     ORTMODULE_CHECK(x.dim() >= 2 && x.size(-1) == x.size(-2), kRuntime, "[Inverse] X should be [..., M, M], got ",
                     x.sizes());
     const at::ScalarType type = x.scalar_type();
-    c.out(0, at::linalg_inv(x.to(type == at::kDouble ? at::kDouble : at::kFloat)).to(type));
+    c.out(0, at::linalg_inv(x.to(computed_in(type))).to(type));
   };
 });
 

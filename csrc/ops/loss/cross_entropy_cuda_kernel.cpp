@@ -12,8 +12,6 @@
 namespace ortmodule {
 namespace {
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
-
 std::optional<cuda::LabelledScores> labelled(const KernelContext& c, const LossOptions& options,
                                              const at::Tensor& scores, const at::Tensor& labels,
                                              const at::Tensor& weights) {
@@ -76,7 +74,7 @@ Kernel make_gradient(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", SoftmaxCrossEntropyLoss, "cuda", make_forward).types(kTypes);
-ORTMODULE_KERNEL("ai.ortmodule", SoftmaxCrossEntropyLossGrad, "cuda", make_gradient).types(kTypes).inplace();
+ORTMODULE_KERNEL("", SoftmaxCrossEntropyLoss, "cuda", make_forward).types(kCudaTypes);
+ORTMODULE_KERNEL("ai.ortmodule", SoftmaxCrossEntropyLossGrad, "cuda", make_gradient).types(kCudaTypes).inplace();
 
 }  // namespace ortmodule

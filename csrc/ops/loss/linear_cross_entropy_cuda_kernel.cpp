@@ -24,12 +24,11 @@
 namespace ortmodule {
 namespace {
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
-constexpr int64_t kChunkScores = int64_t{1} << 28;  // 512 MiB of 16 bits: a product as large as that is at its best
+constexpr int64_t kCudaChunkScores = int64_t{1} << 28;  // 512 MiB of 16 bits: a product as large as that is at its best
 constexpr int64_t kRowBytes = 16;
 
 int64_t rows_of_chunk(int64_t rows, int64_t classes, int64_t chunk) {
-  const int64_t most = std::max<int64_t>(1, (chunk > 0 ? chunk : kChunkScores) / classes);
+  const int64_t most = std::max<int64_t>(1, (chunk > 0 ? chunk : kCudaChunkScores) / classes);
   const int64_t chunks = (rows + most - 1) / most;
   return (rows + chunks - 1) / chunks;
 }
@@ -106,7 +105,7 @@ Chunks run_chunks(const Operands& o, const LossOptions& options, const at::Tenso
   return out;
 }
 
-Kernel make_forward(const Node& node) {
+Kernel make_chunked_forward(const Node& node) {
   return cuda_kernel(
       node, [options = LossOptions(node), chunk = node.get_int("chunk", 0)](KernelContext& c, const CudaQueue& queue) {
         Operands o{c.in(0), c.in(1), c.in_or_undefined(2), c.in(3), c.in_or_undefined(4), {}};
@@ -154,7 +153,7 @@ at::Tensor weight_gradient(const at::Tensor& all, const at::Tensor& part, const 
 }
 
 // dy, d_scores, x, w, and what the chunks before the last have given to dx, dw and db.
-Kernel make_gradient(const Node& node) {
+Kernel make_chunked_gradient(const Node& node) {
   return cuda_kernel(node, [](KernelContext& c, const CudaQueue&) {
     const at::Tensor &g = c.in(1), &x = c.in(2);
     if (!cuda_element(g) || g.dim() != 2 || g.numel() == 0 || g.stride(1) != 1) return false;
@@ -185,7 +184,7 @@ Kernel make_gradient(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("ai.ortmodule", LinearCrossEntropy, "cuda", make_forward).types(kTypes);
-ORTMODULE_KERNEL("ai.ortmodule", LinearCrossEntropyGrad, "cuda", make_gradient);
+ORTMODULE_KERNEL("ai.ortmodule", LinearCrossEntropy, "cuda", make_chunked_forward).types(kCudaTypes);
+ORTMODULE_KERNEL("ai.ortmodule", LinearCrossEntropyGrad, "cuda", make_chunked_gradient);
 
 }  // namespace ortmodule

@@ -116,7 +116,7 @@ void forward(KernelContext& c, const LossOptions& options, int64_t chunk) {
   Labels::check_weights(weight, classes, kName);
   const bool mean = options.reduction == LossOptions::kMean, gradient = c.wants(1);
   const bool fast = x.is_cpu() && converts(x.scalar_type()) && classes > 0;
-  const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto type = computed_in(x.scalar_type());
 
   double cpu_total = 1, cpu_loss = 0;
   at::Tensor total, loss;

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/small_tensor.h"
 #include "ops/loss/loss_rows.h"
 #include "ops/loss/loss_support.h"
@@ -25,10 +26,8 @@
 namespace ortmodule {
 namespace {
 
-at::ScalarType compute_type(const at::Tensor& t) { return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
-
 void aten_forward(KernelContext& c, const LossOptions& options) {
-  const at::Tensor scores = c.in(0).to(compute_type(c.in(0)));
+  const at::Tensor scores = c.in(0).to(computed_in(c.in(0).scalar_type()));
   const at::Tensor log_prob = at::_log_softmax(scores, 1, false);
   at::Tensor weight = c.in_or_undefined(2);
   if (weight.defined()) weight = weight.to(scores.scalar_type());

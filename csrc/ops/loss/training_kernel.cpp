@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "kernels/aten_bridge.h"
+#include "kernels/conversion.h"
 #include "kernels/rerun_kernel.h"
 #include "ops/loss/loss_support.h"
 
@@ -21,8 +22,6 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 at::Tensor optional(const Tensors& in, size_t i) { return i < in.size() ? in[i] : at::Tensor(); }
-
-at::ScalarType compute_type(const at::Tensor& t) { return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 // -- classes on the second axis
 // ----------------------------------------------------------------------------------------
@@ -71,7 +70,7 @@ TensorFunction distribution(const Node& node) {
   return [reduction = LossOptions(node).reduction](const Tensors& in) -> Tensors {
     check_rows(in[0], in[1], in[0].sizes(), "labels");
     const auto type = in[0].scalar_type();
-    const at::Tensor log_prob = at::log_softmax(in[0].to(compute_type(in[0])), -1);
+    const at::Tensor log_prob = at::log_softmax(in[0].to(computed_in(in[0].scalar_type())), -1);
     const at::Tensor losses = at::mul(log_prob, in[1]).sum(-1).neg();
     return {reduced(losses, row_count(losses), reduction).to(type), log_prob.to(type)};
   };
@@ -81,7 +80,7 @@ TensorFunction sparse(const Node& node) {
   return [reduction = LossOptions(node).reduction](const Tensors& in) -> Tensors {
     check_rows(in[0], in[1], in[0].sizes().slice(0, std::max<int64_t>(in[0].dim(), 1) - 1), "labels");
     const auto type = in[0].scalar_type();
-    const at::Tensor log_prob = at::log_softmax(in[0].to(compute_type(in[0])), -1);
+    const at::Tensor log_prob = at::log_softmax(in[0].to(computed_in(in[0].scalar_type())), -1);
     at::Tensor losses = log_prob.gather(-1, int64_labels(in[1]).unsqueeze(-1)).squeeze(-1).neg();
     at::Tensor total = row_count(losses);
     if (const at::Tensor weight = optional(in, 2); weight.defined()) {
@@ -109,7 +108,7 @@ Kernel label_loss_grad(const Node& node) {
   return [given, internal, type = node.get_int("output_type", 0)](KernelContext& c) {
     LossOptions options = given;
     if (internal && c.has(4)) options.ignore_index = c.int_value(4);
-    const at::Tensor log_prob = c.in(1).to(compute_type(c.in(1)));
+    const at::Tensor log_prob = c.in(1).to(computed_in(c.in(1).scalar_type()));
     at::Tensor weight = c.in_or_undefined(3);
     const LabelGradient g = label_gradient(c.in(0).to(log_prob.scalar_type()), int64_labels(c.in(2)), weight, options);
     at::Tensor d = label_difference(log_prob, g, 1);
@@ -127,7 +126,8 @@ at::Tensor row_gradient(const at::Tensor& dy, const at::Tensor& total, LossOptio
 Kernel distribution_grad(const Node& node) {
   return [reduction = LossOptions(node).reduction](KernelContext& c) {
     check_rows(c.in(1), c.in(2), c.in(1).sizes(), "labels");
-    const at::Tensor log_prob = c.in(1).to(compute_type(c.in(1))), label = c.in(2).to(log_prob.scalar_type());
+    const at::Tensor log_prob = c.in(1).to(computed_in(c.in(1).scalar_type())),
+                     label = c.in(2).to(log_prob.scalar_type());
     const at::Tensor weight = label.sum(-1, true);  // one for a distribution
     const at::Tensor dy = row_gradient(c.in(0).to(log_prob.scalar_type()), row_count(weight), reduction);
     c.out(0, at::exp(log_prob).mul_(weight).sub_(label).mul_(dy).to(c.in(1).scalar_type()));
@@ -136,7 +136,7 @@ Kernel distribution_grad(const Node& node) {
 
 Kernel sparse_grad(const Node& node) {
   return [reduction = LossOptions(node).reduction](KernelContext& c) {
-    const at::Tensor log_prob = c.in(1).to(compute_type(c.in(1)));
+    const at::Tensor log_prob = c.in(1).to(computed_in(c.in(1).scalar_type()));
     check_rows(log_prob, c.in(2), log_prob.sizes().slice(0, std::max<int64_t>(log_prob.dim(), 1) - 1), "labels");
     const at::Tensor labels = int64_labels(c.in(2));
     at::Tensor weight, total = row_count(labels.to(log_prob.scalar_type()));

@@ -18,6 +18,7 @@
 #include <c10/util/DimVector.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/kernel_context.h"
 #include "ops/norm/batch_planes.h"
 #include "records/kernel_registry.h"
@@ -92,7 +93,7 @@ Kernel make_own_statistics(double epsilon, double momentum) {
     if (without_elements(c)) return;
     const at::Tensor& x = c.in(0);
     // Statistics of 16-bit data are float, which ATen keeps them in where all numbers per channel are.
-    const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = computed_in(x.scalar_type());
     at::Tensor mean = c.in(3).to(type, false, true), var = c.in(4).to(type, false, true);
     auto [y, save_mean, save_invstd, reserve] =
         at::_batch_norm_with_update(x, c.in(1).to(type), c.in(2).to(type), mean, var, 0.0, epsilon);

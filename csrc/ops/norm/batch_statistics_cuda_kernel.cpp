@@ -8,8 +8,6 @@
 namespace ortmodule {
 namespace {
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
-
 // A matrix of rows and channels; undefined where x is none.
 at::Tensor matrix_of(const KernelContext& c, const at::Tensor& x) {
   if (!x.defined() || x.device() != c.device() || !cuda_element(x) || x.numel() == 0 || x.is_neg()) return {};
@@ -37,7 +35,7 @@ at::Tensor numbers_for(const at::Tensor& x, bool broadcast) {
   return at::empty(sizes, at::TensorOptions(at::kFloat).device(x.device()));
 }
 
-Kernel make_statistics(const Node& node) {
+Kernel make_cuda_statistics(const Node& node) {
   return cuda_kernel(
       node, [epsilon = static_cast<float>(node.get_float("epsilon", 1e-5)),
              momentum = static_cast<float>(node.get_float("momentum", 0.1))](KernelContext& c, const CudaQueue& queue) {
@@ -95,7 +93,7 @@ Kernel make_sums(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("ai.ortmodule", BatchNormStatistics, "cuda", make_statistics).types(kTypes);
-ORTMODULE_KERNEL("ai.ortmodule", BatchNormSums, "cuda", make_sums).types(kTypes);
+ORTMODULE_KERNEL("ai.ortmodule", BatchNormStatistics, "cuda", make_cuda_statistics).types(kCudaTypes);
+ORTMODULE_KERNEL("ai.ortmodule", BatchNormSums, "cuda", make_sums).types(kCudaTypes);
 
 }  // namespace ortmodule

@@ -11,6 +11,7 @@
 #include <c10/util/DimVector.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
 
@@ -27,7 +28,7 @@ struct Channels {
                       x.sizes(), " and input ", i, " of shape ", c.in(i).sizes(),
                       " do not fit: expected one number per channel");
     sizes[0] = x.size(1);
-    type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    type = computed_in(x.scalar_type());
     x = x.to(type);
     for (int64_t i = 0; i < x.dim(); ++i)
       if (i != 1) axes.push_back(i);

@@ -5,6 +5,7 @@
 #include <ATen/ops/native_group_norm_backward.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "kernels/conversion.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
 
@@ -35,7 +36,7 @@ Kernel make_group_norm(const Node& node) {
     auto [y, mean, rstd] = at::native_group_norm(x, c.in(1).contiguous(), c.in(2).contiguous(), e.batch, e.channels,
                                                  e.inner, e.groups, epsilon);
     c.out(0, std::move(y));
-    const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = computed_in(x.scalar_type());
     if (c.wants(1)) c.out(1, to_type(mean, type));
     if (c.wants(2)) c.out(2, to_type(rstd, type));
   };

@@ -5,6 +5,7 @@
 #include <ATen/ops/native_layer_norm_backward.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
 #include "kernels/small_tensor.h"
@@ -56,7 +57,7 @@ Kernel make_layer_norm(const Node& node) {
     auto [y, mean, inv_std] =
         at::native_layer_norm(x, shape, parameter(c.in(1), shape), parameter(c.in_or_undefined(2), shape), epsilon);
     c.out(0, std::move(y));
-    const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = computed_in(x.scalar_type());
     if (c.wants(1)) c.out(1, stats_to(mean, type));
     if (c.wants(2)) c.out(2, stats_to(inv_std, type));
   };

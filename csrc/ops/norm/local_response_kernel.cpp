@@ -3,6 +3,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
 
@@ -33,7 +34,7 @@ struct Response {
   }
 };
 
-at::Tensor computed(const at::Tensor& t) { return t.to(t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat); }
+at::Tensor computed(const at::Tensor& t) { return t.to(computed_in(t.scalar_type())); }
 
 }  // namespace
 

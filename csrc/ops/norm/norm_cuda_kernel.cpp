@@ -12,8 +12,6 @@
 namespace ortmodule {
 namespace {
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
-
 struct Rows {
   cuda::Element type;
   int64_t count, columns;
@@ -92,9 +90,9 @@ Kernel make_gradient(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", LayerNormalization, "cuda", make_forward<false>).types(kTypes);
-ORTMODULE_KERNEL("ai.ortmodule", LayerNormalizationGrad, "cuda", make_gradient<false>).types(kTypes);
-ORTMODULE_KERNEL("", RMSNormalization, "cuda", make_forward<true>).types(kTypes);
-ORTMODULE_KERNEL("ai.ortmodule", RMSNormalizationGrad, "cuda", make_gradient<true>).types(kTypes);
+ORTMODULE_KERNEL("", LayerNormalization, "cuda", make_forward<false>).types(kCudaTypes);
+ORTMODULE_KERNEL("ai.ortmodule", LayerNormalizationGrad, "cuda", make_gradient<false>).types(kCudaTypes);
+ORTMODULE_KERNEL("", RMSNormalization, "cuda", make_forward<true>).types(kCudaTypes);
+ORTMODULE_KERNEL("ai.ortmodule", RMSNormalizationGrad, "cuda", make_gradient<true>).types(kCudaTypes);
 
 }  // namespace ortmodule

@@ -10,6 +10,7 @@ namespace ortmodule {
 
 // Longer rows want sums that are taken in more steps than one: ATen's.
 constexpr int64_t kLongestNormRow = 1 << 14;
+constexpr int64_t kNormGrain = 1 << 12;  // elements that are worth a thread: some microseconds
 
 struct NormRows {
   const float *x, *scale;

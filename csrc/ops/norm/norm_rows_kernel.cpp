@@ -11,7 +11,6 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kGrain = 1 << 12;    // elements that are worth a thread: some microseconds
 constexpr int64_t kRowsPerBlock = 32;  // of a sum over rows: blocks are added to the total, which keeps rounding small
 constexpr int64_t kLanes = 16, kStep = 4 * kLanes;
 
@@ -134,13 +133,13 @@ void normalize_row_range(const NormRows& of, const float* bias, double epsilon, 
 }
 
 void normalize_rows(const NormRows& of, const float* bias, double epsilon, float* y, float* mean, float* inv_std) {
-  at::parallel_for(0, of.rows, std::max<int64_t>(1, kGrain / of.width),
+  at::parallel_for(0, of.rows, std::max<int64_t>(1, kNormGrain / of.width),
                    [&](int64_t begin, int64_t end) { forward(of, bias, epsilon, y, mean, inv_std, begin, end); });
 }
 
 void normalize_rows_grad(const NormRows& of, const float* dy, const float* mean, const float* inv_std,
                          const NormGradients& to) {
-  const int64_t n = of.width, worth = std::max<int64_t>(1, of.rows * n / kGrain);
+  const int64_t n = of.width, worth = std::max<int64_t>(1, of.rows * n / kNormGrain);
   const int64_t chunks = std::min<int64_t>({at::get_num_threads(), of.rows, worth});
   // Of each chunk: the sums of dscale and of dbias over a block of rows, and over the blocks before.
   std::vector<float> sums(to.dscale ? chunks * 4 * n : 0);

@@ -16,6 +16,7 @@
 #include <cmath>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/cpu_simd.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
@@ -31,7 +32,7 @@ c10::DimVector trailing_axes(int64_t first, int64_t rank) {
   return axes;
 }
 
-at::ScalarType compute_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType compute_type(const at::Tensor& x) { return computed_in(x.scalar_type()); }
 
 void aten_forward(KernelContext& c, int64_t axis, double epsilon) {
   const at::Tensor x = c.in(0).to(compute_type(c.in(0)));

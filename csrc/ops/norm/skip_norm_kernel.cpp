@@ -28,8 +28,6 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int64_t kGrain = 1 << 12;  // elements that are worth a thread: some microseconds
-
 at::Tensor at_or_none(const Tensors& in, size_t i) { return i < in.size() ? in[i] : at::Tensor(); }
 
 at::Tensor plus(const at::Tensor& sum, const at::Tensor& more) { return more.defined() ? at::add(sum, more) : sum; }
@@ -95,7 +93,7 @@ struct Sums {
 
 template <typename Fill>
 void normalize_sums(const Sums& of, const Fill& fill) {
-  at::parallel_for(0, of.rows, std::max<int64_t>(1, kGrain / of.width), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, of.rows, std::max<int64_t>(1, kNormGrain / of.width), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* const y = of.y + r * of.width;
       float* const sum = of.sums ? of.sums + r * of.width : y;

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/host_values.h"
 #include "kernels/rerun_kernel.h"
 #include "ops/pool/window.h"
@@ -17,7 +18,7 @@ namespace {
 
 at::Tensor lp_pool(const at::Tensor& given, const PoolAttributes& declared, int64_t p) {
   const at::ScalarType type = given.scalar_type();
-  const at::Tensor x = given.to(type == at::kDouble ? at::kDouble : at::kFloat);
+  const at::Tensor x = given.to(computed_in(type));
   PoolAttributes a = declared;
   const size_t n = a.rank();
   ORTMODULE_CHECK(x.dim() == static_cast<int64_t>(n) + 2, kRuntime, "[LpPool] X of shape ", x.sizes(),

@@ -27,26 +27,13 @@ ORTMODULE_SIMD void maxima(const float* const* rows, size_t count, float* y, int
   }
 }
 
-// One spatial axis.
-struct Axis {
-  int64_t size, out, kernel, stride, pad, dilation;
-
-  Axis(const PoolAttributes& a, size_t axis, int64_t size, int64_t pad)
-      : size(size), out(0), kernel(a.kernel[axis]), stride(a.strides[axis]), pad(pad), dilation(a.dilations[axis]) {
-    const int64_t room = size + 2 * pad - dilation * (kernel - 1) - 1;
-    if (room >= 0) out = room / stride + 1;
-  }
-  // ATen refuses wider pads; no window lies in the pad alone.
-  bool is_plain() const { return out > 0 && pad >= 0 && 2 * pad <= kernel && dilation <= size; }
-};
-
 }  // namespace
 
 at::Tensor max_of_channels(const at::Tensor& x, const PoolAttributes& a, c10::IntArrayRef padding) {
   if (!x.is_cpu() || x.scalar_type() != at::kFloat || x.layout() != at::kStrided || x.dim() != 4 || a.rank() != 2 ||
       a.ceil || x.is_neg() || x.numel() == 0 || x.size(1) < 8 || !x.is_contiguous(at::MemoryFormat::ChannelsLast))
     return {};
-  const Axis rows(a, 0, x.size(2), padding[0]), columns(a, 1, x.size(3), padding[1]);
+  const PoolAxis rows(a, 0, x.size(2), padding[0]), columns(a, 1, x.size(3), padding[1]);
   if (!rows.is_plain() || !columns.is_plain()) return {};
   const int64_t channels = x.size(1), windows = rows.out * columns.out;
   at::Tensor y = at::empty({x.size(0), channels, rows.out, columns.out},

@@ -15,26 +15,7 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kLeastWork = 32768;  // elements that a thread is worth
-
-// One spatial axis.
-struct Axis {
-  int64_t size, out, kernel, stride, pad, dilation;
-
-  Axis(const PoolAttributes& a, size_t axis, int64_t size, int64_t pad)
-      : size(size), out(0), kernel(a.kernel[axis]), stride(a.strides[axis]), pad(pad), dilation(a.dilations[axis]) {
-    const int64_t room = size + 2 * pad - dilation * (kernel - 1) - 1;
-    if (room >= 0 && stride > 0) out = room / stride + 1;
-  }
-  int64_t begin(int64_t window) const { return window * stride - pad; }
-  // The first place of a window that is not in the pad.
-  int64_t first(int64_t window) const {
-    const int64_t at = begin(window);
-    return at >= 0 ? at : at + (-at + dilation - 1) / dilation * dilation;
-  }
-  // ATen refuses wider pads; no window lies in the pad alone.
-  bool is_plain() const { return out > 0 && pad >= 0 && 2 * pad <= kernel && dilation <= size; }
-};
+constexpr int64_t kLeastPlaneWork = 32768;  // elements that a thread is worth
 
 // A whole number of vectors of every level.
 constexpr int64_t kLanes = 16;
@@ -81,7 +62,7 @@ ORTMODULE_INLINE void pick(const float* from, int64_t step, int64_t count, float
 // j of all windows of a row looks at lies side by side, and is a whole number of vectors.
 class PlaneMaxima {
  public:
-  PlaneMaxima(const Axis& rows, const Axis& columns)
+  PlaneMaxima(const PoolAxis& rows, const PoolAxis& columns)
       : rows_(rows),
         columns_(columns),
         width_(in_lanes(columns.out)),
@@ -147,7 +128,7 @@ class PlaneMaxima {
     }
   }
 
-  const Axis rows_, columns_;
+  const PoolAxis rows_, columns_;
   const int64_t width_, list_;  // lengths of a row of windows and of a list, in whole vectors
   std::vector<float> lists_;
   const int64_t extent_, kept_;  // lines that a row of windows spans, and a power of two that is no less
@@ -165,7 +146,7 @@ std::pair<at::Tensor, at::Tensor> max_of_planes(const at::Tensor& x, const PoolA
   if (!x.is_cpu() || !(is_float || type == at::kBFloat16 || type == at::kHalf) || x.dim() != 4 || a.rank() != 2 ||
       a.ceil || !x.is_contiguous() || x.numel() == 0 || x.size(2) * x.size(3) > INT32_MAX)
     return {};
-  const Axis rows(a, 0, x.size(2), padding[0]), columns(a, 1, x.size(3), padding[1]);
+  const PoolAxis rows(a, 0, x.size(2), padding[0]), columns(a, 1, x.size(3), padding[1]);
   if (!rows.is_plain() || !columns.is_plain()) return {};
   const at::Tensor y = at::empty({x.size(0), x.size(1), rows.out, columns.out}, x.options());
   const at::Tensor indices = at::empty(y.sizes(), x.options().dtype(at::kLong));
@@ -175,7 +156,7 @@ std::pair<at::Tensor, at::Tensor> max_of_planes(const at::Tensor& x, const PoolA
   const int64_t plane_in = rows.size * columns.size, plane_out = rows.out * columns.out;
   const auto bytes = static_cast<int64_t>(x.element_size());
   at::parallel_for(
-      0, x.size(0) * x.size(1), std::max<int64_t>(1, kLeastWork / plane_in), [&](int64_t begin, int64_t end) {
+      0, x.size(0) * x.size(1), std::max<int64_t>(1, kLeastPlaneWork / plane_in), [&](int64_t begin, int64_t end) {
         PlaneMaxima maxima(rows, columns);
         std::vector<float> wide(is_float ? 0 : plane_in), best(is_float ? 0 : plane_out);
         for (int64_t plane = begin; plane < end; ++plane) {

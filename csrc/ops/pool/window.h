@@ -74,4 +74,23 @@ struct PoolAttributes {
   }
 };
 
+// One spatial axis of a window of maxima.
+struct PoolAxis {
+  int64_t size, out, kernel, stride, pad, dilation;
+
+  PoolAxis(const PoolAttributes& a, size_t axis, int64_t size, int64_t pad)
+      : size(size), out(0), kernel(a.kernel[axis]), stride(a.strides[axis]), pad(pad), dilation(a.dilations[axis]) {
+    const int64_t room = size + 2 * pad - dilation * (kernel - 1) - 1;
+    if (room >= 0 && stride > 0) out = room / stride + 1;
+  }
+  int64_t begin(int64_t window) const { return window * stride - pad; }
+  // The first place of a window that is not in the pad.
+  int64_t first(int64_t window) const {
+    const int64_t at = begin(window);
+    return at >= 0 ? at : at + (-at + dilation - 1) / dilation * dilation;
+  }
+  // ATen refuses wider pads; no window lies in the pad alone.
+  bool is_plain() const { return out > 0 && pad >= 0 && 2 * pad <= kernel && dilation <= size; }
+};
+
 }  // namespace ortmodule

@@ -15,6 +15,7 @@
 #include <cmath>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
@@ -29,7 +30,7 @@ TensorFunction linear_attention(const Node& node) {
   return [=](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
     const auto input = [&](size_t i) { return i < in.size() ? in[i] : at::Tensor(); };
     const at::ScalarType type = in[0].scalar_type();
-    const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
+    const at::ScalarType wide = computed_in(type);
     // [B, T, H*D] -> [B, H, T, D]
     const auto unpack = [&](const at::Tensor& x, int64_t h) {
       ORTMODULE_CHECK(x.dim() == 3 && x.size(0) == in[0].size(0) && x.size(1) == in[0].size(1) && x.size(2) % h == 0,

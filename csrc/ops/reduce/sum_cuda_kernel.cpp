@@ -11,8 +11,6 @@
 namespace ortmodule {
 namespace {
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
-
 // x as a matrix whose rows, or whose columns, are added; none where the axes are neither its first nor its last.
 struct Matrix {
   bool over_rows;
@@ -69,8 +67,8 @@ Kernel make_reduction(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", ReduceSum, "cuda", make_reduction<false>).types(kTypes);
-ORTMODULE_KERNEL("", ReduceMean, "cuda", make_reduction<true>).types(kTypes);
+ORTMODULE_KERNEL("", ReduceSum, "cuda", make_reduction<false>).types(kCudaTypes);
+ORTMODULE_KERNEL("", ReduceMean, "cuda", make_reduction<true>).types(kCudaTypes);
 
 ORTMODULE_KERNEL("ai.ortmodule", ReduceSumTo, "cuda", [](const Node& node) -> Kernel {
   return cuda_kernel(node, [sizes = HostInts(node, 1)](KernelContext& c, const CudaQueue& queue) {
@@ -87,6 +85,6 @@ ORTMODULE_KERNEL("ai.ortmodule", ReduceSumTo, "cuda", [](const Node& node) -> Ke
     const auto m = matrix_of(x.sizes(), reduced);
     return m && run_sum(c, queue, *m, target, 1.0f);
   });
-}).types(kTypes);
+}).types(kCudaTypes);
 
 }  // namespace ortmodule

@@ -8,13 +8,14 @@
 #include <ATen/ops/view_as_real.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/host_values.h"
 #include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
 
-at::Tensor computed(const at::Tensor& t) { return t.to(t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat); }
+at::Tensor computed(const at::Tensor& t) { return t.to(computed_in(t.scalar_type())); }
 
 // [..., 1] as real numbers, [..., 2] as complex ones.
 at::Tensor numbers(const at::Tensor& x, const char* op) {

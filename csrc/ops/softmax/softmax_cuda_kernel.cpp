@@ -12,8 +12,6 @@
 namespace ortmodule {
 namespace {
 
-const std::vector<DType> kTypes{DType::kFloat, DType::kFloat16, DType::kBFloat16};
-
 bool takes(const KernelContext& c, const at::Tensor& x, int64_t axis) {
   return cuda_plain(c, x) && cuda_element(x) && x.dim() > 0 && positive_axis(axis, x.dim(), "Softmax") == x.dim() - 1 &&
          x.size(-1) < std::numeric_limits<int32_t>::max() / 2;
@@ -50,9 +48,9 @@ Kernel make_gradient(const Node& node) {
 
 }  // namespace
 
-ORTMODULE_KERNEL("", Softmax, "cuda", make_forward<false>).types(kTypes).inplace();
-ORTMODULE_KERNEL("", LogSoftmax, "cuda", make_forward<true>).types(kTypes).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", SoftmaxGrad, "cuda", make_gradient<false>).types(kTypes).inplace();
-ORTMODULE_KERNEL("ai.ortmodule", LogSoftmaxGrad, "cuda", make_gradient<true>).types(kTypes).inplace();
+ORTMODULE_KERNEL("", Softmax, "cuda", make_forward<false>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("", LogSoftmax, "cuda", make_forward<true>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", SoftmaxGrad, "cuda", make_gradient<false>).types(kCudaTypes).inplace();
+ORTMODULE_KERNEL("ai.ortmodule", LogSoftmaxGrad, "cuda", make_gradient<true>).types(kCudaTypes).inplace();
 
 }  // namespace ortmodule

@@ -6,6 +6,7 @@
 #include <ATen/ops/matmul.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
@@ -63,7 +64,7 @@ at::Tensor read_at(const at::Tensor& x, const at::Tensor& y, const at::Tensor& z
 // inputs: X, W, offset, B (or undefined), mask (or undefined).
 at::Tensor deform_conv(const std::vector<at::Tensor>& inputs, const DeformAttributes& a) {
   const at::ScalarType type = inputs[0].scalar_type();
-  const at::ScalarType computed = type == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType computed = computed_in(type);
   const at::Tensor x = inputs[0].to(computed), w = inputs[1].to(computed), offset = inputs[2].to(computed);
   ORTMODULE_CHECK(x.dim() == 4 && w.dim() == 4 && offset.dim() == 4, kUnsupported,
                   "[DeformConv] only images, two spatial axes, are supported, got X of shape ", x.sizes());

@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
 #include "records/kernel_registry.h"
@@ -31,10 +32,10 @@ struct Sampling {
   }
 
   // In float for half precision: positions of 8 bits are no positions.
-  at::ScalarType computed_in(at::ScalarType type) const {
+  at::ScalarType checked_type(at::ScalarType type) const {
     ORTMODULE_CHECK(at::isFloatingType(type), kUnsupported, "[GridSample] X of type ", c10::toString(type),
                     " is not supported: only floating-point types are");
-    return type == at::kDouble ? at::kDouble : at::kFloat;
+    return computed_in(type);
   }
 };
 
@@ -43,7 +44,7 @@ struct Operands {
   bool lifted;
 
   Operands(const Sampling& s, const at::Tensor& given_x, const at::Tensor& given_grid)
-      : x(given_x.to(s.computed_in(given_x.scalar_type()))),
+      : x(given_x.to(s.checked_type(given_x.scalar_type()))),
         grid(given_grid.to(x.scalar_type())),
         lifted(x.dim() == 3) {
     ORTMODULE_CHECK(x.dim() == grid.dim() && grid.size(-1) == x.dim() - 2 && x.size(0) == grid.size(0), kRuntime,

@@ -16,6 +16,7 @@
 #include <cmath>
 
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/host_doubles.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
@@ -120,9 +121,6 @@ at::Tensor transposed(const at::Tensor& dy, const ResizeTable& t, const ResizeAx
     dx.index_add_(axis, d.indices[k], d.weights.defined() ? dy.mul(d.weights[k].view(d.along)) : dy);
   return dx;
 }
-
-// Half precision and integers are interpolated in float and rounded once.
-at::ScalarType computed_in(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 
 at::Tensor outside_of(const ResizeTable& t, const at::Tensor& like) {
   return at::tensor(t.outside, at::TensorOptions(at::kLong)).to(like.device());

@@ -16,12 +16,11 @@
 
 #include "base/limits.h"
 #include "base/status.h"
+#include "kernels/conversion.h"
 #include "kernels/rerun_kernel.h"
 
 namespace ortmodule {
 namespace {
-
-at::ScalarType computed_in(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 
 struct RoiAlignAttributes {
   int64_t height, width, ratio;

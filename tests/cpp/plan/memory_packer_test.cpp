@@ -85,6 +85,23 @@ TEST(MemoryPacker, BlocksSetApartHaveAnArenaThatOthersUseBeforeThem) {
   EXPECT_EQ(packing.offsets, (std::vector<size_t>{0, 0, 0}));
 }
 
+TEST(MemoryPacker, GradientsTakeTheRoomOfWhatWasSavedInReverse) {
+  constexpr uint32_t kLayers = 4, kEnd = 4 * kLayers;
+  std::vector<BlockLifetime> blocks;
+  std::vector<char> gradient;
+  for (uint32_t i = 0; i < kLayers; ++i) {
+    blocks.push_back({192, 2 * i, kEnd - 2 * i});
+    blocks.push_back({64, 2 * i + 1, 2 * i + 2});
+  }
+  gradient.assign(blocks.size(), 0);
+  for (uint32_t i = kLayers; i-- > 0;) {
+    blocks.push_back({128, kEnd - 2 * i - 1, kEnd});
+    gradient.push_back(1);
+  }
+  const PackingApart packing = pack_memory_apart(blocks, gradient);
+  EXPECT_EQ(packing.first_bytes + packing.second_bytes, live_peak(blocks));
+}
+
 TEST(MemoryPacker, NoBlockLiesAcrossTheTwoArenas) {
   const std::vector<BlockLifetime> blocks = {{384, 0, 1}, {256, 1, 2}};
   const PackingApart packing = pack_memory_apart(blocks, {0, 1});
