@@ -158,6 +158,17 @@ def test_a_benchmark_beside_another_checkout_is_measured_in_both(tmp_path: Path)
     assert wrong.returncode != 0 and "has no .venv" in wrong.stderr
 
 
+def test_two_checkouts_alternate_with_every_round(tmp_path: Path) -> None:
+    out = tmp_path / "beside.json"
+    command = ("--turns", "1", "--round-by-round", "--fields", "own", "--json", str(out), str(BENCHMARKS.parent))
+    done = run("beside.py", *command, "overhead.py", "--no-compile", "--rounds", "3", "--parameters", "8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    assert result["round_by_round"] and {row["row"] for row in result["rows"]} == {"deep", "wide"}
+    failed = run("beside.py", *command, "overhead.py", "--rounds", "none")
+    assert failed.returncode != 0 and "invalid int value" in failed.stderr
+
+
 def test_recording_cost_has_a_ratio_for_each_kind(tmp_path: Path) -> None:
     out = tmp_path / "recording.json"
     done = run("recording_cost.py", "--models", "mlp", "--small", "--rounds", "1", "--repeats", "2", "--json", str(out))
