@@ -22,7 +22,7 @@ inline at::Tensor materialized_values(at::Tensor tensor) {
   return tensor.defined() && tensor.key_set().has_any(kLazy) ? materialized_copy(tensor) : std::move(tensor);
 }
 
-// Null of one without memory, and of one whose memory is not made yet.
+// Null of one without memory.
 inline const c10::StorageImpl* memory_of(const at::Tensor& t) {
   return t.defined() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }

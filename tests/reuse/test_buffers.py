@@ -294,3 +294,21 @@ def test_written_buffer_that_becomes_a_view_of_a_weight() -> None:
         with torch.no_grad():
             torch.testing.assert_close(wrapped(x), other(x))
         torch.testing.assert_close(module.linear.weight, other.linear.weight)
+
+
+def test_an_equal_frozenset_that_each_forward_sets_is_another_object() -> None:
+    class Kinds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.kinds = nn.Linear(4, 4), frozenset({nn.ReLU})
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kinds = frozenset({nn.ReLU})
+            return self.linear(x).sum()
+
+    for module in (Kinds(), ORTModule(Kinds())):
+        seen = []
+        for _ in range(3):
+            module(torch.ones(2, 4)).backward()
+            seen.append(module.kinds)
+        assert len({id(one) for one in seen}) == 3
