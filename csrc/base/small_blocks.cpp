@@ -10,6 +10,8 @@
 #define ORTMODULE_HAS_MMAP
 #endif
 
+#include "base/asan.h"
+
 namespace ortmodule {
 namespace {
 
@@ -57,6 +59,7 @@ void map_range() {
   static const bool once = [] {
     void* base = mmap(nullptr, kSmallBlockRange, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return false;
+    forbid_access(base, kSmallBlockRange);
     shared();
     small_block_range.store(static_cast<char*>(base), std::memory_order_release);
     return true;
@@ -77,14 +80,14 @@ constinit thread_local Local local{};
 // in place of keeping what it got.
 [[gnu::noinline]] Local* of_this_thread() { return &local; }
 
-void push_shared(size_t size_class, Block* first, Block* last) {
+ORTMODULE_UNSEEN_BY_ASAN void push_shared(size_t size_class, Block* first, Block* last) {
   last->next = shared().free[size_class];
   shared().free[size_class] = first;
 }
 
 // Hands a thread's blocks on when it ends. If somebody holds the lock just then they are lost; the range is bounded.
 struct HandOn {
-  ~HandOn() {
+  ORTMODULE_UNSEEN_BY_ASAN ~HandOn() {
     local.over = true;
     const std::unique_lock<std::mutex> lock(shared().mutex, std::try_to_lock);
     if (!lock) return;
@@ -101,7 +104,7 @@ struct HandOn {
 };
 thread_local HandOn hand_on;
 
-bool refill(size_t size_class) {
+ORTMODULE_UNSEEN_BY_ASAN bool refill(size_t size_class) {
   const std::unique_lock<std::mutex> lock(shared().mutex, std::try_to_lock);
   if (!lock || local.over) return false;
   hand_on.touch();
@@ -131,7 +134,7 @@ bool refill(size_t size_class) {
 
 }  // namespace
 
-void* SmallBlocks::take(size_t bytes) {
+ORTMODULE_UNSEEN_BY_ASAN void* SmallBlocks::take(size_t bytes) {
   Local* const mine = of_this_thread();
   if (!mine->on || bytes == 0 || bytes > kLargest) return nullptr;
   const size_t c = class_for(bytes);
@@ -139,6 +142,7 @@ void* SmallBlocks::take(size_t bytes) {
   Block* const block = mine->free[c];
   mine->free[c] = block->next;
   --mine->count[c];
+  allow_access(block, bytes);
   return block;
 }
 
@@ -149,9 +153,10 @@ size_t SmallBlocks::class_of(const void* block) {
   return shared().size_class[static_cast<size_t>(offset) / kSlab];
 }
 
-void SmallBlocks::give(void* data) noexcept {
+ORTMODULE_UNSEEN_BY_ASAN void SmallBlocks::give(void* data) noexcept {
   const size_t c = class_of(data);
   auto* const block = static_cast<Block*>(data);
+  forbid_access(block, bytes_of(c));
   Local* const mine = of_this_thread();
   if (mine->over || mine->count[c] >= kKept) {
     const std::unique_lock<std::mutex> lock(shared().mutex, std::try_to_lock);
@@ -166,6 +171,8 @@ void SmallBlocks::give(void* data) noexcept {
   mine->free[c] = block;
   ++mine->count[c];
 }
+
+void SmallBlocks::set_aside(const void* block) { forbid_access(block, bytes_of(class_of(block))); }
 
 bool SmallBlocks::serve(bool on) {
   const bool before = local.on;

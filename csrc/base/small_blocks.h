@@ -36,6 +36,8 @@ class SmallBlocks {
   }
   // For a block that take() gave.
   static void give(void* data) noexcept;
+  // Nobody may touch a block that take() gave until allow_access (base/asan.h), which AddressSanitizer watches over.
+  static void set_aside(const void* block);
   // Whether take() serves this thread from now on, and whether it did before. SmallBlockScope's business.
   static bool serve(bool on);
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/asan.h"
 #include "base/status.h"
 
 #ifdef __linux__
@@ -39,10 +40,12 @@ CpuArena::CpuArena(size_t bytes) : capacity_(round_up(bytes, kAlignment)), mappe
   ORTMODULE_CHECK(memory, kRuntime, "the system refused ", mapped_, " bytes for a step's memory");
 #endif
   base_ = static_cast<char*>(memory);
+  forbid_access(base_, mapped_);
   add_range(0, capacity_);
 }
 
 CpuArena::~CpuArena() {
+  allow_access(base_, mapped_);  // whoever is at these addresses next
 #ifdef __linux__
   munmap(base_, mapped_);
 #else
@@ -80,31 +83,31 @@ void CpuArena::drop_range(std::map<size_t, size_t>::iterator range) {
   free_.erase(range);
 }
 
-void* CpuArena::take(std::map<size_t, size_t>::iterator range, size_t offset, size_t bytes) {
+void* CpuArena::take(std::map<size_t, size_t>::iterator range, size_t offset, size_t wanted) {
+  const size_t bytes = round_up(wanted, kAlignment);
   const auto [begin, size] = *range;
   drop_range(range);
   add_range(begin, offset - begin);
   add_range(offset + bytes, begin + size - offset - bytes);
   in_use_ += bytes;
+  allow_access(base_ + offset, wanted);
   return base_ + offset;
 }
 
 void* CpuArena::allocate(size_t bytes) {
-  bytes = round_up(bytes, kAlignment);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto fit = by_bytes_.lower_bound({bytes, 0});
+  const auto fit = by_bytes_.lower_bound({round_up(bytes, kAlignment), 0});
   if (fit == by_bytes_.end()) return nullptr;
   const size_t offset = fit->second;
   return take(free_.find(offset), offset, bytes);
 }
 
 void* CpuArena::allocate_at(size_t offset, size_t bytes) {
-  bytes = round_up(bytes, kAlignment);
   const std::lock_guard<std::mutex> lock(mutex_);
   auto range = free_.upper_bound(offset);
   if (range == free_.begin()) return nullptr;
   --range;
-  if (range->first + range->second < offset + bytes) return nullptr;
+  if (range->first + range->second < offset + round_up(bytes, kAlignment)) return nullptr;
   return take(range, offset, bytes);
 }
 
@@ -112,6 +115,7 @@ void CpuArena::free(void* data, size_t bytes) {
   size_t offset = static_cast<char*>(data) - base_;
   bytes = round_up(bytes, kAlignment);
   const std::lock_guard<std::mutex> lock(mutex_);
+  forbid_access(data, bytes);
   in_use_ -= bytes;
   auto next = free_.lower_bound(offset);
   if (next != free_.begin()) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/asan.h"
 #include "kernels/in_small_block.h"
 
 namespace ortmodule {
@@ -71,7 +72,9 @@ at::Tensor make_float(c10::IntArrayRef sizes) {
       at::Tensor out = std::move(kept.back());
       kept.pop_back();
       c10::TensorImpl* const impl = out.unsafeGetTensorImpl();
-      impl->unsafe_storage().unsafeGetStorageImpl()->set_nbytes(bytes);
+      c10::StorageImpl* const memory = impl->unsafe_storage().unsafeGetStorageImpl();
+      memory->set_nbytes(bytes);
+      allow_access(memory->data(), bytes);
       if (!impl->is_contiguous() || impl->sizes() != sizes) impl->set_sizes_contiguous(sizes);
       return out;
     }
@@ -93,10 +96,12 @@ void recycle_block(at::Tensor& value) {
   Spares* const all = spares ? spares : make_spares();
   const c10::Storage& storage = value.unsafeGetTensorImpl()->unsafe_storage();
   std::vector<at::Tensor>* const kept = all ? &all->by_class[SmallBlocks::class_of(storage.data())] : nullptr;
-  if (kept && (kept->size() + 1) * storage.nbytes() <= Spares::kMostBytes)
+  if (kept && (kept->size() + 1) * storage.nbytes() <= Spares::kMostBytes) {
+    SmallBlocks::set_aside(storage.data());
     kept->push_back(std::move(value));
-  else
+  } else {
     value.reset();
+  }
 }
 
 }  // namespace ortmodule

@@ -52,7 +52,7 @@ class GraphStages:
         self.whole = self._whole.module
         self._cuts, self._loss = cuts, loss
         self.count = cuts if isinstance(cuts, int) else len(cuts) + 1
-        self._plans: dict[int, GraphPlan] = {}
+        self._plans: dict[tuple[int, bool], GraphPlan] = {}
         self.stages_of: dict[str, set[int]] = {}
         self.modules: dict[int, ORTModule] = {}
         self.first: GraphPlan | None = None
@@ -74,18 +74,18 @@ class GraphStages:
                     said = f": did you mean {', '.join(near)}" if near else ""
                     raise InvalidArgumentError(f"no stage can begin with '{name}', which is no module{said}")
         try:
-            self.first = self._cut(args, kwargs)
+            self.first = self._cut(args, kwargs, self._loss)
         except CaptureError as error:
             raise InvalidArgumentError(f"{type(self.whole).__name__} cannot be cut: {error}") from error
         return str(self.first)
 
-    def _cut(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphPlan:
+    def _cut(self, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> GraphPlan:
         captured, leaves = self._whole._engine_call.graph_of(args, kwargs)
         number = len(self._plans)
         if (problem := problem_of(captured)) is not None:
             raise CaptureError(problem)
         results, spec = list(captured.outputs), captured.out_spec
-        if not self._loss:
+        if not whole:
             results, spec = single(self._loss_of(captured))
         flow = flow_of(captured, results)
         sizes = _sizes(captured, leaves)
@@ -97,7 +97,7 @@ class GraphStages:
         plan = GraphPlan(self, number, captured, flow, parts, handed, starts, sizes)
         if not self.stages_of:
             self._note_readers(flow, cuts)
-        self._plans[id(captured)] = plan
+        self._plans[id(captured), whole] = plan
         return plan
 
     def _loss_of(self, captured: Captured) -> OutputRef:
@@ -171,14 +171,15 @@ class GraphStages:
         assert self.first is not None
         return self.first.handed
 
-    def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphPlan:
-        """How a micro-batch's call is cut.
+    def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> GraphPlan:
+        """How a micro-batch's call is cut; `whole`: its whole result is wanted, and not the loss alone.
 
         Raises:
             CaptureError: it cannot be.
         """
+        whole = whole or self._loss
         captured, _ = self._whole._engine_call.graph_of(args, kwargs)
-        return self._plans.get(id(captured)) or self._cut(args, kwargs)
+        return self._plans.get((id(captured), whole)) or self._cut(args, kwargs, whole)
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return flatten_call(args, kwargs).leaves

@@ -260,11 +260,28 @@ class Pipeline:
         """The mean loss of a batch, as `step` gives it, in the present mode and without gradients; on all ranks."""
         with self._together():
             run = self._begin(inputs, targets)
-            for action in order_of(self.rank, self.world, self.micro_batches, self.chunks):
-                if action.forward:
-                    run.forward(action)
-            self._end()
+            self._forward(run)
             return self._mean(run.total)
+
+    @torch.no_grad()
+    def predict(self, inputs: Batch) -> list[Any] | None:
+        """What the model returns for a batch, in the present mode and without gradients; to be called on all ranks.
+
+        Args:
+            inputs: as of `step`, labels being left out or not, as the model has it.
+
+        Returns:
+            On the last stage's rank the results of the micro-batches, in their order; None on the others.
+
+        Raises:
+            InvalidArgumentError: the batch cannot be divided into the micro-batches.
+            LostRankError: another rank has failed in it, with its reason.
+        """
+        with self._together():
+            run = self._begin(inputs, None, predicts=True)
+            self._forward(run)
+            self._mean(run.total)  # no rank goes on where one has failed
+        return [result for _, result in sorted(run.results.items())] or None
 
     def train(self, mode: bool = True) -> Pipeline:
         """Sets the mode of all stages, as nn.Module.train."""
@@ -301,9 +318,9 @@ class Pipeline:
     def _wait(self, work: Any, what: str) -> None:
         self._agreement.wait(work, what, self._topic)
 
-    def _begin(self, inputs: Batch, targets: Any) -> Step:
+    def _begin(self, inputs: Batch, targets: Any, predicts: bool = False) -> Step:
         batches = MicroBatches(inputs, targets, self.micro_batches)
-        stages = self._stages.plan(*batches.calls[0])
+        stages = self._stages.plan(*batches.calls[0], predicts)
         if not isinstance(stages, SequentialStages) and id(stages) not in self._agreed:
             self._agreement.compare("the cut of a graph", str(stages), f"in step {self._steps}")
             self._agreed.add(id(stages))
@@ -313,7 +330,13 @@ class Pipeline:
 
         self._moving = True
         leaves = [self._stages.leaves(*call) for call in batches.calls]
-        return Step(stages, self.rank, self.world, self._borders, leaves, loss, self._device)
+        return Step(stages, self.rank, self.world, self._borders, leaves, None if predicts else loss, self._device)
+
+    def _forward(self, run: Step) -> None:
+        for action in order_of(self.rank, self.world, self.micro_batches, self.chunks):
+            if action.forward:
+                run.forward(action)
+        self._end()
 
     def _end(self) -> None:
         for border in self._borders.values():

@@ -37,9 +37,9 @@ class SequentialStages:
         self.model = self.modules[own[0]] if len(own) == 1 else whole
         self._last = len(cuts)
 
-    def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SequentialStages:
+    def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> SequentialStages:
         """Itself: every call is cut alike."""
-        del args, kwargs
+        del args, kwargs, whole
         return self
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

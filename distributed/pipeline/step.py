@@ -44,15 +44,16 @@ class Step:
     number: of ranks, and which one this is.
     borders: this rank's, by the stage before.
     micros: of each micro-batch, the flat leaves of its call.
-    loss: of the result and a micro-batch's number.
+    loss: of the result and a micro-batch's number; None: the results themselves are wanted.
 
     Attributes:
         total: the sum of the micro-batches' losses over their number, of the last stage's rank.
+        results: there, too, without a loss: of each micro-batch by its number.
     """
 
     def __init__(
         self, stages: Stages, rank: int, world: int, borders: Mapping[int, Border], micros: Sequence[Sequence[Any]],
-        loss: Callable[[Any, int], torch.Tensor], device: torch.device,
+        loss: Callable[[Any, int], torch.Tensor] | None, device: torch.device,
     ) -> None:  # fmt: skip
         self._stages, self._rank, self._world, self._borders = stages, rank, world, borders
         self._micros, self._loss = micros, loss
@@ -60,6 +61,7 @@ class Step:
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._here: dict[tuple[int, int], dict[str, torch.Tensor]] = {}  # messages within a rank that is alone
         self.total = torch.zeros((), device=device)
+        self.results: dict[int, Any] = {}
 
     def _stage(self, action: Action) -> int:
         return action.chunk * self._world + self._rank
@@ -69,7 +71,9 @@ class Step:
         came = self._receive(stage, micro)
         made, result = self._stages.run(stage, self._micros[micro], came)
         loss = None
-        if stage == self._count - 1:
+        if stage == self._count - 1 and self._loss is None:
+            self.results[micro] = result
+        elif stage == self._count - 1 and self._loss is not None:
             loss = self._loss(result, micro)
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
                 raise InvalidArgumentError(f"the loss should be one number, a tensor, got {type(loss).__name__}")

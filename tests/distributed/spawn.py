@@ -8,6 +8,7 @@ what they found is kept for all workers of pytest-xdist (`once`).
 from __future__ import annotations
 
 import datetime
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -114,6 +115,7 @@ def _start(count: int, work: Callable[..., None], args: tuple[Any, ...]) -> None
 def _rank(
     rank: int, world: int, port: int, folder: str, seconds: float, end: bool, function: Callable[..., Any], args: Any
 ) -> None:
+    faulthandler.enable()  # a rank that crashes says where its threads were
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
@@ -127,5 +129,6 @@ def _rank(
 
 
 def _alone(number: int, folder: str, function: Callable[..., Any], args: Any) -> None:
+    faulthandler.enable()
     torch.set_num_threads(1)
     Path(folder, str(number)).write_bytes(pickle.dumps(function(*args)))

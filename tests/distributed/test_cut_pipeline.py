@@ -214,6 +214,28 @@ def check_a_transformer_at_other_sizes_and_in_eval(rank: int) -> None:
     torch.testing.assert_close(pipeline.evaluate(given), expected(given).detach(), rtol=1e-6, atol=0.0)
 
 
+def check_predictions_are_those_of_one_process(rank: int) -> None:
+    alone, given = gpt2(2), batch_of("gpt2", 0, 0, 8)
+    pipeline = Pipeline(gpt2(2), 2, None, 4, example=given, options=Options(fallback="error"))
+    pipeline.step(given)
+    unlabelled = {name: value for name, value in given.items() if name != "labels"}
+    for model, batch in (((alone, pipeline), given), ((alone.eval(), pipeline.eval()), unlabelled)):
+        found = model[1].predict(batch)
+        assert (found is None) == (rank != 1)
+        for i, result in enumerate(found or []):
+            expected = alone(**{name: value.chunk(4)[i] for name, value in batch.items()})
+            assert type(result) is type(expected)
+            torch.testing.assert_close(result.logits, expected.logits, rtol=1e-5, atol=1e-6)
+            assert not result.logits.requires_grad
+        assert found is None or len(found) == 4
+    torch.testing.assert_close(pipeline.step(given), alone(**given).loss.detach(), rtol=1e-5, atol=0.0)
+    pipeline = Pipeline(Norms(), 2, squares, 2, example=torch.randn(8, 8)).eval()
+    x = torch.ones(8, 8)
+    found = pipeline.predict(x)
+    assert rank == 0 or [(y.shape, count) for y, count in found or []] == [((4, 4), 4)] * 2
+    assert "inputs of 3 rows cannot be divided" in said(lambda: pipeline.predict(x[:3]))
+
+
 def _of_first(value: torch.Tensor) -> torch.Tensor:
     """The first rank's, on all."""
     dist.broadcast(value, 0)
@@ -260,6 +282,7 @@ CHECKS = [
     check_a_rank_that_fails_is_told_to_the_others,
     check_batch_norm_and_other_modes_and_sizes,
     check_a_transformer_at_other_sizes_and_in_eval,
+    check_predictions_are_those_of_one_process,
     check_ranks_with_other_batches,
     check_dropout_draws_from_each_ranks_generator,
     check_the_whole_model_is_no_more,

@@ -123,3 +123,17 @@ def test_what_cannot_be_cut_is_said_on_every_rank() -> None:
         assert len(texts) == len(words)
         for text, word in zip(texts, words, strict=True):
             assert word in text
+
+
+def predicted(rank: int) -> bool:
+    """Whether results of an nn.Sequential in four stages are, on the last one's rank alone, those of one process."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    x = torch.randn(6, 4)
+    expected = model(x).detach()
+    found = Pipeline(model, ("1", "2", "3"), nn.functional.mse_loss, 2).predict(x)
+    return found is None if rank == 0 else found is not None and torch.allclose(torch.cat(found), expected, rtol=1e-5)
+
+
+def test_predictions_lie_on_the_last_rank() -> None:
+    assert on_ranks(2, predicted) == [True, True]
