@@ -227,6 +227,13 @@ bool widen_weight(Graph& graph, Node& node) {
   return true;
 }
 
+std::vector<Node*> linear_gradients(Graph& graph) {
+  std::vector<Node*> found;
+  for (Node* node : graph.nodes())
+    if (is(node, "ai.ortmodule", "LinearGrad")) found.push_back(node);
+  return found;
+}
+
 // A gradient that is made narrow, by something that no program expresses, and handed out as a float.
 bool is_widened_gradient(const Node& node) {
   if (!is(&node, "", "Cast") || node.phase() != Phase::kBackward) return false;
@@ -256,10 +263,9 @@ size_t join_gradients(Graph& graph) {
 
 size_t join_launches(Graph& graph) {
   size_t changed = join_casts(graph) + join_counters(graph);
-  for (Node* node : graph.nodes())
-    if (is(node, "ai.ortmodule", "LinearGrad")) changed += sum_bias(graph, *node);
-  for (Node* node : graph.nodes())
-    if (is(node, "ai.ortmodule", "LinearGrad")) changed += widen_weight(graph, *node);
+  // Each removes itself at most, and nodes of other kinds.
+  for (Node* node : linear_gradients(graph)) changed += sum_bias(graph, *node);
+  for (Node* node : linear_gradients(graph)) changed += widen_weight(graph, *node);
   return changed + join_gradients(graph);
 }
 
