@@ -32,10 +32,10 @@ ORTMODULE_KERNEL("com.microsoft", View, "aten", [](const Node& node) -> Kernel {
       const c10::IntArrayRef sizes = shapes[i].read(c, storage);
       int64_t count = 1;
       for (const int64_t d : sizes) {
-        ORTMODULE_CHECK(d >= 0, kRuntime, "[View] a size of ", d, " in shape ", i);
-        count *= d;
+        ORTMODULE_CHECK(d >= 0 && !__builtin_mul_overflow(count, d, &count), kRuntime, "[View] a size of ", d,
+                        " in shape ", i);
       }
-      ORTMODULE_CHECK(begin + count <= flat.numel(), kRuntime, "[View] the shapes take more than the ", flat.numel(),
+      ORTMODULE_CHECK(count <= flat.numel() - begin, kRuntime, "[View] the shapes take more than the ", flat.numel(),
                       " elements of the input");
       c.out(i, flat.narrow(0, begin, count).view(sizes));
       begin += count;

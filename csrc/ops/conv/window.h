@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dim.h"
+#include "base/near_numbers.h"
 #include "graph/graph.h"
 
 namespace ortmodule {
@@ -36,6 +37,8 @@ struct ConvAttributes {
     for (const auto* list : {&strides, &dilations})
       for (int64_t v : *list)
         if (v < 1) return false;
+    for (const auto* list : {&strides, &dilations, &pads, &output_padding, &output_shape})
+      if (!are_near(*list)) return false;
     return group > 0 && strides.size() == rank && dilations.size() == rank && pads.size() == 2 * rank &&
            output_padding.size() == rank && (output_shape.empty() || output_shape.size() == rank);
   }

@@ -167,7 +167,12 @@ Kernel sliced_rows(const Node& node) {
     at::Tensor out = at::empty_like(rows);
     const auto* in = rows.const_data_ptr<int64_t>();
     auto* to = out.mutable_data_ptr<int64_t>();
-    for (int64_t i = 0; i < rows.numel(); ++i) to[i] = in[i] / kept * length + start + in[i] % kept;
+    for (int64_t i = 0; i < rows.numel(); ++i) {
+      const bool fits = !__builtin_mul_overflow(in[i] / kept, length, to + i) &&
+                        !__builtin_add_overflow(to[i], start, to + i) &&
+                        !__builtin_add_overflow(to[i], in[i] % kept, to + i);
+      ORTMODULE_CHECK(fits, kRuntime, "[SlicedRows] row ", in[i], " of sequences of ", length, " has no number");
+    }
     c.out(0, std::move(out));
   };
 }
@@ -239,6 +244,7 @@ Kernel gather_rows(const Node& node) {
     if (!x.is_cpu() || !layout.regular) return c.out(0, at::index_select(x.reshape(with_rest({n}, rest)), 0, rows));
     check_rows(rows, n);
     at::Tensor y = at::empty(sizes, x.options());
+    if (y.numel() == 0) return c.out(0, std::move(y));
     const auto* from = static_cast<const char*>(x.const_data_ptr());
     auto* to = static_cast<char*>(y.mutable_data_ptr());
     for_rows(rows, layout.pieces * layout.bytes, [&](int64_t i, int64_t r) {
@@ -261,7 +267,7 @@ void spread(KernelContext& c, size_t lead) {
   const std::vector<int64_t> sizes = with_rest(front, x.sizes().slice(1));
   const int64_t n = product(front), m = rows.numel();
   if (m == n) return c.out(0, x.reshape(sizes));
-  if (m == 0) return c.out(0, at::zeros(sizes, x.options()));
+  if (m == 0 || x.numel() == 0) return c.out(0, at::zeros(sizes, x.options()));
   if (!x.is_cpu()) {
     at::Tensor y = zeros ? at::zeros(with_rest({n}, x.sizes().slice(1)), x.options())
                          : x.slice(0, 0, 1).expand(with_rest({n}, x.sizes().slice(1))).contiguous();

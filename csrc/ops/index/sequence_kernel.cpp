@@ -93,7 +93,7 @@ at::Tensor written(const KernelContext& c, size_t slot, const at::Tensor& cache,
     ORTMODULE_CHECK(starts.dim() == 1 && starts.size(0) == update[0], kRuntime, "[TensorScatter] expected ", update[0],
                     " write_indices, got ", starts.sizes());
     if (!circular && starts.device().is_cpu() && starts.numel() > 0 && count > 0)
-      ORTMODULE_CHECK(starts.min().item<int64_t>() >= 0 && starts.max().item<int64_t>() + count <= size, kRuntime,
+      ORTMODULE_CHECK(starts.min().item<int64_t>() >= 0 && starts.max().item<int64_t>() <= size - count, kRuntime,
                       "[TensorScatter] write_indices leave the cache of ", size, " places");
     places = places.add(starts.unsqueeze(1));
   }

@@ -1,6 +1,7 @@
 // Feature operators: ai.onnx.ml's ArrayFeatureExtractor and Binarizer, and TfIdfVectorizer.
 #include <algorithm>
 
+#include "base/near_numbers.h"
 #include "base/status.h"
 #include "records/grad_context.h"
 #include "records/infer_context.h"
@@ -63,6 +64,7 @@ ORTMODULE_OP("", TfIdfVectorizer, 9)
     .infer([](InferContext& c) {
       const std::vector<int64_t> indexes = c.node().get_ints("ngram_indexes");
       if (indexes.empty()) c.error("ngram_indexes is empty");
+      if (!are_near(indexes)) c.error("an entry of ngram_indexes is too large");
       const Dim size(*std::max_element(indexes.begin(), indexes.end()) + 1);
       const Shape* x = c.shape(0);
       if (x && x->size() > 2) c.error(str("X should be [C] or [N, C], got ", shape_text(*x)));

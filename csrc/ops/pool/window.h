@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/near_numbers.h"
 #include "base/status.h"
 #include "graph/graph.h"
 
@@ -35,11 +36,10 @@ struct PoolAttributes {
   size_t rank() const { return kernel.size(); }
   bool fits(size_t n) const {
     const auto positive = [](const std::vector<int64_t>& list) {
-      constexpr int64_t kMost = int64_t{1} << 31;  // of which a product stays in 64 bits
-      return std::all_of(list.begin(), list.end(), [](int64_t v) { return v > 0 && v < kMost; });
+      return are_near(list) && std::all_of(list.begin(), list.end(), [](int64_t v) { return v > 0; });
     };
-    return positive(kernel) && positive(strides) && positive(dilations) && rank() == n && strides.size() == n &&
-           dilations.size() == n && pads.size() == 2 * n;
+    return are_near(pads) && positive(kernel) && positive(strides) && positive(dilations) && rank() == n &&
+           strides.size() == n && dilations.size() == n && pads.size() == 2 * n;
   }
   bool same() const { return auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER"; }
   int64_t extent(size_t axis) const { return dilations[axis] * (kernel[axis] - 1) + 1; }

@@ -19,16 +19,21 @@ at::Tensor unpacked(const at::Tensor& bytes, int64_t bits) {
   return at::stack(parts, -1).flatten(-2);
 }
 
+constexpr int64_t kMostBlock = int64_t{1} << 30;
+
 TensorFunction matmul_nbits(const Node& node) {
   const int64_t k = node.get_int("K", 0), n = node.get_int("N", 0), bits = node.get_int("bits", 4),
                 block = node.get_int("block_size", 0);
   return [=, name = node.describe()](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
     in.resize(6);
     const at::Tensor &a = in[0], &b = in[1], &scales = in[2], &zeros = in[3], &bias = in[5];
-    const int64_t blocks = (k + block - 1) / block, blob = block * bits / 8;
     ORTMODULE_CHECK(!in[4].defined(), kUnsupported, "[MatMulNBits] g_idx is not supported (", name, ")");
-    ORTMODULE_CHECK(a.dim() >= 1 && a.size(-1) == k && b.scalar_type() == at::kByte && b.numel() == n * blocks * blob &&
-                        scales.numel() == n * blocks && (!bias.defined() || bias.numel() == n),
+    // Sizes of a broken file may be too large to be multiplied: they are held against those of tensors first.
+    const bool known = a.dim() >= 1 && a.size(-1) == k && block > 0 && block <= kMostBlock;
+    const int64_t blocks = known ? (k + block - 1) / block : 0, blob = known ? block * bits / 8 : 0;
+    const bool scaled = blocks ? scales.numel() % blocks == 0 && scales.numel() / blocks == n : !scales.numel();
+    ORTMODULE_CHECK(known && scaled && b.scalar_type() == at::kByte && b.numel() == scales.numel() * blob &&
+                        (!bias.defined() || bias.numel() == n),
                     kRuntime, "[MatMulNBits] A ", a.sizes(), ", B ", b.sizes(), " and scales ", scales.sizes(),
                     " do not fit K ", k, ", N ", n, " and blocks of ", block, " (", name, ")");
     const at::ScalarType type = a.scalar_type();

@@ -32,7 +32,7 @@ std::optional<Dim> sliced_size(const Dim& d, const Dim& start, const Dim& end, i
   if (step > 0) {
     const Dim first = clamp_bound(start, d), last = clamp_bound(end, d);
     const Dim span = last - first;
-    if (span.is_known()) return Dim(span.value() <= 0 ? 0 : (span.value() + step - 1) / step);
+    if (span.is_known()) return Dim(span.value() <= 0 ? 0 : (span.value() - 1) / step + 1);
     const bool whole = first == Dim(0);
     const Dim count = Dim::floor_div(span + Dim(step - 1), Dim(step));
     return whole ? count : Dim::max(count, Dim(0));
@@ -43,7 +43,7 @@ std::optional<Dim> sliced_size(const Dim& d, const Dim& start, const Dim& end, i
   int64_t last = end.value() < 0 ? end.value() + n : end.value();
   first = std::clamp<int64_t>(first, 0, n - 1);
   last = end.value() <= -kFarAway ? -1 : std::clamp<int64_t>(last, -1, n - 1);
-  return Dim(n == 0 || first <= last ? 0 : (first - last - step - 1) / -step);
+  return Dim(n == 0 || first <= last ? 0 : (first - last - 1) / -std::max(step, -INT64_MAX) + 1);
 }
 
 void infer_slice(InferContext& c) {

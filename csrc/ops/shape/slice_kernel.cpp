@@ -41,9 +41,10 @@ class SliceArguments {
       const int64_t n = x.size(axis);
       const int64_t first = std::clamp<int64_t>(starts[k] < 0 ? starts[k] + n : starts[k], -1, n - 1);
       const int64_t last = std::clamp<int64_t>(ends[k] < 0 ? ends[k] + n : ends[k], -1, n - 1);
-      const int64_t count = first <= last ? 0 : (first - last - step - 1) / -step;
-      const int64_t lowest = count == 0 ? 0 : first + (count - 1) * step;
-      x = x.slice(axis, lowest, count == 0 ? 0 : first + 1, -step);
+      const int64_t back = -std::max(step, -std::max<int64_t>(n, 1));  // a longer step leaves x as soon
+      const int64_t count = first <= last ? 0 : (first - last + back - 1) / back;
+      const int64_t lowest = count == 0 ? 0 : first - (count - 1) * back;
+      x = x.slice(axis, lowest, count == 0 ? 0 : first + 1, back);
       flipped.push_back(axis);
     }
     return x;

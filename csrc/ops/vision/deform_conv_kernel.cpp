@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/matmul.h>
 
+#include "base/near_numbers.h"
 #include "base/status.h"
 #include "kernels/conversion.h"
 #include "kernels/rerun_kernel.h"
@@ -24,6 +25,8 @@ struct DeformAttributes {
         offset_groups(node.get_int("offset_group", 1)) {
     ORTMODULE_CHECK(dilations.size() == 2 && pads.size() == 4 && strides.size() == 2, kUnsupported,
                     "[DeformConv] only images, two spatial axes, are supported (", node.describe(), ")");
+    ORTMODULE_CHECK_GRAPH(are_near(dilations) && are_near(pads) && are_near(strides),
+                          "[DeformConv] an attribute has numbers that are too large (", node.describe(), ")");
     ORTMODULE_CHECK_GRAPH(groups > 0 && offset_groups > 0, "[DeformConv] group and offset_group should be positive (",
                           node.describe(), ")");
   }

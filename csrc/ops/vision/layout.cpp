@@ -30,8 +30,9 @@ ORTMODULE_OP("", Col2Im, 18)
       }
       int64_t elements = 1;
       if (block)
-        for (int64_t b : *block) elements *= b;
-      if (elements <= 0) c.error("block_shape should be positive");
+        for (int64_t b : *block)
+          if (b <= 0 || __builtin_mul_overflow(elements, b, &elements))
+            c.error("block_shape should be positive, and its product a number of 64 bits");
       Shape out = c.fresh_shape(2);
       if (x) out[0] = (*x)[0];
       if (x && block) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
+#include "base/near_numbers.h"
 #include "base/status.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
@@ -26,6 +27,10 @@ struct Columns {
     const auto fits = [&](const std::vector<int64_t>& list, size_t count) {
       return list.empty() || list.size() == count;
     };
+    ORTMODULE_CHECK(
+        are_near(image) && are_near(block) && are_near(dilations) && are_near(given_pads) && are_near(strides),
+        kRuntime, "[Col2Im] image_shape ", image, ", block_shape ", block,
+        " or an attribute has numbers that are too large");
     ORTMODULE_CHECK(n > 0 && block.size() == n && fits(dilations, n) && fits(given_pads, 2 * n) && fits(strides, n),
                     kRuntime, "[Col2Im] image_shape ", image, ", block_shape ", block,
                     " and the attributes should speak of as many axes");
