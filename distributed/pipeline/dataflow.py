@@ -46,7 +46,7 @@ class Dataflow:
     def __init__(
         self, graph: onnx.GraphProto, given: Collection[str], wanted: Sequence[str], kept: Sequence[str]
     ) -> None:
-        self.graph, self.wanted = graph, list(wanted)
+        self.graph, self.wanted, self._given = graph, list(wanted), frozenset(given)
         self.types = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.input, *graph.output)}
         self.producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
         self.reads = [list(dict.fromkeys(name for name in names_read(node) if name)) for node in graph.node]
@@ -139,7 +139,7 @@ class Dataflow:
 
     def weights(self) -> list[bool]:
         """Which of the own nodes read a parameter or buffer of at least two axes."""
-        inputs = {v.name for v in self.graph.input if len(v.type.tensor_type.shape.dim) > 1}
+        inputs = {v.name for v in self.graph.input if len(v.type.tensor_type.shape.dim) > 1} - self._given
         return [any(name in inputs for name in self.reads[i]) for i in self.own]
 
     def starts(self, module: str) -> int | None:

@@ -117,8 +117,13 @@ class GraphStages:
             allowed = [[all(s in self.stages_of[n] for n in names) for names in read] for s in range(self.count)]
         elif isinstance(self._cuts, list | tuple):
             return self._named(flow)
-        elif (layers := sum(flow.weights())) < self.count:
-            raise CaptureError(f"{self.count} stages need as many layers with weights, and its graph has {layers}")
+        else:
+            weights = flow.weights()
+            if sum(weights) < self.count:
+                raise CaptureError(
+                    f"{self.count} stages need as many layers with weights, and its graph has {sum(weights)}"
+                )
+            allowed = _layers_at_both_ends(weights, self.count)
         works = [max(work, 1.0) for work in flow.works(sizes)]
         found = cut_places(works, flow.crossing_bytes(sizes), self.count, allowed)
         if found is None:
@@ -248,6 +253,18 @@ class GraphPlan:
             values = [f"{name} {self.flow.dims(name, self.sizes)}" for name in names]
             lines.append(f"a stage from {start}, which is handed {', '.join(values)}")
         return "\n".join(lines)
+
+
+def _layers_at_both_ends(weights: Sequence[bool], count: int) -> list[list[bool]]:
+    """By stage and node, whether it may run there: a stage leaves each later and each earlier one a layer with weights.
+    So the last one has some, and does not end with the loss alone, which a call without labels has not.
+    """
+    spare, before = sum(weights) - count, 0
+    ranges = []
+    for is_layer in weights:
+        ranges.append((before - spare, before) if is_layer else (0, count))
+        before += is_layer
+    return [[low <= stage <= high for low, high in ranges] for stage in range(count)]
 
 
 def _sizes(captured: Captured, leaves: Sequence[Any]) -> dict[str, int]:

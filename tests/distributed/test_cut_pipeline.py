@@ -114,6 +114,19 @@ class Norms(nn.Module):
         return self.second(self.drop(self.norm(self.first(x)).relu())), x.shape[0]
 
 
+class Labelled(nn.Module):
+    """Small enough to be cut behind its layers, where least is handed on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        y = self.second(self.first(x).relu())
+        return {"y": y} if labels is None else {"loss": nn.functional.mse_loss(y, labels), "y": y}
+
+
 def squares(result: tuple[torch.Tensor, int], wanted: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(result[0], wanted)
 
@@ -139,7 +152,7 @@ def check_what_cannot_be_cut(rank: int) -> None:
     assert "3 stages cannot lie on 2 ranks" in make(gpt2(2), 3)
     assert "inputs of 4 rows cannot be divided into 3 micro-batches" in make(gpt2(2), 2, micro=3)
     assert "has no loss" in make(Norms(), example=x)
-    assert "has a size that depends on data: cut elsewhere" in make(Picks(), example=x)
+    assert "has a size that depends on data: cut elsewhere" in make(Picks(), ["second"], example=x)
 
 
 def check_a_batch_that_does_not_fit_loses_nothing(rank: int) -> None:
@@ -234,6 +247,13 @@ def check_predictions_are_those_of_one_process(rank: int) -> None:
     found = pipeline.predict(x)
     assert rank == 0 or [(y.shape, count) for y, count in found or []] == [((4, 4), 4)] * 2
     assert "inputs of 3 rows cannot be divided" in said(lambda: pipeline.predict(x[:3]))
+    # Nothing but the loss lies behind the last layer: the last stage has that, too, for calls without labels.
+    labelled = Labelled()
+    expected = labelled(x)["y"].detach()
+    found = Pipeline(labelled, 2, None, 2, example=(x, x[:, :4])).predict(x)
+    assert (found is None) == (rank == 0)
+    if found is not None:
+        torch.testing.assert_close(torch.cat([result["y"] for result in found]), expected, rtol=1e-5, atol=1e-6)
 
 
 def _of_first(value: torch.Tensor) -> torch.Tensor:
