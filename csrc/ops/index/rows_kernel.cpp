@@ -267,7 +267,7 @@ void spread(KernelContext& c, size_t lead) {
   const std::vector<int64_t> sizes = with_rest(front, x.sizes().slice(1));
   const int64_t n = product(front), m = rows.numel();
   if (m == n) return c.out(0, x.reshape(sizes));
-  if (m == 0 || x.numel() == 0) return c.out(0, at::zeros(sizes, x.options()));
+  if (m == 0 || product(x.sizes().slice(1)) == 0) return c.out(0, at::zeros(sizes, x.options()));
   if (!x.is_cpu()) {
     at::Tensor y = zeros ? at::zeros(with_rest({n}, x.sizes().slice(1)), x.options())
                          : x.slice(0, 0, 1).expand(with_rest({n}, x.sizes().slice(1))).contiguous();
