@@ -4,7 +4,7 @@
 
 Each runner has a process of its own (worker.py); exactly one is active at a time, and rounds alternate between them, so
 that a change of the machine's speed meets all alike. README.md beside this says what each number means.
-Not here: the models (models.py), the timing of a step (worker.py).
+Not here: the models (models.py, used_models.py), the timing of a step (worker.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 import models
+import used_models
 
 from common import commit, facts, python_of, table, write_json
 
@@ -60,6 +61,7 @@ class Worker:
         command += ["--runner", "ortmodule" if runner == BEFORE else runner]
         command += ["--dtype", args.dtype, "--device", args.device, "--threads", threads, *(["--small"] * args.small)]
         command += ["--batches", batches, *(["--logits"] * args.logits), *(["--real"] * getattr(args, "real", False))]
+        command += ["--as-used"] * getattr(args, "as_used", False)
         start = time.perf_counter()
         with open(self.folder / "messages", "w") as messages:
             self.process = subprocess.Popen(
@@ -249,8 +251,10 @@ def names(known: tuple[str, ...]) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    known = tuple(models.MODELS)
-    parser.add_argument("--models", type=names(known), default=list(known), help=", ".join(known))
+    parser.add_argument("--models", help=f"{', '.join(models.MODELS)}; with --as-used {', '.join(used_models.MODELS)}")
+    parser.add_argument(
+        "--as-used", action="store_true", help="models of transformers, which return loss and scores (used_models.py)"
+    )
     parser.add_argument("--runners", type=names(RUNNERS), default=list(RUNNERS[:3]), help=", ".join(RUNNERS))
     parser.add_argument(
         "--batches", type=names(BATCHES), default=["dense"], help="dense, realistic: padded texts (marked model*)"
@@ -269,6 +273,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the harness")
     parser.add_argument("--json", metavar="OUT", help="written after every model")
     args = parser.parse_args(argv)
+    known: dict[str, Any] = used_models.MODELS if args.as_used else models.MODELS
+    try:
+        args.models = names(tuple(known))(args.models) if args.models else list(known)
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+    if args.as_used and (args.logits or args.batches != ["dense"]):
+        parser.error("--as-used takes neither --logits nor --batches: its models have results and texts of their own")
     if BEFORE in args.runners and args.before is None:
         parser.error(f"{BEFORE} needs --before")
     result: dict[str, Any] = {
@@ -279,13 +290,14 @@ def main(argv: list[str] | None = None) -> int:
             "pages_kept": args.pages_kept,
             "small": args.small,
             "logits": args.logits,
+            "as_used": args.as_used,
         },
         "rows": [],
         "ratios": {},
     }
     print(", ".join(f"{k} {v}" for k, v in result["environment"].items() if v is not None), flush=True)
     for model, batches in itertools.product(args.models, args.batches):
-        if batches == "realistic" and models.MODELS[model].realistic_batch is None:
+        if batches == "realistic" and known[model].realistic_batch is None:
             continue
         rows = measure(model, batches, args)
         result["rows"] += rows
@@ -293,7 +305,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.json:
             write_json(args.json, result)
         kind = f"{' (small)' * args.small}{', padded texts' * (batches == 'realistic')}, {args.dtype}"
-        print(f"\n{models.MODELS[model].title}{kind}\n{text(rows)}", flush=True)
+        print(f"\n{known[model].title}{kind}\n{text(rows)}", flush=True)
     failed = [row for row in result["rows"] if "failed" in row and row["runner"] != "compile"]
     return 1 if failed else 0
 

@@ -26,6 +26,7 @@ from typing import Any, TextIO
 
 import models
 import torch
+import used_models
 from torch import nn
 
 MIB = 1 << 20
@@ -82,8 +83,13 @@ def wrap(runner: str, module: nn.Module) -> nn.Module:
     if runner.startswith("ortmodule"):
         from ortmodule import Options, ORTModule
 
-        return ORTModule(module, options=Options(outputs="loss" if runner == "ortmodule-loss" else "all"))
+        return ORTModule(module, options=Options(outputs="loss")) if runner == "ortmodule-loss" else ORTModule(module)
     raise ValueError(f"unknown runner {runner!r}")
+
+
+def used_model(args: argparse.Namespace) -> tuple[nn.Module, used_models.Batch]:
+    module, batch = used_models.build(args.model, small=args.small)
+    return module.to(args.device), {name: x.to(args.device) for name, x in batch.items()}
 
 
 def benchmark_model(args: argparse.Namespace) -> tuple[nn.Module, models.Batch]:
@@ -126,7 +132,8 @@ class Steps:
     def __init__(self, args: argparse.Namespace) -> None:
         self.device, self.runner = args.device, args.runner
         self.sync: Callable[[], None] = torch.cuda.synchronize if self.device == "cuda" else lambda: None
-        self.module, self.batch = real_model(args) if args.real else benchmark_model(args)
+        build = real_model if args.real else used_model if args.as_used else benchmark_model
+        self.module, self.batch = build(args)
         self.bf16 = args.dtype == "bf16"
         self.sample_seconds = REAL_SAMPLE_SECONDS if args.real else SAMPLE_SECONDS
         self.parameters = list(self.module.parameters())
@@ -150,7 +157,7 @@ class Steps:
     def forward(self) -> torch.Tensor:
         assert self.wrapped is not None
         with self.autocast():
-            result = self.wrapped(*self.batch)
+            result = self.wrapped(**self.batch) if isinstance(self.batch, dict) else self.wrapped(*self.batch)
         return result["loss"] if isinstance(result, dict) else result
 
     def fb(self) -> torch.Tensor:
@@ -355,6 +362,7 @@ def main() -> None:
     parser.add_argument("--batches", default="dense")
     parser.add_argument("--logits", action="store_true")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--as-used", action="store_true", help="a model of used_models.py")
     parser.add_argument("--real", action="store_true", help="a model of gpu_models.py")
     args = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")

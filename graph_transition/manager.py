@@ -396,7 +396,9 @@ class GraphTransitionManager:
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call, asked)
             if wanted and self._post_process is None and self._options.outputs == "lazy":
-                build = functools.partial(self._builder.build, mode=mode, wanted=trained, device=device, leaves=leaves)
+                build = functools.partial(
+                    self._builder.build, mode=mode, wanted=trained, device=device, leaves=leaves, is_quick=True
+                )
                 sizes = info.symbol_values(leaves)
                 transition.quick, transition.late = add_late_outputs(info, session, sizes, build)
             if wanted and UntilBackward.is_needed(captured):

@@ -102,8 +102,15 @@ class SessionBuilder:
         self._debug = debug
 
     def build(
-        self, info: PostExportProcessedModelInfo, mode: str, wanted: Sequence[str], device: str, leaves: Sequence[Any]
+        self,
+        info: PostExportProcessedModelInfo,
+        mode: str,
+        wanted: Sequence[str],
+        device: str,
+        leaves: Sequence[Any],
+        is_quick: bool = False,
     ) -> _C.Session:
+        """A session of the graph; `is_quick`: it stands in for one with more outputs, whose files are saved."""
         index = {name: i for i, name in enumerate(info.onnx_graph_input_names)}
         outputs = {o.name: i for i, o in enumerate(info.post_export_processed_model.graph.output)}
         users = {leaf: name for name, leaf in info.data_accessor.items()}
@@ -114,7 +121,7 @@ class SessionBuilder:
         options = {
             "device": device,
             "dropout": self._options.dropout,
-            "whole_masks": self._options.outputs == "lazy",
+            "whole_masks": is_quick or (self._options.outputs == "lazy" and len(outputs) > len(info.losses) > 0),
             "matmul": self._options.matmul,
             "fusion": self._options.fusion,
             "memory_budget": -1.0 if self._options.memory_budget == "all" else self._options.memory_budget,
@@ -122,14 +129,14 @@ class SessionBuilder:
             "sizes": info.symbol_values(leaves),
             "order": self._options.execution_order,
             "providers": list(self._options.providers),
-            "keep_stages": self._debug.save_onnx,
+            "keep_stages": self._debug.save_onnx and not is_quick,
             "keep_history": bool(self._debug.inspect_path),
             "mutations": mutations,
             **session_passes(self._options.passes, self._options.disabled_passes),
         }
         session = _C.Session(info.post_export_processed_model.SerializeToString(), mode, list(wanted), options)
         self._log_stages(info, session, mode)
-        if self._debug.save_onnx:
+        if self._debug.save_onnx and not is_quick:
             self._save_stages(session, mode if self._module.training else "inference")
         if self._debug.inspect_path:
             self._follow(session, mode, options["sizes"])

@@ -60,7 +60,7 @@ _NOT_IN_THE_ENVIRONMENT = {"vouched", "passes"}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "dropout": ("fast", "torch"),
     "fallback": ("eager", "error"),
-    "outputs": ("all", "lazy", "loss"),
+    "outputs": ("lazy", "all", "loss"),
     "matmul": ("auto", "aten", "onednn"),
     "execution_order": ("default", "priority_based", "memory_efficient"),
 }
@@ -81,12 +81,13 @@ class Options:
         fallback: what happens when a module cannot be captured. "eager" (default): its largest sub-modules that can be
             captured run in the engine and the rest in PyTorch, with one warning that says why. "error": CaptureError.
             `ORTMODULE_FALLBACK_POLICY` (FALLBACK_DISABLE: "error") overrides it as well.
-        outputs: "all" (default): a call returns what the module returns. "lazy": so it does, but in a call that records
-            gradients and returns a loss, large outputs (from 1 MiB on) beside it are computed when something first
-            looks at their elements, or at backward or an optimizer's step while they are alive; dropped unread they
-            cost nothing, as with "loss". They show what they were in the forward: where that can no longer be
-            computed, because a parameter or an argument was written in between, looking at them is an error (see
-            docs/lazy_outputs.md). "loss": in a call that records gradients only
+        outputs: "lazy" (default): a call returns what the module returns. In one that records gradients and returns a
+            loss, on the CPU, large outputs (from 1 MiB on) beside it are computed when something first looks at their
+            elements, or at a backward or before a write of what they are computed from while they are alive; dropped
+            unread they cost nothing, as with "loss". They show what they were in the forward; where they can no longer
+            be computed, because something wrote a parameter's memory past torch's operators, looking at them is an
+            error (see docs/lazy_outputs.md). "all": a call computes all of them. "loss": in a call that records
+            gradients only
             the scalar floating outputs are computed; every other tensor of the result is None, in the same structure.
             What only they need is then not computed: logits need not exist whole, and rows that are padding or whose
             label is ignored are left out. Calls without gradients (evaluation under `torch.no_grad()`) return
@@ -130,7 +131,7 @@ class Options:
 
     dropout: str = "fast"
     fallback: str = "eager"
-    outputs: str = "all"
+    outputs: str = "lazy"
     matmul: str = "auto"
     fusion: bool = True
     memory_budget: float | int | str | None = None

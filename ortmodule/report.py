@@ -20,13 +20,14 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class LateOutputs:
-    """What became of the calls of Options(outputs="lazy") whose large outputs were not computed in the forward.
+    """What became of the calls whose large outputs were not computed in the forward (Options(outputs="lazy")).
 
     Attributes:
         names: these outputs.
         calls: how many calls left them out.
         read: in how many of these somebody looked at one.
-        at_backward, at_step: in how many one was alive at a backward or at an optimizer's step, and was computed there.
+        at_backward, at_write: in how many one was alive at a backward, or before an optimizer's step or another write of
+            what it is computed from, and was computed there.
         never_read: outputs that were computed there and that nobody has read: keep the loss alone to save that.
         lost: in how many one could not be computed any more.
         on: whether later calls leave them out; not after three calls in a row that had to compute them.
@@ -36,7 +37,7 @@ class LateOutputs:
     calls: int
     read: int
     at_backward: int
-    at_step: int
+    at_write: int
     never_read: int
     lost: int
     on: bool
@@ -45,7 +46,7 @@ class LateOutputs:
         unread = f" ({self.never_read} outputs were kept alive and never read)" if self.never_read else ""
         return (
             f"late outputs {self.names}: left out in {self.calls} calls, read in {self.read}, computed while alive at "
-            f"backward in {self.at_backward} and at an optimizer's step in {self.at_step}{unread}, lost in {self.lost}"
+            f"backward in {self.at_backward} and before a write in {self.at_write}{unread}, lost in {self.lost}"
             + ("" if self.on else "; computed in the forward from now on")
         )
 

@@ -1,5 +1,6 @@
 #include "autograd/given_values.h"
 
+#include <ATen/MapAllocator.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
@@ -7,6 +8,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -47,9 +49,16 @@ uint64_t tensor_sum(const at::Tensor& t) {
   return content_sum(rows.const_data_ptr(), rows.nbytes());
 }
 
+// Whether other processes may write it (share_memory_), of which nobody hears. A file that is mapped has its path.
+bool is_shared(const at::Tensor& t) {
+  const at::MapAllocator* const mapped = at::MapAllocator::fromDataPtr(t.storage().data_ptr());
+  const std::string_view name = mapped ? mapped->filename() : "";
+  return mapped && (name.empty() || name.starts_with("/torch_"));
+}
+
 bool is_plain(const at::Tensor& t) {
   return t.defined() && t.layout() == at::kStrided && t.is_cpu() && t.has_storage() && !t.is_conj() && !t.is_neg() &&
-         !t._is_zerotensor();
+         !t._is_zerotensor() && !is_shared(t);
 }
 
 }  // namespace
@@ -96,6 +105,12 @@ std::optional<std::string> GivenValues::change() const {
       return str("'", program_->binding->name(v.input), "' was changed");
   }
   return std::nullopt;
+}
+
+std::vector<at::Tensor> GivenValues::read() const {
+  std::vector<at::Tensor> read;
+  for (const Value& v : watched_) read.push_back(values_[v.input]);
+  return read;
 }
 
 std::vector<at::Tensor> GivenValues::again() const { return values_; }

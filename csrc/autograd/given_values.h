@@ -22,10 +22,13 @@ uint64_t content_sum(const void* data, size_t bytes);
 
 class GivenValues {
  public:
-  // Of a program's inputs; none where one cannot be read as bytes (sparse, on a device, a sequence).
+  // Of a program's inputs; none where one cannot be read as bytes (sparse, on a device, a
+  // sequence), or lies in memory that processes share.
   static std::optional<GivenValues> take(const TrainingProgram& program, const std::vector<at::Tensor>& inputs);
   // Which input is no longer what it was, in words; nothing: none is.
   std::optional<std::string> change() const;
+  // What is summed up rather than copied.
+  std::vector<at::Tensor> read() const;
   // The program's inputs once more.
   std::vector<at::Tensor> again() const;
 

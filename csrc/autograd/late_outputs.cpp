@@ -7,10 +7,13 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/accumulate.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
 
+#include "autograd/write_watch.h"
 #include "base/status.h"
 #include "kernels/aten_bridge.h"
 
@@ -42,7 +45,10 @@ class LateTensorImpl final : public c10::TensorImpl {
   }
   // The call has weak references to this tensor, which keep it from being destroyed.
   void release_resources() override {
-    if (call_ && is_settled() && !read_) ++call_->plan().counts.never_read;
+    if (call_) {
+      if (is_settled() && !read_) ++call_->plan().counts.never_read;
+      call_->drop_one();
+    }
     call_.reset();
     TensorImpl::release_resources();
   }
@@ -79,14 +85,47 @@ void run_outside(const std::function<void()>& work) {
     work();
 }
 
-// The calls that have late outputs.
-struct Calls {
+// The calls that have late outputs, which hear of writes to what they read.
+struct Calls final : WriteListener {
   std::mutex mutex;
   std::set<LateCall*> all;
+  size_t listening = 0;  // of them
 
   static Calls& instance() {
     static auto* const calls = new Calls;  // late tensors may outlive what is destroyed at exit
+    // Every operator may take the lock: a process is not forked while another thread has it.
+    static const int forks = pthread_atfork([] { calls->mutex.lock(); }, [] { calls->mutex.unlock(); },
+                                            [] { calls->mutex.unlock(); });
+    ORTMODULE_INTERNAL(forks == 0, "no memory for a handler of forks");
     return *calls;
+  }
+
+  // Those for which `which` holds, and which are not being destroyed.
+  std::vector<std::shared_ptr<LateCall>> alive(const std::function<bool(const LateCall&)>& which) {
+    std::vector<std::shared_ptr<LateCall>> found;
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (LateCall* call : all)
+      if (which(*call))
+        if (auto held = call->weak_from_this().lock()) found.push_back(std::move(held));
+    return found;
+  }
+
+  bool concerns(const at::Tensor& tensor) override {
+    const c10::StorageImpl* const memory = memory_of(tensor);
+    const std::lock_guard<std::mutex> lock(mutex);
+    return memory && std::any_of(all.begin(), all.end(), [&](const LateCall* call) { return call->reads(memory); });
+  }
+  void before_write(const at::Tensor& tensor) override {
+    const c10::StorageImpl* const memory = memory_of(tensor);
+    for (const auto& call : alive([&](const LateCall& one) { return one.reads(memory); }))
+      if (call->waits()) call->settle(LateReason::kWrite, true);
+  }
+
+  // Null: a tensor without memory, or a late one, which is not asked for its.
+  static const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
+    c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    if (dynamic_cast<const LateTensorImpl*>(impl) || !impl->has_storage()) return nullptr;
+    return impl->unsafe_storage().unsafeGetStorageImpl();
   }
 };
 
@@ -119,32 +158,49 @@ bool is_close(const at::Tensor& a, const at::Tensor& b) {
 
 void set_late_runner(void (*run)(const std::function<void()>& work)) { runner = run; }
 
-void settle_all_late(LateReason why) {
-  std::vector<std::shared_ptr<LateCall>> alive;
-  {
-    Calls& calls = Calls::instance();
-    const std::lock_guard<std::mutex> lock(calls.mutex);
-    for (LateCall* call : calls.all)
-      if (auto held = call->weak_from_this().lock()) alive.push_back(std::move(held));
-  }
-  for (const auto& call : alive)
-    if (call->waits()) call->settle(why, true);
+void settle_all_late() {
+  for (const auto& call : Calls::instance().alive([](const LateCall&) { return true; }))
+    if (call->waits()) call->settle(LateReason::kWrite, true);
+}
+
+void settle_before_write(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) Calls::instance().before_write(tensor);
 }
 
 LateCall::LateCall(std::shared_ptr<TrainingAgent> whole, std::shared_ptr<LatePlan> plan, GivenValues given)
     : whole_(std::move(whole)), plan_(std::move(plan)), given_(std::move(given)) {
+  for (const at::Tensor& value : given_->read()) memory_.push_back(value.storage().unsafeGetStorageImpl());
+  std::sort(memory_.begin(), memory_.end());
   Calls& calls = Calls::instance();
   const std::lock_guard<std::mutex> lock(calls.mutex);
   calls.all.insert(this);
 }
 
 LateCall::~LateCall() {
+  listen(false);
   {
     Calls& calls = Calls::instance();
     const std::lock_guard<std::mutex> lock(calls.mutex);
     calls.all.erase(this);
   }
   if (!settled_ && lost_.empty()) plan_->counts.in_a_row = 0;
+}
+
+void LateCall::listen(bool on) {
+  if (listens_.exchange(on) == on) return;
+  Calls& calls = Calls::instance();
+  const std::lock_guard<std::mutex> lock(calls.mutex);
+  const size_t before = calls.listening;
+  calls.listening += on ? 1 : static_cast<size_t>(-1);
+  if ((before == 0) != (calls.listening == 0)) listen_to_writes(calls, on);
+}
+
+bool LateCall::reads(const c10::StorageImpl* memory) const {
+  return listens_ && std::binary_search(memory_.begin(), memory_.end(), memory);
+}
+
+void LateCall::drop_one() {
+  if (--alive_ == 0) listen(false);
 }
 
 std::shared_ptr<LateCall> LateCall::begin(std::shared_ptr<TrainingAgent> whole, std::shared_ptr<LatePlan> plan,
@@ -154,15 +210,14 @@ std::shared_ptr<LateCall> LateCall::begin(std::shared_ptr<TrainingAgent> whole, 
   return std::shared_ptr<LateCall>(new LateCall(std::move(whole), std::move(plan), std::move(*given)));
 }
 
-std::vector<at::Tensor> LateCall::run_quick(std::vector<at::Tensor>&& inputs, const std::vector<size_t>* unchecked,
-                                            std::shared_ptr<TrainingAgent::RunState>* state) {
+std::vector<at::Tensor> LateCall::run_quick(std::vector<at::Tensor>&& inputs, const std::vector<size_t>* unchecked) {
   std::vector<at::Tensor> made;
   {
     const DrawnState::Scope drawing(drawn_);
-    made = plan_->quick->forward(std::move(inputs), state, unchecked);
+    made = plan_->quick->forward(std::move(inputs), &quick_state_, unchecked);
   }
   ++plan_->counts.calls;
-  const SymbolTable& symbols = (*state)->frame.symbols;
+  const SymbolTable& symbols = quick_state_->frame.symbols;
   const TrainingProgram& program = whole_->program();
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < plan_->quick_outputs.size(); ++i) {
@@ -184,22 +239,28 @@ std::vector<at::Tensor> LateCall::run_quick(std::vector<at::Tensor>&& inputs, co
     late_.push_back({i, Weak(held)});
     outputs.emplace_back(held);
   }
+  alive_ = late_.size();
+  listen(true);
   return outputs;
 }
 
-std::vector<at::Tensor> LateCall::run_whole(std::shared_ptr<TrainingAgent::RunState>* state) {
+void LateCall::check_given() {
   constexpr const char* kAdvice =
       "; what it shows is as of the forward and can no longer be computed. Look at it before that, or use "
       "Options(outputs=\"all\")";
-  ORTMODULE_CHECK(lost_.empty(), kRuntime, "an output of ORTModule was not computed in its forward, since when ", lost_,
-                  kAdvice);
+  constexpr const char* kWhat = "an output of ORTModule was not computed in its forward, since when ";
+  ORTMODULE_CHECK(lost_.empty(), kRuntime, kWhat, lost_, kAdvice);
   ORTMODULE_INTERNAL(given_, "a late output is computed after the call was done with");
-  if (const auto change = given_->change()) {
-    lost_ = *change;
-    ++plan_->counts.lost;
-    ++plan_->counts.in_a_row;
-    fail(ErrorCode::kRuntime, "an output of ORTModule was not computed in its forward, since when ", lost_, kAdvice);
-  }
+  const auto change = given_->change();
+  if (!change) return;
+  lost_ = *change;
+  listen(false);
+  ++plan_->counts.lost;
+  ++plan_->counts.in_a_row;
+  fail(ErrorCode::kRuntime, kWhat, lost_, kAdvice);
+}
+
+std::vector<at::Tensor> LateCall::run_whole(std::shared_ptr<RunState>* state) {
   const at::ThreadLocalStateGuard as_then(modes_);
   const at::NoGradGuard no_grad;
   const DrawnState::Scope drawing(drawn_);
@@ -215,36 +276,52 @@ void LateCall::compare_losses(const std::vector<at::Tensor>& outputs) const {
                        "; use Options(outputs=\"all\")");
 }
 
-void LateCall::settle_locked(LateReason why) {
+void LateCall::settle_locked(LateReason why, std::vector<Held>& held) {
   if (settled_) return;
-  const std::vector<at::Tensor> outputs = run_whole(nullptr);
+  check_given();
+  const bool is_before = !quick_begun_ && !gradients_ended_;
+  if (is_before) quick_state_.reset();
+  const std::vector<at::Tensor> outputs = run_whole(is_before ? &whole_state_ : nullptr);
   for (const auto& [output, weak] : late_)
-    if (const auto tensor = weak.lock()) static_cast<LateTensorImpl*>(tensor.get())->give(outputs[output]);
+    if (auto tensor = weak.lock()) {
+      static_cast<LateTensorImpl*>(tensor.get())->give(outputs[output]);
+      held.push_back(std::move(tensor));
+    }
   settled_ = true;
-  why_ = why;
+  listen(false);
   LateCounts& counts = plan_->counts;
   ++counts.in_a_row;
-  ++(why == LateReason::kRead ? counts.read : why == LateReason::kBackward ? counts.at_backward : counts.at_step);
+  ++(why == LateReason::kRead ? counts.read : why == LateReason::kBackward ? counts.at_backward : counts.at_write);
   if (gradients_ended_) given_.reset();
 }
 
 void LateCall::settle(LateReason why, bool quiet) {
   const auto self = shared_from_this();
   run_outside([&] {
+    std::vector<Held> held;  // the last one may end the call's gradients, which takes the lock
     const std::lock_guard<std::mutex> lock(mutex_);
     try {
-      settle_locked(why);
+      settle_locked(why, held);
     } catch (const std::exception&) {
       if (!quiet) throw;
     }
   });
 }
 
-std::shared_ptr<TrainingAgent::RunState> LateCall::whole_state() {
-  std::shared_ptr<TrainingAgent::RunState> state;
+std::shared_ptr<LateCall::RunState> LateCall::begin_quick() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  run_whole(&state);
-  return state;
+  quick_begun_ = true;
+  return quick_state_;
+}
+
+std::shared_ptr<LateCall::RunState> LateCall::whole_state() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!whole_state_) {
+    check_given();
+    run_whole(&whole_state_);
+  }
+  quick_state_.reset();
+  return std::move(whole_state_);
 }
 
 bool LateCall::waits() {
@@ -256,6 +333,8 @@ bool LateCall::waits() {
 void LateCall::end_gradients() {
   const std::lock_guard<std::mutex> lock(mutex_);
   gradients_ended_ = true;
+  quick_state_.reset();
+  whole_state_.reset();
   if (settled_) given_.reset();
 }
 

@@ -10,12 +10,16 @@
 //
 // Then the whole program runs from what the call was given (GivenValues) and with the random state that the quick one
 // drew (DrawnState). That is the very same call only while its inputs are what they were. So late tensors that are
-// still alive are computed at a backward and before an optimizer's step, which change weights or come before such
-// changes; and every byte that was read is compared first. Where one differs, looking at the output is an error, and no
-// number. As a second look, the losses of both programs are compared.
+// still alive are computed at a backward, before an optimizer's step, and before any operator of torch's writes what the
+// call has read (autograd/write_watch.h). For writes of which nobody hears every byte that was read is summed up, and
+// compared first: where one differs, looking at the output is an error, and no number. As a second look, the losses of
+// both programs are compared.
 //
 // A gradient that comes to a late output runs the whole program's backward, for all outputs together, as it would have
-// been without any of this: the autograd nodes are the whole program's.
+// been without any of this: the autograd nodes are the whole program's. So does every backward of a call whose outputs
+// were computed before it: what a program that always looks gets does not depend on which calls were computed late, to
+// the bit. What the quick program has saved is freed then before the whole one runs, so that a call needs no more memory
+// than it would have.
 //
 // Not here: which outputs are late (session/late_choice.h), when all are computed (bindings, before an optimizer's
 // step).
@@ -39,12 +43,12 @@
 namespace ortmodule {
 
 // Why late outputs were computed.
-enum class LateReason { kRead, kBackward, kStep };
+enum class LateReason { kRead, kBackward, kWrite };
 
 // What became of a session's calls with late outputs.
 struct LateCounts {
   std::atomic<int64_t> calls{0}, read{0};
-  std::atomic<int64_t> at_backward{0}, at_step{0};  // computed because they were alive
+  std::atomic<int64_t> at_backward{0}, at_write{0};  // computed because they were alive
   std::atomic<int64_t> never_read{0};               // of the last two, whose outputs nobody has read
   std::atomic<int64_t> lost{0};                     // could not be computed any more
   std::atomic<int> in_a_row{0};                     // calls whose outputs were computed late, up to now
@@ -65,6 +69,8 @@ struct LatePlan {
 // One call's late outputs.
 class LateCall : public std::enable_shared_from_this<LateCall> {
  public:
+  using RunState = TrainingAgent::RunState;
+
   // Null where the call's inputs cannot be kept.
   static std::shared_ptr<LateCall> begin(std::shared_ptr<TrainingAgent> whole, std::shared_ptr<LatePlan> plan,
                                          const std::vector<at::Tensor>& inputs);
@@ -73,22 +79,29 @@ class LateCall : public std::enable_shared_from_this<LateCall> {
   LateCall& operator=(const LateCall&) = delete;
 
   // Runs the quick program. Outputs of the whole one in its order; late tensors where they are late.
-  std::vector<at::Tensor> run_quick(std::vector<at::Tensor>&& inputs, const std::vector<size_t>* unchecked,
-                                    std::shared_ptr<TrainingAgent::RunState>* state);
+  std::vector<at::Tensor> run_quick(std::vector<at::Tensor>&& inputs, const std::vector<size_t>* unchecked);
   // Gives the late tensors that are alive their elements. Throws kRuntime where these are gone; `quiet`: then it is the
   // next one who looks to whom that is said.
   void settle(LateReason why, bool quiet = false);
-  // What the whole program's backward runs on. Throws as settle() does.
-  std::shared_ptr<TrainingAgent::RunState> whole_state();
+  // What the quick program's backward runs on: from now on the call has one. Null where its outputs were computed before
+  // the first backward.
+  std::shared_ptr<RunState> begin_quick();
+  // What the whole program's backward runs on: of the run that has computed the outputs, or of one more. Throws as
+  // settle() does.
+  std::shared_ptr<RunState> whole_state();
   // Whether a late tensor is alive that has no elements yet.
   bool waits();
   // No gradient can come any more: what is given is held for late tensors alone.
   void end_gradients();
+  // A late tensor is destroyed; whether it was the last one.
+  void drop_one();
+  // Whether the call may yet read this memory a second time. Quick, on any thread.
+  bool reads(const c10::StorageImpl* memory) const;
 
   LatePlan& plan() { return *plan_; }
 
  private:
-  friend class LateTensorImpl;
+  using Held = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Late {
     size_t output;
@@ -96,25 +109,34 @@ class LateCall : public std::enable_shared_from_this<LateCall> {
   };
 
   LateCall(std::shared_ptr<TrainingAgent> whole, std::shared_ptr<LatePlan> plan, GivenValues given);
-  void settle_locked(LateReason why);
-  std::vector<at::Tensor> run_whole(std::shared_ptr<TrainingAgent::RunState>* state);
+  // `held`: the tensors that have got their elements.
+  void settle_locked(LateReason why, std::vector<Held>& held);
+  std::vector<at::Tensor> run_whole(std::shared_ptr<RunState>* state);
+  void check_given();
+  // Writes are listened to while a late tensor is alive that has no elements.
+  void listen(bool on);
   void compare_losses(const std::vector<at::Tensor>& outputs) const;
 
   const std::shared_ptr<TrainingAgent> whole_;
   const std::shared_ptr<LatePlan> plan_;
   const at::ThreadLocalState modes_;  // what was in force around the call
+  std::vector<const c10::StorageImpl*> memory_;  // that it reads, in order
+  std::atomic<bool> listens_{false};
+  std::atomic<size_t> alive_{0};  // late tensors
   std::mutex mutex_;                  // of what follows
   std::optional<GivenValues> given_;  // none: nothing is computed from it any more
   DrawnState::Words drawn_;
   std::vector<std::pair<size_t, at::Tensor>> losses_;  // of the quick program: output, its value
   std::vector<Late> late_;
-  bool settled_ = false, gradients_ended_ = false;
+  std::shared_ptr<RunState> quick_state_, whole_state_;  // for a backward
+  bool settled_ = false, quick_begun_ = false, gradients_ended_ = false;
   std::string lost_;  // why there is nothing to be computed
-  LateReason why_ = LateReason::kRead;
 };
 
 // Computes the late outputs of all calls that are alive; before what they are computed from changes.
-ORTMODULE_API void settle_all_late(LateReason why);
+ORTMODULE_API void settle_all_late();
+// The same for those that read one of these tensors' memory, which somebody is about to write past torch's operators.
+void settle_before_write(const std::vector<at::Tensor>& tensors);
 // `run(work)` calls work() without what other threads may need in the meantime (Python's lock).
 ORTMODULE_API void set_late_runner(void (*run)(const std::function<void()>& work));
 

@@ -319,7 +319,7 @@ variable_list ModuleBackward::with_history(const variable_list& grads, const var
 }
 
 HigherOrder::Gradients StepBackward::run_again(bool looked) const {
-  ORTMODULE_CHECK(state || quick_state, kRuntime, kSecondBackward);
+  ORTMODULE_CHECK(!is_freed(), kRuntime, kSecondBackward);
   ORTMODULE_CHECK(higher && given, kUnsupported,
                   looked
                       ? "the gradient that comes to a result of ORTModule through another result is not the engine's "
@@ -335,10 +335,11 @@ void StepBackward::engine_gradients(const variable_list& dys, bool keep_graph, v
 }
 
 StepBackward::Progress StepBackward::begin(const variable_list& dys, bool keep_graph) {
-  ORTMODULE_CHECK(state || quick_state, kRuntime, kSecondBackward);
+  ORTMODULE_CHECK(!is_freed(), kRuntime, kSecondBackward);
   Progress progress;
   if (late && late->waits()) late->settle(LateReason::kBackward, true);
-  bool quick = !state;
+  if (late && !state && !quick_state) quick_state = late->begin_quick();
+  bool quick = quick_state != nullptr;
   for (size_t k = 0; quick && k < dys.size(); ++k) quick = !dys[k].defined() || late->plan().quick_ys[k] >= 0;
   if (quick) {
     TrainingAgent& other = *late->plan().quick;
@@ -368,6 +369,7 @@ bool StepBackward::release() {
   state.reset();
   quick_state.reset();
   if (late) late->end_gradients();
+  late_ended = true;
   return true;
 }
 
@@ -437,8 +439,9 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
   step->hook_order = hook_order;
   step->results = results;
   if (higher) step->given.emplace(*higher, inputs, results && results->any());
-  if (late && late->is_on()) step->late = LateCall::begin(agent, late, inputs);
-  std::vector<at::Tensor> outputs = step->late ? step->late->run_quick(std::move(inputs), unchecked, &step->quick_state)
+  // Whoever looks at the values of runs sees all of them.
+  if (late && late->is_on() && !agent->is_observed()) step->late = LateCall::begin(agent, late, inputs);
+  std::vector<at::Tensor> outputs = step->late ? step->late->run_quick(std::move(inputs), unchecked)
                                                : agent->forward(std::move(inputs), &step->state, unchecked);
   // An output that is saved, or that is an input, gets a tensor of its own: history is set on the caller's alone.
   for (size_t i : program.y_outputs)

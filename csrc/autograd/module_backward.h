@@ -44,12 +44,21 @@ namespace ortmodule {
 using HookOrder = std::shared_ptr<const std::vector<size_t>>;  // gradients, the first one first; null: not known
 
 struct StepBackward {
+  StepBackward() = default;
+  ~StepBackward() {
+    if (late) late->end_gradients();
+  }
+  StepBackward(const StepBackward&) = delete;
+  StepBackward& operator=(const StepBackward&) = delete;
+
   std::shared_ptr<TrainingAgent> agent;
   std::shared_ptr<TrainingAgent::RunState> state;  // null once all of it is freed
-  // Where some results are late (Note [Late outputs]): the call, the state of its quick program, which stands in for
-  // `state` until a late result has a gradient, and the ys whose backward has freed what it read there.
+  // Where some results are late (Note [Late outputs]): the call, the state of its quick program once a backward has
+  // begun there, which stands in for `state` until a late result has a gradient, and the ys whose backward has freed what
+  // it read. Null and unfreed: the call has its states.
   std::shared_ptr<LateCall> late;
   std::shared_ptr<TrainingAgent::RunState> quick_state;
+  bool late_ended = false;
   OutputSet quick_spent;
   std::shared_ptr<const HigherOrder> higher;  // null: its gradients have no history
   HookOrder hook_order;
@@ -80,6 +89,7 @@ struct StepBackward {
   HigherOrder::Gradients run_again(bool looked) const;
   // Begins a backward for these gradients of the results; with the lock held.
   Progress begin(const std::vector<at::Tensor>& dys, bool keep_graph);
+  bool is_freed() const { return !state && (!late || late_ended); }
   // Whether nothing is left for a backward; lets go of what was kept for one, if so.
   bool release();
   // Fills in the engine's gradients; with the lock held.

@@ -105,7 +105,7 @@ py::object late_counts(const Session& session) {
   if (!session.late()) return py::none();
   const LateCounts& counts = session.late()->counts;
   return py::dict("calls"_a = counts.calls.load(), "read"_a = counts.read.load(),
-                  "at_backward"_a = counts.at_backward.load(), "at_step"_a = counts.at_step.load(),
+                  "at_backward"_a = counts.at_backward.load(), "at_write"_a = counts.at_write.load(),
                   "never_read"_a = counts.never_read.load(), "lost"_a = counts.lost.load(),
                   "on"_a = session.late()->is_on());
 }
@@ -170,7 +170,7 @@ py::dict forecast(const Session& session, const SymbolTable& sizes) {
 void register_session(py::module_& m) {
   set_late_runner(&run_without_python);
   m.def(
-      "settle_all_late", [] { settle_all_late(LateReason::kStep); }, py::call_guard<py::gil_scoped_release>(),
+      "settle_all_late", [] { settle_all_late(); }, py::call_guard<py::gil_scoped_release>(),
       "Computes the late outputs of all calls that are alive.");
   py::class_<EarlyAccumulators>(
       m, "EarlyAccumulators",

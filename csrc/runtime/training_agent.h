@@ -142,6 +142,7 @@ class TrainingAgent {
 
   // Who looks at the runs; a session's agents share one list.
   void set_observers(std::shared_ptr<const RunObservers> observers) { observers_ = std::move(observers); }
+  bool is_observed() const { return observers_->any(); }
 
   const TrainingProgram& program() const { return program_; }
   // The most that a forward and a backward held beyond inputs and parameters, as measured on the first run of each.

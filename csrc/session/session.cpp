@@ -74,6 +74,7 @@ std::vector<at::Tensor> Session::overwritten_of(const std::vector<at::Tensor>& i
 
 void Session::write_back(std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& overwritten) const {
   if (mutations_.empty()) return;
+  settle_before_write(overwritten);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
   std::vector<char> counts;
