@@ -56,9 +56,15 @@ class LateTensorImpl final : public c10::TensorImpl {
   // With the call's lock. Whoever shares the storage by now finds the elements there, too.
   void give(const at::Tensor& value) {
     ORTMODULE_INTERNAL(value.sizes() == sizes() && value.dtype() == dtype(), "a late output is of another kind");
-    auto* const held = new at::Tensor(value.contiguous());
-    c10::DataPtr data(held->mutable_data_ptr(), held, [](void* t) { delete static_cast<at::Tensor*>(t); }, c10::kCPU);
-    storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
+    const bool is_shared = storage_.use_count() > 1;
+    const bool is_plain = value.is_contiguous() && value.storage_offset() == 0;
+    if (!is_shared && is_plain) {
+      storage_ = value.unsafeGetTensorImpl()->unsafe_storage();
+    } else {
+      auto* const held = new at::Tensor(value.clone(at::MemoryFormat::Contiguous));
+      c10::DataPtr data(held->mutable_data_ptr(), held, [](void* t) { delete static_cast<at::Tensor*>(t); }, c10::kCPU);
+      storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
+    }
     settled_.store(true, std::memory_order_release);
   }
   bool is_settled() const { return settled_.load(std::memory_order_acquire); }

@@ -1,5 +1,6 @@
 #include "runtime/result_memory.h"
 
+#include <c10/core/impl/COW.h>
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -29,11 +30,49 @@ struct Holders {
   }
 };
 
+// A tensor as this one, counting its writes with it, on other memory.
+at::Tensor moved_to(const c10::Storage& memory, const at::Tensor& t) {
+  const c10::TensorImpl& old = *impl_of(t);
+  at::Tensor moved = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory), t.key_set(), t.dtype());
+  moved.unsafeGetTensorImpl()->set_sizes_and_strides(old.sizes(), old.strides(), old.storage_offset());
+  moved.unsafeGetTensorImpl()->set_version_counter(old.version_counter());
+  return moved;
+}
+
+// Whoever writes the result from now on writes a copy of what the saved slots read (Note [Results]).
+void keep_for_backward(at::Tensor& result, std::vector<at::Tensor>& slots, const std::vector<int>& saved,
+                       std::vector<ReadResult>& read) {
+  c10::StorageImpl* const memory = result.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  c10::intrusive_ptr<c10::StorageImpl> same = c10::impl::cow::lazy_clone_storage(*memory);
+  if (!same) {  // memory that has an owner of another kind
+    result = result.detach().clone();
+    return;
+  }
+  // Kernels ask for memory in ways that would make a copy; this one is as it is until the slots are emptied.
+  const size_t bytes = same->nbytes();
+  void* const data = same->_mutable_data_ptr_no_checks().get();
+  const c10::Device device = same->device();
+  at::Allocator* const allocator = same->allocator();
+  auto* const held = new c10::intrusive_ptr<c10::StorageImpl>(std::move(same));
+  c10::DataPtr as_it_is(
+      data, held, [](void* p) { delete static_cast<c10::intrusive_ptr<c10::StorageImpl>*>(p); }, device);
+  const c10::Storage kept(c10::Storage::use_byte_size_t(), bytes, std::move(as_it_is), allocator, false);
+  for (int slot : saved)
+    if (memory_of(slots[slot]) == memory) slots[slot] = moved_to(kept, slots[slot]);
+  read.push_back({kept, c10::weak_intrusive_ptr<c10::StorageImpl>(
+                            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory))});
+}
+
 }  // namespace
 
-std::vector<int> set_results_apart(std::vector<at::Tensor>& outputs, size_t count, const std::vector<at::Tensor>& slots,
-                                   const std::vector<int>& saved) {
-  std::vector<int> viewed;
+bool ReadResult::is_shown() const {
+  const c10::intrusive_ptr<c10::StorageImpl> result = of_result.lock();
+  return result && c10::impl::cow::is_cow_data_ptr(result->data_ptr());
+}
+
+ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, std::vector<at::Tensor>& slots,
+                               const std::vector<int>& saved) {
+  ResultsApart apart;
   for (size_t i = 0; i < std::min(count, outputs.size()); ++i) {
     at::Tensor& result = outputs[i];
     if (!memory_of(result) || is_held_once(result)) continue;
@@ -46,14 +85,23 @@ std::vector<int> set_results_apart(std::vector<at::Tensor>& outputs, size_t coun
       result = result.detach().clone();
       continue;
     }
+    bool is_read = false;
     for (int slot : saved) {
       const at::Tensor& value = slots[slot];
-      if (memory_of(value) != memory_of(result) || value.is_same(result) || value.is_inference()) continue;
+      if (memory_of(value) != memory_of(result)) continue;
+      is_read = result.is_cpu() && !value.is_inference();
+      if (value.is_same(result) || value.is_inference()) continue;
       result.unsafeGetTensorImpl()->set_version_counter(impl_of(value)->version_counter());
-      viewed.push_back(slot);
+      apart.viewed.push_back(slot);
     }
+    if (is_read) keep_for_backward(result, slots, saved, apart.read);
   }
-  return viewed;
+  return apart;
+}
+
+void set_results_apart(std::vector<at::Tensor>& outputs, size_t count) {
+  std::vector<at::Tensor> none;
+  set_results_apart(outputs, count, none, {});
 }
 
 bool any_channels_last(const std::vector<at::Tensor>& inputs) {

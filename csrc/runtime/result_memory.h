@@ -6,6 +6,8 @@
 // compute), or of another result. What is kept by nobody but the run is the result's own: how many hold a tensor and
 // its memory tells, so that a result that was just computed costs two comparisons. A result that is a view of a value
 // that backward reads counts its writes with it, as views do in eager, and backward finds out (TrainingAgent::Seen).
+// Writes that nobody counts (through an array of numpy's) may not reach what backward reads, for which eager mostly keeps
+// something else, the scores' softmax in a loss, say: the memory is copied when one is about to be made.
 // Not here: views of what the caller gave (ortmodule/capture/result_views.py).
 #pragma once
 
@@ -15,11 +17,27 @@
 
 namespace ortmodule {
 
+// What backward reads of a result's memory. Held for as long as somebody has the result, so that no kernel of the
+// backward overwrites it.
+struct ReadResult {
+  c10::Storage memory;                                  // of the saved slots
+  c10::weak_intrusive_ptr<c10::StorageImpl> of_result;  // the caller's
+
+  // Whether the result still shows it.
+  bool is_shown() const;
+};
+
+struct ResultsApart {
+  std::vector<int> viewed;  // saved slots that share memory with a result without being it
+  std::vector<ReadResult> read;
+};
+
 // Copies those of the first `count` outputs that somebody else holds too: neither another output nor a slot of `saved`,
-// or an output before them. Returns the saved slots that share memory with an output without being it; their writes are
-// counted together from here on.
-std::vector<int> set_results_apart(std::vector<at::Tensor>& outputs, size_t count, const std::vector<at::Tensor>& slots,
-                                   const std::vector<int>& saved);
+// or an output before them. Writes of an output and of what shares memory with it are counted together from here on.
+ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, std::vector<at::Tensor>& slots,
+                               const std::vector<int>& saved);
+// The same for a run that keeps nothing.
+void set_results_apart(std::vector<at::Tensor>& outputs, size_t count);
 
 // Whether one of a run's inputs is a picture, or a weight, with channels last.
 bool any_channels_last(const std::vector<at::Tensor>& inputs);

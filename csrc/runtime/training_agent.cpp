@@ -167,7 +167,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
     if (results)
       place_results(outputs, *results, frame.bound.get(), program_.forward->plan().output_names);
     else
-      set_results_apart(outputs, results_, {}, {});
+      set_results_apart(outputs, results_);
     return outputs;
   }
 
@@ -184,7 +184,9 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t), layout_of(t)});
   };
-  for (int slot : set_results_apart(outputs, results_, frame.slots, program_.saved_slots)) watch(slot);
+  ResultsApart apart = set_results_apart(outputs, results_, frame.slots, program_.saved_slots);
+  run->read_results = std::move(apart.read);
+  for (int slot : apart.viewed) watch(slot);
   for (int slot : program_.watched_slots) watch(slot);
   for (const auto& [input, view] : program_.watched_views)
     if (memory_of(frame.slots[input]) && memory_of(frame.slots[input]) == memory_of(frame.slots[view])) watch(input);
@@ -329,6 +331,8 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
                     "]. Set it before the forward or after the backward, or call the wrapped module itself "
                     "(model.module)");
   }
+  for (const ReadResult& result : state.read_results)
+    if (result.is_shown()) run->read_results.push_back(result);
   Frame& frame = run->frame;
   if (keep_graph) {
     frame = state.frame;
@@ -341,6 +345,7 @@ std::unique_ptr<TrainingAgent::BackwardRun> TrainingAgent::begin_backward(RunSta
     for (size_t k = 0; k < mask.size(); ++k) state.spent[k] = state.spent[k] || mask[k];
     frame = take_frame(state, remaining_after(state.spent));
   }
+  if (state.freed) state.read_results.clear();
   if (!any) return run;
   const BackwardProgram& program = *run->program;
   if (frame.memory) frame.memory->run()->begin_backward(&program);

@@ -30,6 +30,7 @@
 #include "runtime/first_run.h"
 #include "runtime/input_binding.h"
 #include "runtime/parallel/parallel_executor.h"
+#include "runtime/result_memory.h"
 #include "runtime/run_observer.h"
 #include "runtime/value_cache.h"
 
@@ -94,6 +95,7 @@ class TrainingAgent {
     Versions versions;
     // Sizes and type of each y where there are several: what zeros for an unused one are made of.
     std::vector<std::pair<std::vector<int64_t>, at::TensorOptions>> y_types;
+    std::vector<ReadResult> read_results;
     OutputSet spent;     // ys whose backward has freed what it read; empty: none
     bool freed = false;  // nothing is left for any y
   };
@@ -104,6 +106,7 @@ class TrainingAgent {
     Frame frame;
     std::unique_ptr<Measurement> measurement;  // of the first one
     std::shared_ptr<Allowance> allowance{};
+    std::vector<ReadResult> read_results{};
     HalfObservers watching{};
     bool begun = false;
     size_t next = 0;
