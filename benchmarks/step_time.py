@@ -300,6 +300,8 @@ def main(argv: list[str] | None = None) -> int:
         if batches == "realistic" and known[model].realistic_batch is None:
             continue
         rows = measure(model, batches, args)
+        for row in rows:
+            row["title"] = known[model].title
         result["rows"] += rows
         result["ratios"] = ratios(result["rows"])
         if args.json:

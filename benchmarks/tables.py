@@ -10,7 +10,7 @@ A table stands between two comments that no reader sees; the first names its kin
 
 Under `steps` and `steps_short` comes the run they are of: date, commit, processor, threads, torch. Ratios are
 ORTModule's by the other's, of medians; "padded texts" are step_time.py's realistic batches (40 % padding, BERT with
-15 % of the labels). Not here: measuring (step_time.py, inference.py), nor whether the commit of a
+15 % of the labels). Not here: measuring (step_time.py, trainer.py, inference.py), nor whether the commit of a
 result is this one: the line under a table says which it is.
 """
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -64,9 +65,10 @@ def _steps_by_model(result: Result) -> Iterator[tuple[str, dict[str, Any]]]:
         by_model.setdefault(row["model"], {})[row["runner"]] = row
     for model, runners in by_model.items():
         name = model.removesuffix("*")
-        if name not in _TITLES or not {"eager", "compile", "ortmodule"} <= set(runners):
+        title = next(iter(runners.values())).get("title") or _TITLES.get(name)
+        if title is None or not {"eager", "compile", "ortmodule"} <= set(runners):
             raise SystemExit(f"model {model!r}: its title is not known, or one of the three runners was not measured")
-        yield _TITLES[name] + _PADDED * (name != model), runners
+        yield title + _PADDED * (name != model), runners
 
 
 def _run_of(result: Result) -> str:
@@ -98,6 +100,26 @@ def steps_short(result: Result) -> str:
     return steps(result, short=True)
 
 
+def trainer(result: Result) -> str:
+    """Hugging Face's Trainer and a causal model's step (trainer.py): medians, and what ORTModule takes of the others'."""
+    header = ["", "eager", "torch.compile", "ORTModule", "ORTModule / eager", "ORTModule / torch.compile"]
+    rows = []
+    for title, case, key in (
+        ("Trainer, masked, ms a step", "masked", "step_ms"),
+        ("causal, ms a step", "causal", "step_ms"),
+        ("causal, MiB a step", "causal", "step_mib"),
+    ):
+        runs = result["results"][case]
+        taken = {name: statistics.median(run[key] for run in runs[name]) for name in ("eager", "compile", "ortmodule")}
+        ratios = [taken["ortmodule"] / taken["eager"], taken["ortmodule"] / taken["compile"]]
+        rows.append([title, *(f"{value:.0f}" for value in taken.values()), *(f"{ratio:.2f}" for ratio in ratios)])
+    where = result["environment"]
+    return _markdown(header, rows) + (
+        f"\n{where['date'][:10]}, commit {where['commit'][:9]}, {where['cpu']}, {where['threads']} threads, "
+        f"torch {where['torch']}, {result['settings']['rounds']} rounds of {result['settings']['steps']} steps.\n"
+    )
+
+
 def gpu_steps(result: Result) -> str:
     """Steps of the real models on a GPU (gpu_steps.py): eager and ORTModule, without and with AdamW."""
     by_model: dict[str, dict[str, Any]] = {}
@@ -118,7 +140,7 @@ def gpu_steps(result: Result) -> str:
     )
 
 
-KINDS: dict[str, Callable[[Result], str]] = {f.__name__: f for f in (steps, steps_short, gpu_steps)}
+KINDS: dict[str, Callable[[Result], str]] = {f.__name__: f for f in (steps, steps_short, trainer, gpu_steps)}
 
 
 def written(text: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Steps of Hugging Face's Trainer with nothing set, and the memory of a causal model's step: eager, torch.compile, ours.
+"""Steps of Hugging Face's Trainer with nothing set, and the memory of a causal model's step: the three runners.
 
     python benchmarks/trainer.py --threads 2 --rounds 3 --json out.json
 
@@ -23,8 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import facts, rounds, settings, table, write_json
 from worker import reset_peak, status, trim
+
+from common import facts, rounds, settings, table, write_json
 
 RUNNERS = ("eager", "compile", "ortmodule")
 CASES = ("masked", "causal")
@@ -182,7 +183,8 @@ def main() -> None:
             lines.append([f"{case} {runner}", f"{figures['step_ms']:.0f}", size, f"{figures['loss']:.4f}"])
     print(table(("", "step ms", "step MiB", "loss"), lines))
     if args.json:
-        write_json(args.json, {**facts("cpu", args.threads), "settings": settings(args), "results": results})
+        environment = facts("cpu", args.threads)
+        write_json(args.json, {"environment": environment, "settings": settings(args), "results": results})
 
 
 if __name__ == "__main__":

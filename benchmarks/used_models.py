@@ -66,6 +66,7 @@ _TINY = {"vocab_size": 100, "hidden_size": 16, "intermediate_size": 32} | {
     "num_attention_heads": 2,
 }
 _LLAMA = _TEXT | {"vocab_size": 32000, "intermediate_size": 2048, "num_key_value_heads": 4}
+_T5 = {"decoder_start_token_id": 0, "use_cache": False}
 _WHISPER = {"d_model": 768, "encoder_layers": 4, "decoder_layers": 4, "use_cache": False}
 
 MODELS = {
@@ -86,8 +87,8 @@ MODELS = {
     ),
     "t5": Used(
         "T5 768x(4+4), 4x128 to 128", "T5Config", "T5ForConditionalGeneration",
-        {"d_model": 768, "d_ff": 3072, "num_layers": 4, "num_heads": 12, "use_cache": False},
-        {"vocab_size": 100, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "use_cache": False},
+        _T5 | {"d_model": 768, "d_ff": 3072, "num_layers": 4, "num_heads": 12},
+        _T5 | {"vocab_size": 100, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2},
         _translated,
     ),
     "whisper": Used(
@@ -111,7 +112,7 @@ MODELS = {
 
 
 def build(name: str, *, small: bool = False) -> tuple[nn.Module, Batch]:
-    """The model `name` in training mode and one batch for it by argument, on the CPU in fp32; the same weights and data each time.
+    """The model `name` in training mode and one batch for it by argument, on the CPU in fp32; the same each time.
 
     Raises:
         KeyError: no such model.

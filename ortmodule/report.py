@@ -26,8 +26,8 @@ class LateOutputs:
         names: these outputs.
         calls: how many calls left them out.
         read: in how many of these somebody looked at one.
-        at_backward, at_write: in how many one was alive at a backward, or before an optimizer's step or another write of
-            what it is computed from, and was computed there.
+        at_backward, at_write: in how many one was alive at a backward, or before a write of what it is computed from
+            (an optimizer's step, say), and was computed there.
         never_read: outputs that were computed there and that nobody has read: keep the loss alone to save that.
         lost: in how many one could not be computed any more.
         on: whether later calls leave them out; not after three calls in a row that had to compute them.

@@ -100,8 +100,8 @@ struct Calls final : WriteListener {
   static Calls& instance() {
     static auto* const calls = new Calls;  // late tensors may outlive what is destroyed at exit
     // Every operator may take the lock: a process is not forked while another thread has it.
-    static const int forks = pthread_atfork([] { calls->mutex.lock(); }, [] { calls->mutex.unlock(); },
-                                            [] { calls->mutex.unlock(); });
+    static const int forks =
+        pthread_atfork([] { calls->mutex.lock(); }, [] { calls->mutex.unlock(); }, [] { calls->mutex.unlock(); });
     ORTMODULE_INTERNAL(forks == 0, "no memory for a handler of forks");
     return *calls;
   }

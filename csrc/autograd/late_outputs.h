@@ -10,16 +10,16 @@
 //
 // Then the whole program runs from what the call was given (GivenValues) and with the random state that the quick one
 // drew (DrawnState). That is the very same call only while its inputs are what they were. So late tensors that are
-// still alive are computed at a backward, before an optimizer's step, and before any operator of torch's writes what the
-// call has read (autograd/write_watch.h). For writes of which nobody hears every byte that was read is summed up, and
-// compared first: where one differs, looking at the output is an error, and no number. As a second look, the losses of
-// both programs are compared.
+// still alive are computed at a backward, before an optimizer's step, and before any operator of torch's writes what
+// the call has read (autograd/write_watch.h). For writes of which nobody hears every byte that was read is summed up,
+// and compared first: where one differs, looking at the output is an error, and no number. As a second look, the losses
+// of both programs are compared.
 //
 // A gradient that comes to a late output runs the whole program's backward, for all outputs together, as it would have
 // been without any of this: the autograd nodes are the whole program's. So does every backward of a call whose outputs
 // were computed before it: what a program that always looks gets does not depend on which calls were computed late, to
-// the bit. What the quick program has saved is freed then before the whole one runs, so that a call needs no more memory
-// than it would have.
+// the bit. What the quick program has saved is freed then before the whole one runs, so that a call needs no more
+// memory than it would have.
 //
 // Not here: which outputs are late (session/late_choice.h), when all are computed (bindings, before an optimizer's
 // step).
@@ -49,9 +49,9 @@ enum class LateReason { kRead, kBackward, kWrite };
 struct LateCounts {
   std::atomic<int64_t> calls{0}, read{0};
   std::atomic<int64_t> at_backward{0}, at_write{0};  // computed because they were alive
-  std::atomic<int64_t> never_read{0};               // of the last two, whose outputs nobody has read
-  std::atomic<int64_t> lost{0};                     // could not be computed any more
-  std::atomic<int> in_a_row{0};                     // calls whose outputs were computed late, up to now
+  std::atomic<int64_t> never_read{0};                // of the last two, whose outputs nobody has read
+  std::atomic<int64_t> lost{0};                      // could not be computed any more
+  std::atomic<int> in_a_row{0};                      // calls whose outputs were computed late, up to now
 };
 
 // How a session's program is divided.
@@ -83,8 +83,8 @@ class LateCall : public std::enable_shared_from_this<LateCall> {
   // Gives the late tensors that are alive their elements. Throws kRuntime where these are gone; `quiet`: then it is the
   // next one who looks to whom that is said.
   void settle(LateReason why, bool quiet = false);
-  // What the quick program's backward runs on: from now on the call has one. Null where its outputs were computed before
-  // the first backward.
+  // What the quick program's backward runs on: from now on the call has one. Null where its outputs were computed
+  // before the first backward.
   std::shared_ptr<RunState> begin_quick();
   // What the whole program's backward runs on: of the run that has computed the outputs, or of one more. Throws as
   // settle() does.
@@ -119,10 +119,10 @@ class LateCall : public std::enable_shared_from_this<LateCall> {
 
   const std::shared_ptr<TrainingAgent> whole_;
   const std::shared_ptr<LatePlan> plan_;
-  const at::ThreadLocalState modes_;  // what was in force around the call
+  const at::ThreadLocalState modes_;             // what was in force around the call
   std::vector<const c10::StorageImpl*> memory_;  // that it reads, in order
   std::atomic<bool> listens_{false};
-  std::atomic<size_t> alive_{0};  // late tensors
+  std::atomic<size_t> alive_{0};      // late tensors
   std::mutex mutex_;                  // of what follows
   std::optional<GivenValues> given_;  // none: nothing is computed from it any more
   DrawnState::Words drawn_;

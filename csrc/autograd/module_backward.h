@@ -54,8 +54,8 @@ struct StepBackward {
   std::shared_ptr<TrainingAgent> agent;
   std::shared_ptr<TrainingAgent::RunState> state;  // null once all of it is freed
   // Where some results are late (Note [Late outputs]): the call, the state of its quick program once a backward has
-  // begun there, which stands in for `state` until a late result has a gradient, and the ys whose backward has freed what
-  // it read. Null and unfreed: the call has its states.
+  // begun there, which stands in for `state` until a late result has a gradient, and the ys whose backward has freed
+  // what it read. Null and unfreed: the call has its states.
   std::shared_ptr<LateCall> late;
   std::shared_ptr<TrainingAgent::RunState> quick_state;
   bool late_ended = false;

@@ -53,8 +53,8 @@ std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& call) {
 
 void listen_to_writes(WriteListener& listener, bool on) {
   heard_by = &listener;
-  static const at::CallbackHandle handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(&before).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  static const at::CallbackHandle handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&before).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
   if (on)
     at::reenableCallback(handle);
   else

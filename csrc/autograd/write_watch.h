@@ -2,9 +2,9 @@
 // that is loaded, a list of tensors that an optimizer steps.
 //
 // torch shows each call of an operator to its observers (RecordFunction), with what it was given; which of that it
-// writes, its schema says. Collectives' schemas do not: whatever they are given counts as written. Observing costs every
-// operator of every thread about a microsecond, so it goes on only while somebody listens. Writes that no operator makes
-// (an array of numpy's on a tensor's memory, a library, another process) are not heard of.
+// writes, its schema says. Collectives' schemas do not: whatever they are given counts as written. Observing costs
+// every operator of every thread about a microsecond, so it goes on only while somebody listens. Writes that no
+// operator makes (an array of numpy's on a tensor's memory, a library, another process) are not heard of.
 #pragma once
 
 #include <ATen/core/Tensor.h>

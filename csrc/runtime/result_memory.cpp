@@ -59,8 +59,8 @@ void keep_for_backward(at::Tensor& result, std::vector<at::Tensor>& slots, const
   const c10::Storage kept(c10::Storage::use_byte_size_t(), bytes, std::move(as_it_is), allocator, false);
   for (int slot : saved)
     if (memory_of(slots[slot]) == memory) slots[slot] = moved_to(kept, slots[slot]);
-  read.push_back({kept, c10::weak_intrusive_ptr<c10::StorageImpl>(
-                            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory))});
+  read.push_back(
+      {kept, c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory))});
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 // compute), or of another result. What is kept by nobody but the run is the result's own: how many hold a tensor and
 // its memory tells, so that a result that was just computed costs two comparisons. A result that is a view of a value
 // that backward reads counts its writes with it, as views do in eager, and backward finds out (TrainingAgent::Seen).
-// Writes that nobody counts (through an array of numpy's) may not reach what backward reads, for which eager mostly keeps
-// something else, the scores' softmax in a loss, say: the memory is copied when one is about to be made.
-// Not here: views of what the caller gave (ortmodule/capture/result_views.py).
+// Writes that nobody counts (through an array of numpy's) may not reach what backward reads, for which eager mostly
+// keeps something else, the scores' softmax in a loss, say: the memory is copied when one is about to be made. Not
+// here: views of what the caller gave (ortmodule/capture/result_views.py).
 #pragma once
 
 #include <ATen/core/Tensor.h>

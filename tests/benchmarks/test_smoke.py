@@ -11,6 +11,9 @@ import pytest
 import torch
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import used_models
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -29,6 +32,29 @@ def test_step_time_compares_a_runner_with_eager(tmp_path: Path) -> None:
     assert ours["loss"] == pytest.approx(eager["loss"], rel=1e-4)
     assert set(result["ratios"]["tiny"]["ortmodule"]) >= {"fb", "peak_memory", "first_step"}
     assert result["environment"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("model", sorted(used_models.MODELS))
+def test_step_time_takes_models_of_transformers(model: str, tmp_path: Path) -> None:
+    out = tmp_path / "steps.json"
+    arguments = (
+        f"--as-used --models {model} --runners ortmodule,eager --small --rounds 1 --samples 1 --threads 1 --json"
+    )
+    done = run("step_time.py", *arguments.split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    ours, eager = json.loads(out.read_text())["rows"]
+    assert ours["loss"] == pytest.approx(eager["loss"], rel=1e-2)  # masks of dropout are other draws than eager's
+    assert ours["title"] == used_models.MODELS[model].title
+
+
+def test_trainer_compares_steps_and_memory(tmp_path: Path) -> None:
+    out = tmp_path / "trainer.json"
+    arguments = "--small --rounds 1 --warm 1 --steps 1 --length 16 --runners ortmodule,eager --threads 1 --json"
+    done = run("trainer.py", *arguments.split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads(out.read_text())["results"]
+    assert results["masked"]["ortmodule"][0]["loss"] == pytest.approx(results["masked"]["eager"][0]["loss"], rel=1e-2)
+    assert results["causal"]["ortmodule"][0]["loss"] == pytest.approx(results["causal"]["eager"][0]["loss"], rel=1e-4)
 
 
 def test_a_runner_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""A result that is written where nobody counts writes, through an array of numpy's or an address, before the backward: the
-gradients are eager's, which keeps something else than the result itself.
+"""A result that is written where nobody counts writes, through an array of numpy's or an address, before the backward:
+the gradients are eager's, which keeps something else than the result itself.
 """
 
 from __future__ import annotations
