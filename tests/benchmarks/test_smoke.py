@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import used_models
+
+BENCHMARKS = Path(used_models.__file__).parent
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
