@@ -101,7 +101,7 @@ def steps_short(result: Result) -> str:
 
 
 def trainer(result: Result) -> str:
-    """Hugging Face's Trainer and a causal model's step (trainer.py): medians, and what ORTModule takes of the others'."""
+    """Hugging Face's Trainer and a causal model's step (trainer.py): medians, and ORTModule's by the others'."""
     header = ["", "eager", "torch.compile", "ORTModule", "ORTModule / eager", "ORTModule / torch.compile"]
     rows = []
     for title, case, key in (
