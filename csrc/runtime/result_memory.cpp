@@ -4,6 +4,7 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <typeinfo>
 #include <unordered_set>
 
 #include "kernels/materialized.h"
@@ -85,16 +86,18 @@ ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, s
       result = result.detach().clone();
       continue;
     }
-    bool is_read = false;
+    bool is_read = false, is_torchs = typeid(*impl_of(result)) != typeid(c10::TensorImpl);
     for (int slot : saved) {
       const at::Tensor& value = slots[slot];
       if (memory_of(value) != memory_of(result)) continue;
       is_read = result.is_cpu() && !value.is_inference();
+      // With its history, of an operator whose backward is torch's; or of another kind than a plain tensor.
+      is_torchs |= value.requires_grad() || typeid(*impl_of(value)) != typeid(c10::TensorImpl);
       if (value.is_same(result) || value.is_inference()) continue;
       result.unsafeGetTensorImpl()->set_version_counter(impl_of(value)->version_counter());
       apart.viewed.push_back(slot);
     }
-    if (is_read) keep_for_backward(result, slots, saved, apart.read);
+    if (is_read && !is_torchs) keep_for_backward(result, slots, saved, apart.read);
   }
   return apart;
 }
