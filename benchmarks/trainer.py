@@ -119,7 +119,11 @@ def causal(runner: str, args: argparse.Namespace) -> dict[str, Any]:
         loss.backward()
         times.append(time.perf_counter() - start)
         mib.append(status("VmHWM") - before)
-    return {"step_ms": 1e3 * statistics.median(times[args.warm :]), "loss": loss.item(), "step_mib": max(mib[args.warm :])}
+    return {
+        "step_ms": 1e3 * statistics.median(times[args.warm :]),
+        "loss": loss.item(),
+        "step_mib": max(mib[args.warm :]),
+    }
 
 
 def wrapped(runner: str, model: Any) -> Any:

@@ -4,7 +4,6 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
-#include <typeinfo>
 #include <unordered_set>
 
 #include "kernels/materialized.h"
@@ -86,13 +85,13 @@ ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, s
       result = result.detach().clone();
       continue;
     }
-    bool is_read = false, is_torchs = typeid(*impl_of(result)) != typeid(c10::TensorImpl);
+    bool is_read = false, is_torchs = false;
     for (int slot : saved) {
       const at::Tensor& value = slots[slot];
       if (memory_of(value) != memory_of(result)) continue;
       is_read = result.is_cpu() && !value.is_inference();
-      // With its history, of an operator whose backward is torch's; or of another kind than a plain tensor.
-      is_torchs |= value.requires_grad() || typeid(*impl_of(value)) != typeid(c10::TensorImpl);
+      // With its history, of an operator whose backward is torch's; or more than elements in rows.
+      is_torchs |= value.requires_grad() || value.layout() != at::kStrided || value.is_quantized();
       if (value.is_same(result) || value.is_inference()) continue;
       result.unsafeGetTensorImpl()->set_version_counter(impl_of(value)->version_counter());
       apart.viewed.push_back(slot);
