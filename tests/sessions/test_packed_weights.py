@@ -103,6 +103,16 @@ def test_a_picture_of_few_channels_has_the_same_bits_in_every_batch_and_by_any_n
         torch.testing.assert_close(other, results[0], rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("filters", [(32, 16, 3, 3), (16, 8, 1, 1), (16, 3, 3, 3)])
+def test_a_rectified_convolution_keeps_what_is_no_number(filters: tuple[int, int, int, int]) -> None:
+    torch.manual_seed(0)
+    w, x = torch.randn(filters), torch.randn(2, filters[1], 12, 12)
+    x[1, 0, 7, 9], x[0, 0, 3, 3] = float("nan"), float("inf")
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    result = torch.from_numpy(session(nodes, {"x": [None] * 4}, {"w": w}).run(None, {"x": x.numpy()})[0])
+    torch.testing.assert_close(result, torch.relu(torch.conv2d(x, w)), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
 def test_a_picture_that_is_smaller_than_the_filters_is_an_error() -> None:
     s = session([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": [None] * 4}, {"w": torch.randn(4, 3, 5, 5)})
     with pytest.raises(Exception, match="(?i)kernel size|Conv"):

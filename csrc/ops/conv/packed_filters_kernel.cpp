@@ -1,6 +1,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/relu.h>
 
 #include <optional>
 
@@ -72,12 +73,15 @@ at::Tensor PackedFilters::convolution(const at::Tensor& x, const at::Tensor& w, 
   if (!filters.defined()) return {};
   const auto none = c10::List<std::optional<at::Scalar>>();
   const c10::IValue start = bias.defined() ? c10::IValue(bias) : c10::IValue(), text{std::string()};
-  if (!ending.other.defined())
-    return called(onednn()->convolve, {x, filters, start, padding, a.strides, a.dilations, a.group,
-                                       ending.relu ? "relu" : "none", none, text});
-  const c10::IValue relu = ending.relu ? c10::IValue("relu") : c10::IValue();
-  return called(onednn()->convolve_and_add, {x, ending.other, filters, start, padding, a.strides, a.dilations, a.group,
-                                             "add", c10::IValue(at::Scalar(1.0)), relu, none, c10::IValue()});
+  at::Tensor sums = ending.other.defined()
+                        ? called(onednn()->convolve_and_add,
+                                 {x, ending.other, filters, start, padding, a.strides, a.dilations, a.group, "add",
+                                  c10::IValue(at::Scalar(1.0)), c10::IValue(), none, c10::IValue()})
+                        : called(onednn()->convolve,
+                                 {x, filters, start, padding, a.strides, a.dilations, a.group, "none", none, text});
+  // oneDNN's own ReLU makes a NaN zero.
+  if (ending.relu) at::relu_(sums);
+  return sums;
 }
 
 }  // namespace ortmodule
