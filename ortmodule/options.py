@@ -87,8 +87,8 @@ class Options:
             unread they cost nothing, as with "loss". They show what they were in the forward; where they can no longer
             be computed, because something wrote a parameter's memory past torch's operators, looking at them is an
             error (see docs/lazy_outputs.md). "all": a call computes all of them. "loss": in a call that records
-            gradients only
-            the scalar floating outputs are computed; every other tensor of the result is None, in the same structure.
+            gradients only the scalar floating outputs are computed; every other tensor of the result is None, in the
+            same structure.
             What only they need is then not computed: logits need not exist whole, and rows that are padding or whose
             label is ignored are left out. Calls without gradients (evaluation under `torch.no_grad()`) return
             everything. A module without a scalar floating output raises InvalidArgumentError.

@@ -111,7 +111,7 @@ def test_what_an_operator_writes_does_not_show(change: Callable[[Any], None]) ->
     assert (found.lost, found.at_write, found.read) == (0, int(not by_data), int(by_data))
 
 
-def test_nobody_listens_when_nothing_is_late() -> None:
+def test_what_was_dropped_is_not_computed_before_a_write() -> None:
     model = wrapped(Net())
     steady(model)
     result = model(*batch())
