@@ -138,8 +138,9 @@ def all_gather(whole: torch.Tensor, shard: torch.Tensor, ranks: Ranks) -> Any:
 
 def all_gather_for_graphs(whole: torch.Tensor, shard: torch.Tensor, ranks: Ranks) -> Any:
     """The same; whoever reads views of `whole` in a graph can wait for it there, too (ai.ortmodule::CollectiveWait)."""
-    torch._C._distributed_c10d._register_work(whole, all_gather(whole, shard, ranks))
-    return _Registered(whole)
+    work = all_gather(whole, shard, ranks)
+    torch._C._distributed_c10d._register_work(whole, work)
+    return _Registered(whole, work)
 
 
 @dataclasses.dataclass
@@ -147,8 +148,10 @@ class _Registered:
     """A collective that torch knows by its result."""
 
     result: torch.Tensor
+    work: Any
 
     def wait(self) -> None:
+        self.work.wait()  # itself: some releases know a result only on the thread that has started its collective
         torch.ops._c10d_functional.wait_tensor(self.result)
 
 

@@ -50,7 +50,8 @@ def _all_reduce(x: torch.Tensor, group: str, world: int, alike: int, reduction: 
 
 @torch.library.custom_op(f"{_NAMESPACE}::all_gather", mutates_args=())
 def _all_gather(x: torch.Tensor, group: str, world: int, alike: int) -> torch.Tensor:
-    return _wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), world, group))
+    y = x.new_empty((x.shape[0] * world, *x.shape[1:]))  # given, for what csrc/ops/collective says of gloo
+    return _wait(torch.ops._c10d_functional.all_gather_into_tensor_out(x.contiguous(), world, group, out=y))
 
 
 @torch.library.custom_op(f"{_NAMESPACE}::reduce_scatter", mutates_args=())

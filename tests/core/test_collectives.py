@@ -141,9 +141,25 @@ def check_many_in_a_row(rank: int, world: int) -> None:
             torch.testing.assert_close(part.grad, w.grad.chunk(world)[rank])
 
 
+def check_gathers_side_by_side(rank: int, world: int) -> None:
+    """The two threads of a gloo group, each at a gather of its own, thousands of times."""
+    group = dist.group.WORLD.group_name
+    started = {"domain": OWN, "group": group, "world": world, "async": 1}
+    nodes = [helper.make_node("AllGather", [f"x{i}"], [f"s{i}"], **started) for i in range(4)]
+    nodes += [helper.make_node("CollectiveWait", [f"s{i}"], [f"g{i}"], domain=OWN) for i in range(4)]
+    nodes.append(helper.make_node("Sum", [f"g{i}" for i in range(4)], ["y"]))
+    core = compiled(nodes, {f"x{i}": (16,) for i in range(4)}, ["y"], train=False)
+    expected = torch.arange(world).repeat_interleave(16) * 10.0 + 6
+    for _ in range(4000):
+        (y,) = core.run([torch.full((16,), rank * 2.5 + i) for i in range(4)])
+        assert torch.equal(y, expected)
+
+
 def worker(rank: int, world: int) -> None:
     for check in (check_gradients, check_gradients_where_all_go_on_alike, check_maximum, check_many_in_a_row):
         check(rank, world)
+    if world == 2:
+        check_gathers_side_by_side(rank, world)
 
 
 @pytest.mark.parametrize("world", [2, 4])

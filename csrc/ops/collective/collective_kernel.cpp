@@ -2,6 +2,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <utility>
 
@@ -42,7 +45,16 @@ struct Collective {
   bool async;
 };
 
-torch::jit::Stack all_gather(const Collective& c, const at::Tensor& x) { return {x, c.world, c.group}; }
+// Into a tensor of ours: without one torch uses an operation of gloo whose name is a string on the heap, which the two
+// threads of a group write at once without a lock (torch 2.11 to 2.13: freed twice where two gathers are on their way).
+torch::jit::Stack all_gather(const Collective& c, const at::Tensor& x) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  if (sizes.empty())
+    sizes.push_back(c.world);
+  else
+    sizes[0] *= c.world;
+  return {x, c.world, c.group, at::empty(sizes, x.options())};
+}
 torch::jit::Stack reduce_scatter(const Collective& c, const at::Tensor& x) {
   return {x, c.reduction, c.world, c.group};
 }
@@ -58,12 +70,16 @@ Kernel make(const Node& node, const char* name, Arguments arguments) {
   const c10::OperatorHandle function = functional(name);
   const bool casts = arguments == all_gather && node.find_attribute("to");
   const at::ScalarType to = casts ? to_scalar_type(static_cast<DType>(node.get_int("to", 1))) : at::kFloat;
-  return [function, arguments, casts, to, collective = Collective(node),
-          divides = arguments != all_gather && arguments != all_reduce, described = node.describe()](KernelContext& c) {
-    const at::Tensor x = (casts ? c.in(0).to(to) : c.in(0)).contiguous();
+  const bool gathers = arguments == all_gather, divides = !gathers && arguments != all_reduce;
+  return [function, arguments, casts, to, gathers, divides, collective = Collective(node),
+          described = node.describe()](KernelContext& c) {
+    at::Tensor x = (casts ? c.in(0).to(to) : c.in(0)).contiguous();
     ORTMODULE_CHECK(!divides || x.size(0) % collective.world == 0, kRuntime, "the first axis of ", x.size(0),
                     " cannot be divided among ", collective.world, " ranks (", described, ")");
+    const bool in_pairs = gathers && x.is_complex();  // the others see to that themselves
+    if (in_pairs) x = at::view_as_real(x);
     at::Tensor y = call(function, arguments(collective, x));
+    if (in_pairs) y = at::view_as_complex(y);
     c.out(0, collective.async ? std::move(y) : wait(y));
   };
 }
@@ -71,7 +87,7 @@ Kernel make(const Node& node, const char* name, Arguments arguments) {
 }  // namespace
 
 ORTMODULE_KERNEL("ai.ortmodule", AllGather, "aten",
-                 [](const Node& node) -> Kernel { return make(node, "all_gather_into_tensor", all_gather); });
+                 [](const Node& node) -> Kernel { return make(node, "all_gather_into_tensor_out", all_gather); });
 ORTMODULE_KERNEL("ai.ortmodule", ReduceScatter, "aten",
                  [](const Node& node) -> Kernel { return make(node, "reduce_scatter_tensor", reduce_scatter); });
 ORTMODULE_KERNEL("ai.ortmodule", AllReduce, "aten",
