@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from ortmodule import Options, ORTModule, debug
+from tests.ops.samples.collective import group_of_one
 
 from .programs import WIDTH, WORDS, Net, batch
 from .test_late_behaviours import counts, steady, wrapped
@@ -72,6 +73,11 @@ def _on_another_thread(model: Any) -> None:
     thread.join()
 
 
+def _by_a_collective(model: Any) -> None:
+    with torch.no_grad():
+        group_of_one()._allgather_base(model.head.bias.detach(), torch.zeros(WORDS)).wait()
+
+
 @pytest.mark.parametrize("change", [_through_numpy, _through_an_address])
 def test_what_nobody_hears_of_is_an_error_and_no_number(change: Callable[[Any], None]) -> None:
     model = wrapped(Net())
@@ -97,6 +103,7 @@ def test_what_nobody_hears_of_is_an_error_and_no_number(change: Callable[[Any], 
         _in_its_storage,
         _by_a_library,
         _on_another_thread,
+        _by_a_collective,
     ],
 )
 def test_what_an_operator_writes_does_not_show(change: Callable[[Any], None]) -> None:
