@@ -93,7 +93,7 @@ class LateCall : public std::enable_shared_from_this<LateCall> {
   bool waits();
   // No gradient can come any more: what is given is held for late tensors alone.
   void end_gradients();
-  // A late tensor is destroyed; whether it was the last one.
+  // A late tensor is destroyed; without one nothing needs to be heard of.
   void drop_one();
   // Whether the call may yet read this memory a second time. Quick, on any thread.
   bool reads(const c10::StorageImpl* memory) const;

@@ -89,7 +89,7 @@ ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, s
     for (int slot : saved) {
       const at::Tensor& value = slots[slot];
       if (memory_of(value) != memory_of(result)) continue;
-      is_read = result.is_cpu() && !value.is_inference();
+      is_read |= result.is_cpu() && !value.is_inference();
       // With its history, of an operator whose backward is torch's; or more than elements in rows.
       is_torchs |= value.requires_grad() || value.layout() != at::kStrided || value.is_quantized();
       if (value.is_same(result) || value.is_inference()) continue;
