@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include <utility>
 
@@ -32,6 +33,9 @@ at::Tensor wait(const at::Tensor& started) {
   return call(function, {started});
 }
 
+// A group that is written in Python has none of torch's backends, and no gather into a tensor that is given.
+bool has_backends(const std::string& group) { return !c10d::resolve_process_group(group)->getDeviceTypes().empty(); }
+
 // What a collective is told besides its tensor.
 struct Collective {
   explicit Collective(const Node& node)
@@ -45,9 +49,10 @@ struct Collective {
   bool async;
 };
 
+torch::jit::Stack all_gather(const Collective& c, const at::Tensor& x) { return {x, c.world, c.group}; }
 // Into a tensor of ours: without one torch uses an operation of gloo whose name is a string on the heap, which the two
 // threads of a group write at once without a lock (torch 2.11 to 2.13: freed twice where two gathers are on their way).
-torch::jit::Stack all_gather(const Collective& c, const at::Tensor& x) {
+torch::jit::Stack all_gather_into(const Collective& c, const at::Tensor& x) {
   std::vector<int64_t> sizes = x.sizes().vec();
   if (sizes.empty())
     sizes.push_back(c.world);
@@ -73,13 +78,18 @@ Kernel make(const Node& node, const char* name, Arguments arguments) {
   const bool gathers = arguments == all_gather, divides = !gathers && arguments != all_reduce;
   return [function, arguments, casts, to, gathers, divides, collective = Collective(node),
           described = node.describe()](KernelContext& c) {
-    at::Tensor x = (casts ? c.in(0).to(to) : c.in(0)).contiguous();
+    const at::Tensor x = (casts ? c.in(0).to(to) : c.in(0)).contiguous();
     ORTMODULE_CHECK(!divides || x.size(0) % collective.world == 0, kRuntime, "the first axis of ", x.size(0),
                     " cannot be divided among ", collective.world, " ranks (", described, ")");
-    const bool in_pairs = gathers && x.is_complex();  // the others see to that themselves
-    if (in_pairs) x = at::view_as_real(x);
-    at::Tensor y = call(function, arguments(collective, x));
-    if (in_pairs) y = at::view_as_complex(y);
+    at::Tensor y;
+    if (gathers && has_backends(collective.group)) {
+      static const c10::OperatorHandle into = functional("all_gather_into_tensor_out");
+      const bool in_pairs = x.is_complex();  // which the others see to themselves
+      y = call(into, all_gather_into(collective, in_pairs ? at::view_as_real(x) : x));
+      if (in_pairs) y = at::view_as_complex(y);
+    } else {
+      y = call(function, arguments(collective, x));
+    }
     c.out(0, collective.async ? std::move(y) : wait(y));
   };
 }
@@ -87,7 +97,7 @@ Kernel make(const Node& node, const char* name, Arguments arguments) {
 }  // namespace
 
 ORTMODULE_KERNEL("ai.ortmodule", AllGather, "aten",
-                 [](const Node& node) -> Kernel { return make(node, "all_gather_into_tensor_out", all_gather); });
+                 [](const Node& node) -> Kernel { return make(node, "all_gather_into_tensor", all_gather); });
 ORTMODULE_KERNEL("ai.ortmodule", ReduceScatter, "aten",
                  [](const Node& node) -> Kernel { return make(node, "reduce_scatter_tensor", reduce_scatter); });
 ORTMODULE_KERNEL("ai.ortmodule", AllReduce, "aten",
