@@ -43,6 +43,25 @@ _TABLES = (
     "_parameters", "_buffers", "_non_persistent_buffers_set", "_modules", "_state_dict_hooks", "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
 )  # fmt: skip
+# What every nn.Module had before anybody could give the class more.
+_OF_EVERY_MODULE = frozenset(dir(nn.Module))
+
+
+class _OfOriginal:
+    """A value that somebody has set on nn.Module, which a wrapper has by inheritance: the wrapped module's."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: Any, owner: Any = None) -> Any:
+        return getattr(nn.Module if wrapper is None else wrapper._original, self._name)
+
+
+def _look_up_on_the_wrapped(name: str) -> None:
+    """Values that came to nn.Module later; its methods and descriptors work on the wrapper itself."""
+    value = inspect.getattr_static(nn.Module, name)
+    if not callable(value) and not hasattr(type(value), "__get__") and name not in vars(ORTModule):
+        type.__setattr__(ORTModule, name, _OfOriginal(name))
 
 
 def release_memory() -> None:
@@ -140,6 +159,8 @@ class ORTModule(nn.Module):
         _check_order(module)
         _note_hidden_names(module)
         self._original = module
+        for name in vars(nn.Module).keys() - _OF_EVERY_MODULE:
+            _look_up_on_the_wrapped(name)
         self._share_tables()
         self._options = options or Options()
         self._debug_options = debug_options or DebugOptions()
@@ -211,6 +232,8 @@ class ORTModule(nn.Module):
             self.__dict__[name] = value
         elif "_original" in self.__dict__:
             setattr(self._original, name, value)
+            if name not in _OF_EVERY_MODULE and name in vars(nn.Module):
+                _look_up_on_the_wrapped(name)
         else:
             super().__setattr__(name, value)
 

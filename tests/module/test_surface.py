@@ -393,3 +393,22 @@ def test_a_wrapped_sequential_is_indexed_and_walked() -> None:
     for use in (len, iter, lambda m: m[0]):
         with pytest.raises(TypeError):
             use(plain)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_value_that_nn_module_has_got_is_the_wrapped_modules(before: bool) -> None:
+    model = None if before else ORTModule(nn.Linear(2, 2))
+    nn.Module.shared_by_all = ["of the class"]  # type: ignore[attr-defined]
+    try:
+        model = model or ORTModule(nn.Linear(2, 2))
+        assert model.shared_by_all == ["of the class"]
+        model.shared_by_all = ["its own"]
+        model.shared_by_all.append("more")
+        assert model.shared_by_all == model.module.shared_by_all == ["its own", "more"]
+        assert ORTModule.shared_by_all == ["of the class"]
+        del model.shared_by_all
+        assert model.shared_by_all == ["of the class"]
+    finally:
+        del nn.Module.shared_by_all
+    assert not hasattr(model, "shared_by_all")
+    assert not hasattr(ORTModule, "shared_by_all")
