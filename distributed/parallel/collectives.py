@@ -50,7 +50,11 @@ def _all_reduce(x: torch.Tensor, group: str, world: int, alike: int, reduction: 
 
 @torch.library.custom_op(f"{_NAMESPACE}::all_gather", mutates_args=())
 def _all_gather(x: torch.Tensor, group: str, world: int, alike: int) -> torch.Tensor:
-    y = x.new_empty((x.shape[0] * world, *x.shape[1:]))  # given, for what csrc/ops/collective says of gloo
+    # Into a tensor that is given, where the group can: as csrc/ops/collective has it, which says why.
+    known: Any = dist.distributed_c10d._resolve_process_group
+    if not known(group)._device_types:
+        return _wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), world, group))
+    y = x.new_empty((x.shape[0] * world, *x.shape[1:]))
     return _wait(torch.ops._c10d_functional.all_gather_into_tensor_out(x.contiguous(), world, group, out=y))
 
 

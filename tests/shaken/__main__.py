@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,8 @@ def main() -> None:
     args = parser.parse_args()
     if not args.command or args.one_in < 1:
         parser.error("expected a command, and a number of calls from 1 on")
+    if shutil.which(args.command[0]) is None:
+        parser.error(f"there is no program {args.command[0]}")
     sys.exit(run(args.command, args.one_in, args.asan))
 
 

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import queue, sys, threading
@@ -36,7 +38,12 @@ def test_a_shaken_program_does_the_same_more_slowly() -> None:
     assert times[1] > times[0] + 0.2
 
 
-def test_what_is_to_run_is_asked_for() -> None:
-    found = subprocess.run([sys.executable, "-m", "tests.shaken"], capture_output=True, text=True, cwd=ROOT)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [([], "expected a command"), (["--one-in", "0", "true"], "from 1 on"), (["nosuch"], "no program nosuch")],
+)
+def test_what_cannot_be_run_is_said(arguments: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "tests.shaken", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert found.returncode == 2
-    assert "expected a command" in found.stderr
+    assert said in found.stderr
