@@ -34,7 +34,7 @@ from .trace.flattening import flatten_call
 from .trace.function_call import FunctionCall
 from .trace.messages import SaidLine, SaidWarning
 from .trace.patches import sizes_of_one
-from .trace.tracing import LOCK
+from .trace.tracing import LOCK, TracingAnswer
 
 __all__ = ["Captured", "Trace", "capture", "capture_for_call", "capture_once"]
 
@@ -204,11 +204,34 @@ def capture_once(
     audit: TraceAudit | None = None,
     keep_trace: bool = False,
 ) -> Captured:
-    """One attempt. Raises what `capture` raises."""
+    """One attempt; where the forward asks whether it is traced and cannot be captured as in PyTorch, told that it is.
+
+    Raises what `capture` raises.
+    """
+    with LOCK:
+        tracing = TracingAnswer()
+        try:
+            return _capture_told(module, args, kwargs, attempt, audit, keep_trace, tracing)
+        except CaptureError:
+            if not tracing.was_asked:
+                raise
+        return _capture_told(module, args, kwargs, attempt, audit, keep_trace, TracingAnswer(is_traced=True))
+
+
+def _capture_told(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    attempt: Attempt,
+    audit: TraceAudit | None,
+    keep_trace: bool,
+    tracing: TracingAnswer,
+) -> Captured:
+    """`capture_once` with one answer."""
     with LOCK:
         call = flatten_call(args, kwargs)
         leaves, in_spec = call.leaves, call.shape.spec
-        exported = export_module(module, leaves, call.shape, attempt, audit)
+        exported = export_module(module, leaves, call.shape, attempt, audit, tracing)
         start = time.perf_counter()
         assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
         captured = assembly.captured_or_refused(leaves, in_spec, attempt.dynamic, attempt.optional)

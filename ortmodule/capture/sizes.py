@@ -40,15 +40,10 @@ def unbacked_symbols(text: Dim) -> list[str]:
 
 
 class SizePrinter:
-    """Turns ints and SymInts of one export into ints or texts.
-
-    Attributes:
-        symbolic: every size that was asked for and is not a number, as an expression and as text.
-    """
+    """Turns ints and SymInts of one export into ints or texts."""
 
     def __init__(self) -> None:
         self._texts: dict[Any, Dim] = {}
-        self.symbolic: dict[sympy.Expr, str] = {}
 
     def dim(self, size: int | torch.SymInt) -> Dim:
         """`size` as an int where the export fixed it, else as text.
@@ -64,8 +59,6 @@ class SizePrinter:
             expression = size.node.expr
             found = int(expression) if expression.is_number else _text(expression)
             self._texts[raw] = found
-            if isinstance(found, str):
-                self.symbolic[expression] = found
         return found
 
     def shape(self, fake: torch.Tensor) -> tuple[Dim, ...]:

@@ -493,4 +493,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x, w, ends: torch.ops.aten._grouped_mm(x, w, ends),
         (r(6, 8, dtype=HALF), r(3, 8, 8, dtype=HALF), torch.tensor([2, 2, 6], dtype=torch.int32)),
     ),
+    "grouped product in float32": (
+        lambda x, w, ends: torch.ops.aten._grouped_mm(x, w, ends) + torch.ops.aten._grouped_mm(x, w.mT, ends),
+        (r(6, 8), r(3, 8, 8), torch.tensor([1, 4, 6], dtype=torch.int32)),
+    ),
 }

@@ -128,6 +128,50 @@ def test_symbolic_size_holds_for_one_or_says_that_it_does_not(function: Callable
     assert captured.check([torch.randn(0, 8)]) is not None
 
 
+def test_chunks_of_a_filled_up_sequence_hold_for_every_length() -> None:
+    def chunks(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        pad = (4 - x.shape[1] % 4) % 4
+        padded = nn.functional.pad(m.linear(x), (0, 0, 0, pad))
+        cut = padded.reshape(x.shape[0], -1, 4, 8)
+        summed = cut.cumsum(2) + cut.sum(2, keepdim=True)
+        return summed.reshape(x.shape[0], -1, 8)[:, : x.shape[1]].square().sum()
+
+    module = Module(chunks)
+    captured = capture(module, (torch.randn(3, 6, 8),), dynamic_dims={(0, 0), (0, 1)})
+    assert not captured.specialized
+    for shape in ((3, 6, 8), (2, 8, 8), (1, 1, 8), (2, 13, 8)):
+        assert captured.check([torch.randn(shape)]) is None
+        assert_same_training(captured, module, (torch.randn(shape),))
+
+
+@pytest.mark.parametrize("size", [(7, 3), (5, 2), (4, 4)])
+def test_quotients_and_remainders_of_a_size(size: tuple[int, int]) -> None:
+    module = Module(lambda m, x: m.linear(x).sum() * (x.shape[0] % 3) + x.shape[0] // 3 - (5 - x.shape[0]) % 4)
+    captured = capture(module, (torch.randn(size[0], 8),), dynamic_dims={(0, 0)})
+    for rows in range(2, 9):
+        if captured.check([torch.randn(rows, 8)]) is None:
+            assert_same_training(captured, module, (torch.randn(rows, 8),))
+
+
+def test_a_tensor_may_be_written_before_a_copy_of_it_but_not_after() -> None:
+    def before(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = m.linear(x)
+        y[:, 0] = 1.0
+        return (y.t().contiguous() * 2).sum()
+
+    def after(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = m.linear(x)
+        z = y.t().contiguous()
+        y[:, 0] = 1.0
+        return (z * 2).sum() + y.sum()
+
+    captured = capture(Module(before), (torch.randn(4, 8),), dynamic_dims={(0, 0)})
+    for rows in (1, 4, 5):
+        assert captured.check([torch.randn(rows, 8)]) is None
+        assert_same_training(captured, Module(before), (torch.randn(rows, 8),))
+    assert capture(Module(after), (torch.randn(4, 8),), dynamic_dims={(0, 0)}).check([torch.randn(1, 8)])
+
+
 def test_shape_of_a_view_unifies_sizes() -> None:
     module = TwoInputs(lambda m, x, n: (m.linear(x) * n.view(len(x), -1)).sum())
     captured = capture(module, (torch.randn(4, 8), torch.randn(4, 8)), dynamic_dims={(0, 0), (1, 0)})

@@ -33,7 +33,7 @@ from .patching import deferred_interrupt, entries, installed
 from .random_states import same_random_states
 from .refusals import refuse_python_at_each_call, refuse_tensor_classes
 from .side_outputs import SideOutputs
-from .tracing import LOCK, TraceState, running
+from .tracing import LOCK, TraceState, TracingAnswer, running
 from .wrapper import TraceAudit, Wrapper
 
 __all__ = ["Exported", "TraceAudit", "export_module"]
@@ -94,6 +94,7 @@ def export_module(
     shape: CallShape,
     attempt: Attempt,
     audit: TraceAudit | None = None,
+    tracing: TracingAnswer | None = None,
 ) -> Exported:
     """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
 
@@ -102,6 +103,7 @@ def export_module(
         leaves, shape: the call, as `flatten_call` gives it.
         attempt: which sizes are symbolic, and where branches go.
         audit: hears of the forward.
+        tracing: what the forward is told where it asks whether it is traced, and hears whether it has.
 
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
@@ -114,7 +116,9 @@ def export_module(
     tensors = [leaves[i] for i in tensor_index]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     branches = Branches(tensors, module) if attempt.branching else None
-    state = TraceState(module, SideOutputs(module), branches, bool(dynamic), from_one)
+    state = TraceState(
+        module, SideOutputs(module), branches, bool(dynamic), from_one, tracing=tracing or TracingAnswer()
+    )
     wrapper = Wrapper(module, leaves, shape, state, attempt.flags, audit)
     seconds: dict[str, float] = {}
     left = torch_private.without_left_hooks()

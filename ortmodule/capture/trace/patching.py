@@ -66,7 +66,8 @@ class Patch:
         make: called with what is there and the capture: the function or property for the capturing thread.
         elsewhere: what other threads are sent to; None: what was there.
         default: what counts as there where the owner has no such attribute.
-        by_code: whether the code of the function is exchanged, not the attribute: it may have been bound before.
+        by_code: whether the code of the function is exchanged, not the attribute: it may have been bound before. With
+            neither `elsewhere` nor `only`.
         during: TRACE or FORWARD.
         when: whether this capture needs it.
         only: of a function, or of what reads a property: the calls that are for the replacement (`_C.patched_call`);
@@ -189,22 +190,27 @@ def added(table: dict[str, Any], name: str, value: Any, hidden: Any) -> Iterator
 
 @contextlib.contextmanager
 def _recoded(patch: Patch, state: TraceState) -> Iterator[None]:
-    """Exchanges the code of a class method: what was bound before (`self.gelu = Gelu.apply`) runs the new one too."""
-    function = vars(patch.owner)[patch.name].__func__
+    """Exchanges the code of a function or a class method: what was bound before (`gelu = Gelu.apply`) runs it, too."""
+    function = vars(patch.owner)[patch.name]
+    function = function.__func__ if isinstance(function, classmethod) else function
     code, namespace = function.__code__, function.__globals__
     original = types.FunctionType(code, namespace, patch.name, function.__defaults__, function.__closure__)
 
     # The new code runs with the old function's globals, and has to have its free variables (`__class__`).
-    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return globals()["_ortmodule_replacement"](cls, *args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return globals()["_ortmodule_replacement"](*args, **kwargs)
 
-    namespace["_ortmodule_replacement"] = _function_for(patch.make(original, state), original, state.thread)
-    function.__code__ = call.__code__.replace(co_freevars=code.co_freevars)
+    place = f"_ortmodule_{patch.name}"
+    constants = tuple(place if one == "_ortmodule_replacement" else one for one in call.__code__.co_consts)
+    namespace[place] = _function_for(patch.make(original, state), original, state.thread)
+    function.__code__ = call.__code__.replace(co_freevars=code.co_freevars, co_consts=constants)
+    _DISPATCHES.add(function.__code__)
     try:
         yield
     finally:
+        _DISPATCHES.discard(function.__code__)
         function.__code__ = code
-        del namespace["_ortmodule_replacement"]
+        del namespace[place]
 
 
 # -- threads ----------------------------------------------------------------------------------------------------------
@@ -250,7 +256,9 @@ def caller() -> types.FrameType:
     frame: Any = sys._getframe(1)
     while frame.f_code not in _DISPATCHES:
         frame = frame.f_back
-    return frame.f_back
+    while frame.f_code in _DISPATCHES:  # one calls the other where the code of a function was exchanged
+        frame = frame.f_back
+    return frame
 
 
 @contextlib.contextmanager

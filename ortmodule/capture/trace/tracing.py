@@ -22,9 +22,22 @@ from .function_call import FunctionCall
 from .messages import Messages
 from .side_outputs import SideOutputs
 
-__all__ = ["LOCK", "TraceState", "captured_elsewhere", "current_trace", "running"]
+__all__ = ["LOCK", "TraceState", "TracingAnswer", "captured_elsewhere", "current_trace", "running"]
 
 LOCK = threading.RLock()
+
+
+@dataclasses.dataclass
+class TracingAnswer:
+    """What the forward hears where it asks whether it is traced.
+
+    Attributes:
+        is_traced: the answer.
+        was_asked: whether it did.
+    """
+
+    is_traced: bool = False
+    was_asked: bool = False
 
 
 @dataclasses.dataclass
@@ -43,6 +56,7 @@ class TraceState:
         audit: hears of the forward.
         messages: hears what it says.
         loggers: with a level that each was asked whether it writes at.
+        tracing: what the forward is told of the trace.
         forward_runs: whether the module's forward runs: torch's export calls modules of its own around it.
         refusal: why no graph is made of the forward, in case that it catches the error.
         away: modes before torch's functions, out of the way while a function in Python runs that has asked them.
@@ -61,6 +75,7 @@ class TraceState:
     audit: Any = None
     messages: Messages = dataclasses.field(default_factory=Messages)
     loggers: _C.HeardPairs = dataclasses.field(default_factory=_C.HeardPairs)
+    tracing: TracingAnswer = dataclasses.field(default_factory=TracingAnswer)
     forward_runs: bool = False
     refusal: CaptureError | None = None
     away: list[Any] = dataclasses.field(default_factory=list)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -153,16 +153,18 @@ def _lies_contiguous(fake: torch.Tensor) -> bool:
 
 
 def refuse_written_copies(program: torch.export.ExportedProgram) -> None:
-    """Raises CaptureError where a possible copy, or what it is made of, is written: with a size of 1 both are one."""
-    written: set[int] = set()
+    """Raises CaptureError where a possible copy, or what it is a copy of, is written later.
+
+    With a size of 1 the two are one tensor.
+    """
     copied: set[int] = set()
     for node in program.graph.nodes:
-        if node.op == "call_function" and is_write(node):
-            written.update(_storages(_written(node)))
-        elif (node.meta.get("custom") or {}).get(_MARK) or _copies(node):
+        if node.op != "call_function":
+            continue
+        if is_write(node) and not copied.isdisjoint(_storages(_written(node))):
+            raise CaptureError("a tensor that `contiguous()` may or may not copy is written in place")
+        if (node.meta.get("custom") or {}).get(_MARK) or _copies(node):
             copied.update(_storages([node, *node.all_input_nodes]))
-    if not copied.isdisjoint(written):
-        raise CaptureError("a tensor that `contiguous()` may or may not copy is written in place")
 
 
 def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -203,12 +205,21 @@ def conditions(
         if isinstance(dim, str) and _SYMBOL.fullmatch(dim)
     }
     ranges = {e: r for e, r in program.range_constraints.items() if e.is_Symbol}
-    found = [f"{_said(text, sources)} >= 1" for e, text in printer.symbolic.items() if _may_be_empty(e, text, ranges)]
+    sizes = {size.node.expr: printer.dim(size) for node in program.graph.nodes for size in _symbolic_sizes(node)}
+    found = [f"{_said(text, sources)} >= 1" for e, text in sizes.items() if _may_be_empty(e, text, ranges)]
     for node in program.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "overloadpacket", None) in _SQUEEZES:
             texts = map(printer.dim, _squeezed(node))
             found += [f"{_said(text, sources)} != 1" for text in texts if isinstance(text, str)]
     return list(dict.fromkeys(found))
+
+
+def _symbolic_sizes(node: torch.fx.Node) -> Iterator[Any]:
+    """The sizes of what a node makes that are no numbers."""
+    made = node.meta.get("val")
+    for one in made if isinstance(made, (list, tuple)) else [made]:
+        if isinstance(one, torch.Tensor):
+            yield from (size for size in one.shape if isinstance(size, torch.SymInt))
 
 
 def _squeezed(node: torch.fx.Node) -> list[Any]:
@@ -218,14 +229,15 @@ def _squeezed(node: torch.fx.Node) -> list[Any]:
     return [shape[a] for a in ([axes] if isinstance(axes, int) else axes)] if shape else []  # type: ignore[union-attr]
 
 
-def _may_be_empty(size: sympy.Expr, text: str, ranges: Mapping[sympy.Symbol, Any]) -> bool:
-    if unbacked_symbols(text):
+def _may_be_empty(size: sympy.Expr, text: Dim, ranges: Mapping[sympy.Symbol, Any]) -> bool:
+    if isinstance(text, int) or unbacked_symbols(text):
         return False
     lowest = bound_sympy(size, {s: ranges.get(s, ValueRanges(1, sympy.oo)) for s in size.free_symbols}).lower
     return not bool(lowest >= 1)
 
 
-def _said(text: str, sources: Mapping[str, str]) -> str:
+def _said(text: Dim, sources: Mapping[str, str]) -> str:
+    text = str(text)
     missing = [s for s in _SYMBOL.findall(text) if s not in sources]
     if missing or unbacked_symbols(text):
         raise CaptureError(f"whether the size {text} is 1 cannot be said of the inputs")

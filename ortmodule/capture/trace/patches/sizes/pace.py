@@ -15,9 +15,9 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ....errors import SlowCaptureError
-from ..patching import Around, Patch
-from ..tracing import TraceState
+from .....errors import SlowCaptureError
+from ...patching import Around, Patch
+from ...tracing import TraceState
 
 __all__ = ["PATCHES"]
 
@@ -67,5 +67,5 @@ def _bounded(state: TraceState) -> Iterator[None]:
     yield
 
 
-ORDER = 1  # around what else is done where an expression is evaluated (questions/inputs.py)
+ORDER = 1  # around what else is done where an expression is evaluated (../questions/inputs.py)
 PATCHES = (Around(_bounded, when=lambda state: state.symbolic),)

@@ -1,0 +1,37 @@
+"""Whether the forward is being traced: it is told that it is not, and goes the way that it goes in PyTorch.
+
+Code asks this to leave out what a compiler cannot follow, or to compute the same by other means. What a graph has to
+equal is the other way. Where the forward asked and that way cannot be captured, it is told the truth in a second trace
+(capture/product.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...patching import FORWARD, Patch, caller
+from ...tracing import TraceState
+from .classes import is_users
+
+__all__ = ["PATCHES"]
+
+
+_NAMES = ("is_compiling", "is_exporting")
+
+
+def _as_in_pytorch(original: Any, state: TraceState) -> Any:
+    def answer() -> bool:
+        frame = caller()
+        while frame.f_code.co_name in _NAMES and frame.f_back is not None:  # torch has the question in several places
+            frame = frame.f_back
+        if state.tracing.is_traced or not is_users(frame):
+            return bool(original())
+        state.tracing.was_asked = True
+        return False
+
+    return answer
+
+
+PATCHES = tuple(Patch(torch.compiler, name, _as_in_pytorch, by_code=True, during=FORWARD) for name in _NAMES)
