@@ -110,7 +110,16 @@ def read_after_view(m: Module, x: torch.Tensor) -> torch.Tensor:
     return flat.sum()
 
 
-@pytest.mark.parametrize("forward", [partial_writes, read_after_view])
+def parts_of_a_part(m: Module, x: torch.Tensor) -> torch.Tensor:
+    h = m.linear(x)
+    row = h[1]
+    for start in (1, 2):
+        row[start::3] = h[2, start::3] + row[start::3].sum()
+    row[4:][1:3].mul_(2)
+    return torch.cat((row, row)).square().sum() + h.sum()
+
+
+@pytest.mark.parametrize("forward", [partial_writes, read_after_view, parts_of_a_part])
 def test_writes_into_views(forward) -> None:
     module = Module(forward)
     captured = capture(module, (torch.randn(X),), dynamic_dims={(0, 0)})

@@ -9,7 +9,7 @@ Otherwise torch's own functionalisation has to run, which costs as much as the e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import getitem
 from typing import Any
 
@@ -237,12 +237,13 @@ def refuse_control_flow(module: GraphModule) -> None:
             raise CaptureError(f"the operator '{node.target}' has no ONNX form", line)
 
 
-def view_base(node: Node, root: Callable[[Node], Node]) -> Node:
-    """The tensor that `node` is a part of, seen through slices and selections of `root`s; itself if it is no part."""
+def parts_to_base(node: Node, root: Callable[[Node], Node]) -> Iterator[Node]:
+    """`node`, what it is a slice or a selection of, and so on, each as its `root`, to the tensor that is no part."""
+    yield node
     while node.target in PART_VIEWS:
         base: Any = node.args[0]
         node = root(base)
-    return node
+        yield node
 
 
 def join_ties(program: torch.export.ExportedProgram) -> None:
@@ -287,7 +288,7 @@ def is_convertible(module: GraphModule) -> bool:
         chain[node] = chain.get(written, written)
     for node in writes:
         root = chain[node]
-        followed = {root, view_base(root, lambda n: chain.get(n, n))}
+        followed = set(parts_to_base(root, lambda n: chain.get(n, n)))
         for other in sharing[storage_of(root.meta["val"])]:
             if chain.get(other, other) in followed or position[other] > position[node]:
                 continue
