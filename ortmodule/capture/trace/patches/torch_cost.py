@@ -2,7 +2,7 @@
 
 - torch logs pages about a size or a shape that export trips over, and prints the graph as far as it came; CaptureError
   says the same in a sentence.
-- torch takes the whole stack with each node, and keeps a few frames of it; it is given those that are not its own.
+- it looks through every node for sizes that hang on data, also where there is none.
 - it writes each graph out as Python code and compiles that, six times; here it does when that is asked for.
 - it notes of each tensor what `meta["val"]` says anyway.
 - it reads the source of its own files for messages, 3 MB that stay; their lines are left empty.
@@ -17,18 +17,15 @@ import functools
 import itertools
 import linecache
 import logging
-import sys
-import traceback
-import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.export._trace as export_trace
-import torch.fx.proxy as fx_proxy
+from torch._export.utils import _get_shape_env_from_gm
 from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _PyTreeCodeGen
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ...source_lines import TORCH_ROOT
 from ..patching import Around, Patch
@@ -36,8 +33,8 @@ from ..tracing import TraceState
 
 __all__ = ["PATCHES"]
 
+_OF_DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
 _LOGGERS = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
-_BEGIN = str(Path(__file__).parents[1] / "wrapper.py")  # what calls the forward
 _handle_numbers = itertools.count(10**9 + 1)  # torch's end before
 
 
@@ -63,41 +60,6 @@ def _but_torch_lines(original: Any, state: TraceState) -> Any:
         return "" if filename.startswith(TORCH_ROOT) else original(filename, *args, **kwargs)
 
     return line
-
-
-class _UserFrames:
-    """In place of torch's `CapturedTraceback`: the running frames of the forward, of files that are not torch's."""
-
-    def __init__(self, state: TraceState, original: Any) -> None:
-        self._state, self._original = state, original
-        self._met: dict[tuple[int, int | None], tuple[types.CodeType, traceback.FrameSummary]] = {}
-
-    def extract(self, **kwargs: Any) -> Any:
-        if not self._state.is_here():
-            return self._original.extract(**kwargs)
-        found = traceback.StackSummary()
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename != _BEGIN:
-            code = frame.f_code
-            if not code.co_filename.startswith(TORCH_ROOT):
-                place = id(code), frame.f_lineno
-                if place not in self._met:
-                    line = traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, lookup_line=False)
-                    self._met[place] = code, line
-                found.append(self._met[place][1])
-            frame = frame.f_back  # type: ignore[assignment]
-        found.reverse()
-        return types.SimpleNamespace(summary=lambda: found)
-
-
-@contextlib.contextmanager
-def _user_frames(state: TraceState) -> Iterator[None]:
-    before = fx_proxy.CapturedTraceback
-    fx_proxy.CapturedTraceback = _UserFrames(state, before)  # type: ignore[assignment,misc]
-    try:
-        yield
-    finally:
-        fx_proxy.CapturedTraceback = before  # type: ignore[misc]
 
 
 class _Uncompiled:
@@ -130,16 +92,25 @@ def _nothing(original: Any, state: TraceState) -> Any:
     return lambda tensor, *args, **kwargs: None
 
 
+def _if_any_hangs_on_data(original: Any, state: TraceState) -> Any:
+    def replace(graph: torch.fx.GraphModule) -> None:
+        sizes = _get_shape_env_from_gm(graph)
+        if sizes is None or any(symbol_is_type(symbol, _OF_DATA) for symbol in sizes.var_to_range):
+            original(graph)
+
+    return replace
+
+
 def _counted(original: Any, state: TraceState) -> Any:
     return functools.partial(next, _handle_numbers)
 
 
 PATCHES = (
     Around(_quiet),
-    Around(_user_frames),
     Patch(export_trace, "print", _silent, default=builtins.print),  # the module's own name hides the builtin there
     Patch(torch.fx.GraphModule, "recompile", _compiled_when_asked_for),
     Patch(proxy_tensor, "_extract_tensor_metadata", _nothing),
     Patch(linecache, "getline", _but_torch_lines),
+    Patch(export_trace, "_replace_unbacked_bindings", _if_any_hangs_on_data),
     Patch("torch.distributed._meta_registrations", "generate_unique_id", _counted),
 )

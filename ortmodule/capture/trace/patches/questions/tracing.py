@@ -7,28 +7,32 @@ equal is the other way. Where the forward asked and that way cannot be captured,
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import torch
 
-from ...patching import FORWARD, Patch, caller
+from ...patching import FORWARD, Patch
 from ...tracing import TraceState
 from .classes import is_users
 
 __all__ = ["PATCHES"]
 
-
 _NAMES = ("is_compiling", "is_exporting")
+_ASKER = 3  # frames up from an answer: past what was put in place of the function, and its code
 
 
 def _as_in_pytorch(original: Any, state: TraceState) -> Any:
+    tracing = state.tracing
+
     def answer() -> bool:
-        frame = caller()
-        while frame.f_code.co_name in _NAMES and frame.f_back is not None:  # torch has the question in several places
+        frame: types.FrameType | None = sys._getframe(_ASKER)
+        while frame is not None and frame.f_code.co_name in _NAMES:  # torch has the question in several places
             frame = frame.f_back
-        if state.tracing.is_traced or not is_users(frame):
+        if tracing.is_traced or not is_users(frame):
             return bool(original())
-        state.tracing.was_asked = True
+        tracing.was_asked = True
         return False
 
     return answer
