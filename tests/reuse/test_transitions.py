@@ -13,7 +13,7 @@ import torch.nn as nn
 
 import ortmodule
 from ortmodule import CaptureError, Options, ORTModule
-from ortmodule.capture.trace.patches import pace
+from ortmodule.capture.trace.patches.sizes import pace
 from tests.support import Lambda, assert_same_gradients, exports, mlp, pair
 
 

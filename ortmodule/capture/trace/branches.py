@@ -30,7 +30,7 @@ from .predicates import is_floating, nodes_behind, program_of
 
 __all__ = ["Branch", "Branches"]
 
-_MOST_QUESTIONS = 64  # of one graph; they are asked at each call
+_MOST_QUESTIONS = 24  # of one graph: they are asked at each call, and more hardly ever have the same answers again
 
 Place = int | tuple[torch.nn.Module, str]
 

@@ -26,12 +26,12 @@ _OPERATIONS = (
 
 
 def _remembered(original: Any, state: TraceState) -> Any:
-    known: dict[tuple[Any, Any, Any], SymNode] = {}
+    known: dict[tuple[Any, ...], SymNode] = {}
 
     def operate(self: SymNode, other: SymNode) -> SymNode:
         if get_proxy_mode() is not None:  # the operation itself is traced
             return original(self, other)
-        key = self.shape_env, self._expr, other._expr
+        key = self.shape_env, self._expr, other._expr, self.pytype, other.pytype
         found = known.get(key)
         if found is None:
             found = known[key] = original(self, other)
@@ -41,8 +41,4 @@ def _remembered(original: Any, state: TraceState) -> Any:
 
 
 ORDER = 1  # around what else is done with a result (remainders.py)
-PATCHES = tuple(
-    Patch(SymNode, name, _remembered, when=lambda state: state.symbolic)
-    for name in _OPERATIONS
-    if hasattr(SymNode, name)
-)
+PATCHES = tuple(Patch(SymNode, name, _remembered) for name in _OPERATIONS if hasattr(SymNode, name))

@@ -31,4 +31,4 @@ def _by_quotient(original: Any, state: TraceState) -> Any:
     return mod
 
 
-PATCHES = (Patch(SymNode, "mod", _by_quotient, when=lambda state: state.symbolic),)
+PATCHES = (Patch(SymNode, "mod", _by_quotient),)
