@@ -1,12 +1,16 @@
 """Seconds to the first training step: ORTModule without and with its disk cache, eager and torch.compile.
 
     python benchmarks/cold_start.py --models bert,gpt2 --threads 2 --json out.json
+    python benchmarks/cold_start.py --models llama-32-layers,bamba,qwen3_next --runners compile,tracing,ortmodule
 
 Each runner has a process of its own, in turn: a start, once per round. `first` is from wrapping the module to the end
 of the first forward and backward; importing torch and transformers and building the model are outside of it, importing
 ortmodule is told beside it. Python's collector has its turn before the clock starts: in which step it next looks at all
 of 400,000 objects, a tenth of a first step, is else a matter of luck. `step` is a later step: what any first step takes
-at least. Not here: step times (step_time.py).
+at least; `other` the first step with one text more, of one and a half times the length. The runner "tracing" is
+torch.compile with a backend that makes nothing of what it has traced.
+
+Not here: step times (step_time.py), the models (cold_models.py).
 """
 
 from __future__ import annotations
@@ -22,22 +26,12 @@ import tempfile
 import time
 from typing import Any
 
+from cold_models import MODELS, build
+
 from common import facts, settings, table, write_json
 
 RUNNERS = ("eager", "compile", "compile warm", "ortmodule", "ortmodule warm")
-MODELS = ("bert", "gpt2")
-
-
-def build(model: str, small: bool) -> tuple[Any, int]:
-    """A model with its language-model head and random weights, and the size of its vocabulary."""
-    from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
-
-    if model == "bert":
-        tiny = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-        config = BertConfig(**tiny if small else {})
-        return BertForMaskedLM(config), config.vocab_size
-    config = GPT2Config(**{"n_embd": 16, "n_layer": 1, "n_head": 2} if small else {}, use_cache=False)
-    return GPT2LMHeadModel(config), config.vocab_size
+TRACING = "tracing"
 
 
 def worker(args: argparse.Namespace) -> dict[str, Any]:
@@ -46,9 +40,7 @@ def worker(args: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    model, vocabulary = build(args.models[0], args.small)
-    model.train()
-    ids = torch.randint(0, vocabulary, (args.batch, args.length))
+    model, batches = build(args.models[0], args.batch, args.length, args.small)
     row: dict[str, Any] = {}
     start = time.perf_counter()
     if args.worker.startswith("ortmodule"):
@@ -59,24 +51,30 @@ def worker(args: argparse.Namespace) -> dict[str, Any]:
     start, cpu = time.perf_counter(), time.process_time()
     if args.worker.startswith("ortmodule"):
         run = ORTModule(model)
+    elif args.worker == TRACING:
+        run = torch.compile(model, backend="eager")
     else:
         run = torch.compile(model) if args.worker.startswith("compile") else model
 
-    def step() -> Any:
-        loss = run(input_ids=ids, labels=ids).loss
+    def step(batch: dict[str, torch.Tensor]) -> Any:
+        loss = run(**batch).loss
         loss.backward()
         return loss
 
-    loss = step()
+    loss = step(batches[0])
     row["first_s"], row["first_cpu_s"] = time.perf_counter() - start, time.process_time() - cpu
     row["loss"] = loss.item()
     steps = []
     for _ in range(3):
         model.zero_grad()
         start = time.perf_counter()
-        step()
+        step(batches[0])
         steps.append(time.perf_counter() - start)
     row["step_s"] = min(steps)
+    model.zero_grad()
+    start = time.perf_counter()
+    row["other_loss"] = step(batches[1]).item()
+    row["other_s"] = time.perf_counter() - start
     if args.worker.startswith("ortmodule"):
         report = run.report()
         row["fallback"], row["export"] = report.fallback, [e.reason for e in report.exports]
@@ -120,7 +118,7 @@ def measure(model: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     for runner, all_ in starts.items():
         good = [row for row in all_ if "failed" not in row] or all_[:1]
         row = {"model": model, "runner": runner, **good[-1], "load": round(os.getloadavg()[0], 2)}
-        for key in ("import_s", "first_s", "first_cpu_s", "step_s"):
+        for key in ("import_s", "first_s", "first_cpu_s", "step_s", "other_s"):
             if all(key in g for g in good):
                 row[key] = statistics.median(g[key] for g in good)
         rows.append(row)
@@ -129,8 +127,13 @@ def measure(model: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=lambda s: s.split(","), default=list(MODELS), help=f"of {', '.join(MODELS)}")
-    names = ", ".join(RUNNERS)
+    parser.add_argument(
+        "--models",
+        type=lambda s: s.split(","),
+        default=["bert", "gpt2"],
+        help=f"of {', '.join(MODELS)}, or causal architectures of transformers, tiny",
+    )
+    names = ", ".join((*RUNNERS, TRACING))
     parser.add_argument("--runners", type=lambda s: s.split(","), default=list(RUNNERS), help=f"of {names}")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=1)
@@ -141,17 +144,17 @@ def main() -> int:
     parser.add_argument("--json", metavar="OUT")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    unknown = [*(set(args.models) - set(MODELS)), *(set(args.runners) - set(RUNNERS))]
+    unknown = set(args.runners) - {*RUNNERS, TRACING}
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}")
     if args.worker:
         print(json.dumps(worker(args)))
         return 0
     rows = [row for model in args.models for row in measure(model, args)]
-    header = ("model", "runner", "first s", "CPU s", "step s", "import s", "load")
+    header = ("model", "runner", "first s", "CPU s", "step s", "other s", "import s", "load")
     cells = [
         (row["model"], row["runner"], row["failed"] if "failed" in row else f"{row['first_s']:.2f}",
-         *(f"{row[k]:.2f}" if k in row else "-" for k in ("first_cpu_s", "step_s", "import_s", "load")))
+         *(f"{row[k]:.2f}" if k in row else "-" for k in ("first_cpu_s", "step_s", "other_s", "import_s", "load")))
         for row in rows
     ]  # fmt: skip
     print(table(header, cells))

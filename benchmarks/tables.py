@@ -38,6 +38,7 @@ _TITLES = {
     "resnet18": "ResNet-18, 32x3x64x64",
 }
 _PADDED = ", padded texts"
+_STARTS = ("first_s", "other_s")  # of cold_start.py
 _REAL_TITLES = {
     "gpt2-small": "GPT-2 small, 8x1024",
     "gpt2-medium": "GPT-2 medium, 8x1024",
@@ -140,7 +141,29 @@ def gpu_steps(result: Result) -> str:
     )
 
 
-KINDS: dict[str, Callable[[Result], str]] = {f.__name__: f for f in (steps, steps_short, trainer, gpu_steps)}
+def first_steps(result: Result) -> str:
+    """Seconds of a first step at a first size and at another (cold_start.py), by model and runner."""
+    by_model: dict[str, dict[str, Any]] = {}
+    for row in result["rows"]:
+        by_model.setdefault(row["model"], {})[row["runner"]] = row
+    titles = {"compile": "torch.compile", "tracing": "its tracing alone", "ortmodule": "ORTModule"}
+    runners = [name for name in titles if any(name in rows for rows in by_model.values())]
+    rows = [
+        [model, *(f"{of[name][key]:.1f}" if key in of.get(name, {}) else "-" for name in runners for key in _STARTS)]
+        for model, of in by_model.items()
+    ]
+    header = ["seconds", *(f"{titles[name]}{of_size}" for name in runners for of_size in ("", ", other size"))]
+    where, how = result["environment"], result["arguments"]
+    return _markdown(header, rows) + (
+        f"\n{where['date'][:10]}, commit {where['commit'][:9]}, {where['cpu']}, {where['threads']} threads, torch "
+        f"{where['torch']}, {how['batch']} texts of {how['length']}, then one more of half as long again, "
+        f"{how['rounds']} rounds.\n"
+    )
+
+
+KINDS: dict[str, Callable[[Result], str]] = {
+    f.__name__: f for f in (steps, steps_short, trainer, gpu_steps, first_steps)
+}
 
 
 def written(text: str, name: str) -> str:

@@ -128,7 +128,7 @@ def test_cold_start_compares_starts_with_and_without_the_cache(tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
     cold, warm = json.loads(out.read_text())["rows"]
     assert cold["export"] == ["first call"] and warm["export"] == ["first call, from the disk cache"]
-    assert cold["loss"] == warm["loss"]
+    assert cold["loss"] == warm["loss"] and cold["other_loss"] == warm["other_loss"] and cold["other_s"] > 0
 
 
 def test_overhead_takes_the_kernels_off(tmp_path: Path) -> None:

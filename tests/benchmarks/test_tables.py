@@ -58,3 +58,16 @@ def test_what_is_not_there_is_said(table: str, tmp_path: Path, monkeypatch: pyte
 def test_a_runner_that_was_not_measured_is_said() -> None:
     with pytest.raises(SystemExit, match="not measured"):
         tables.steps(_result(("bert", "ortmodule", 1.0, 1.0)))
+
+
+def test_first_steps_at_two_sizes() -> None:
+    rows = [
+        {"model": "bamba", "runner": "ortmodule", "first_s": 1.04, "other_s": 2.5},
+        {"model": "bamba", "runner": "tracing", "first_s": 3.0, "other_s": 9.96},
+        {"model": "gpt2", "runner": "ortmodule", "first_s": 0.5, "other_s": 0.7},
+    ]
+    result = {**_result(), "rows": rows, "arguments": {"batch": 3, "length": 24, "rounds": 1}}
+    text = tables.first_steps(result)
+    assert "| seconds | its tracing alone | its tracing alone, other size | ORTModule | ORTModule, other size |" in text
+    assert "| bamba | 3.0 | 10.0 | 1.0 | 2.5 |" in text and "| gpt2 | - | - | 0.5 | 0.7 |" in text
+    assert "3 texts of 24" in text
