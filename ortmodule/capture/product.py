@@ -17,7 +17,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from ..errors import CaptureError, ORTModuleError
+from ..errors import CaptureError, ORTModuleError, UndecidedError
 from . import guards, torch_private
 from .attempts import Attempt, Failures, Sizes, first_capture, from_one_then_two
 from .convert.converter import Converter
@@ -212,8 +212,9 @@ def capture_once(
         tracing = TracingAnswer()
         try:
             return _capture_told(module, args, kwargs, attempt, audit, keep_trace, tracing)
-        except CaptureError:
-            if not tracing.was_asked:
+        except CaptureError as error:
+            # Sizes from 1 on that fail are tried from 2 on next.
+            if not tracing.was_asked or (attempt.from_one and not isinstance(error, UndecidedError)):
                 raise
         return _capture_told(module, args, kwargs, attempt, audit, keep_trace, TracingAnswer(is_traced=True))
 
@@ -228,21 +229,20 @@ def _capture_told(
     tracing: TracingAnswer,
 ) -> Captured:
     """`capture_once` with one answer."""
-    with LOCK:
-        call = flatten_call(args, kwargs)
-        leaves, in_spec = call.leaves, call.shape.spec
-        exported = export_module(module, leaves, call.shape, attempt, audit, tracing)
-        start = time.perf_counter()
-        assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
-        captured = assembly.captured_or_refused(leaves, in_spec, attempt.dynamic, attempt.optional)
-        if attempt.from_one and (failed := captured.check([leaves[i] for i in exported.tensor_index])):
-            raise CaptureError(f"the guard `{failed}` does not hold for the example")
-        captured.branches, captured.messages = exported.branches, exported.messages
-        captured.seconds["convert"] = time.perf_counter() - start
-        captured.flags = dict(attempt.flags)
-        if keep_trace:
-            captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
-        return captured
+    call = flatten_call(args, kwargs)
+    leaves, in_spec = call.leaves, call.shape.spec
+    exported = export_module(module, leaves, call.shape, attempt, audit, tracing)
+    start = time.perf_counter()
+    assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
+    captured = assembly.captured_or_refused(leaves, in_spec, attempt.dynamic, attempt.optional)
+    if attempt.from_one and (failed := captured.check([leaves[i] for i in exported.tensor_index])):
+        raise CaptureError(f"the guard `{failed}` does not hold for the example")
+    captured.branches, captured.messages = exported.branches, exported.messages
+    captured.seconds["convert"] = time.perf_counter() - start
+    captured.flags = dict(attempt.flags)
+    if keep_trace:
+        captured.trace = Trace(assembly.program, assembly.sources, assembly.converter.results)
+    return captured
 
 
 class _Assembly:
