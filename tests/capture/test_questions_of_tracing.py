@@ -24,6 +24,8 @@ QUESTIONS: dict[str, Callable[[], bool]] = {
     "bound before": bound_early,
     "bound elsewhere": lambda: bound_elsewhere(),
     "torch._dynamo": lambda: torch._dynamo.is_compiling(),
+    "torch.fx": lambda: torch.fx._symbolic_trace.is_fx_tracing(),
+    "torch.fx, symbolic": lambda: torch.fx._symbolic_trace.is_fx_symbolic_tracing(),
 }
 
 

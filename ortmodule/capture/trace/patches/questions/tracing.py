@@ -12,6 +12,7 @@ import types
 from typing import Any
 
 import torch
+import torch.fx._symbolic_trace as fx_trace
 
 from ...patching import FORWARD, Patch
 from ...tracing import TraceState
@@ -19,7 +20,13 @@ from .classes import is_users
 
 __all__ = ["PATCHES"]
 
-_NAMES = ("is_compiling", "is_exporting")
+_QUESTIONS = (
+    (torch.compiler, "is_compiling"),
+    (torch.compiler, "is_exporting"),
+    (fx_trace, "is_fx_tracing"),
+    (fx_trace, "is_fx_symbolic_tracing"),
+)
+_NAMES = frozenset(name for _, name in _QUESTIONS)
 _ASKER = 3  # frames up from an answer: past what was put in place of the function, and its code
 
 
@@ -38,4 +45,8 @@ def _as_in_pytorch(original: Any, state: TraceState) -> Any:
     return answer
 
 
-PATCHES = tuple(Patch(torch.compiler, name, _as_in_pytorch, by_code=True, during=FORWARD) for name in _NAMES)
+PATCHES = tuple(
+    Patch(owner, name, _as_in_pytorch, by_code=True, during=FORWARD)
+    for owner, name in _QUESTIONS
+    if hasattr(owner, name)
+)
