@@ -31,16 +31,20 @@ class _Pace:
 
     def __init__(self) -> None:
         self.operators = 0
-        self.start = time.thread_time()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.wall, self.start = time.perf_counter(), time.thread_time()
 
     def traced(self) -> None:
         self.check()
         self.operators += 1
         if self.operators % OPERATORS == 0:
-            self.start = time.thread_time()
+            self._begin()
 
     def check(self) -> None:
-        if time.thread_time() - self.start > SECONDS:
+        # A processor's time is a system call, a wall's is none.
+        if time.perf_counter() - self.wall > SECONDS and time.thread_time() - self.start > SECONDS:
             raise SlowCaptureError(
                 f"tracing with symbolic sizes took more than {SECONDS:g} s for {OPERATORS} operators: the expressions "
                 "for the sizes grow from operator to operator"
