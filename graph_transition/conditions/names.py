@@ -144,12 +144,13 @@ class NamedEntries:
 
     def restore(self, table: Any, original: Callable[[Condition], Any], shown: Mapping[str, Any] | None = None) -> None:
         """Gives the table back what it held; `shown`: what of it the condition is about."""
-        for name in self._added(table if shown is None else shown):
+        there = table if shown is None else shown
+        for name in self._added(there):
             del table[name]
         for name, was in self.before.items():
             if name not in self.asked and table.get(name, MISSING) is not was:
                 set_entry(table, name, was)
-        for name in (table.keys() & self.asked) - self.parts.keys():
+        for name in (there.keys() & table.keys() & self.asked) - self.parts.keys():
             del table[name]
         for name, part in self.parts.items():
             if name not in table or table[name] is not original(part):
