@@ -74,7 +74,7 @@ def _chosen(condition: FakeTensor, x: Any, y: Any) -> FakeTensor | None:
     if condition.dtype != torch.bool or x.dtype != y.dtype:
         return None
     pairs = ((x, y), (y, x))
-    return next((a for a, b in pairs if _is_plain(a) and _fits(b, a) and _fits(condition, a)), None)
+    return next((a for a, b in pairs if _fits(b, a) and _fits(condition, a)), None)
 
 
 # By operator: the argument whose sizes and type the result has, None where it is not plain.
@@ -93,13 +93,11 @@ _RULES: dict[Any, Callable[..., FakeTensor | None]] = {
 def _made_at_once(original: Any, state: TraceState) -> Any:
     def dispatch(mode: Any, operator: Any, types: Any, args: Any, kwargs: Any) -> Any:
         rule = _RULES.get(operator)
-        if rule is None or kwargs or not (rule is _chosen or _is_plain(args[0])):
-            return original(mode, operator, types, args, kwargs)
         try:
-            x = rule(*args)
+            x = rule(*args) if rule is not None and not kwargs else None
         except TypeError:  # more arguments, or fewer
             x = None
-        if x is None:
+        if x is None or not _is_plain(x):
             return original(mode, operator, types, args, kwargs)
         with in_kernel_invocation_manager(mode):
             made = torch.empty(x.shape, dtype=x.dtype, device="meta")
