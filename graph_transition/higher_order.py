@@ -1,10 +1,12 @@
-"""Gradients that the engine's backward does not give, as PyTorch computes them.
+"""Gradients that a session's backward does not give.
 
-- With history (`create_graph=True`): a gradient penalty, a Hessian, the derivatives in a physical equation.
+- With history (`create_graph=True`): a gradient penalty, a Hessian, the derivatives in a physical equation. They are
+  those of a graph of their own (derivatives.py), unless the forward draws random numbers or has an operator whose
+  gradient has no gradient.
 - Of a result that another result is computed from (`features` of `logits, features = model(x)`), where somebody looks
   at it: a hook, `retain_grad()`, `autograd.grad(logits, features)`.
 
-There the call is run again by PyTorch. It draws the random numbers that the engine drew, the masks of dropout too
+Otherwise the call is run again by PyTorch. It draws the random numbers that the engine drew, the masks of dropout too
 (same_masks.py). The gradients are compared with the engine's, so that a forward that is not the same the second time (a
 parameter that changed) is an error and no wrong number. Later calls of the kind run in PyTorch at once.
 Not here: what is kept of a call and when that is asked for (csrc/autograd/higher_order.h, result_nodes.h), where later
@@ -14,20 +16,24 @@ calls are sent (ortmodule.py).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import UnsupportedError
+from .derivatives import Derivatives, Gradients
 from .info import PostExportProcessedModelInfo
 from .same_masks import SameMasks, draws_of
 from .signature import Call, module_state
 
 __all__ = ["HigherOrder"]
 
-_DIFFERENTIATED = "gradients are differentiated again (create_graph=True), which the engine's cannot be"
+_LOGGER = logging.getLogger("ortmodule")
+_DIFFERENTIATED = "gradients are differentiated again (create_graph=True), which the engine's of this forward cannot be"
 _LOOKED_AT = "gradients are looked at where a result is computed from another one, which the engine passes by"
 # Relative difference of the two gradients, each in the arithmetic of its own: far above rounding, far below what
 # another mask or another step of the optimizer makes.
@@ -46,6 +52,7 @@ class HigherOrder:
         counted: whether the session's dropout is counter-based.
         asked: called when that is needed, with the reason.
         own_hooks: whether the module's own forward hooks belong to the call.
+        derivatives: of the session's graph; None: PyTorch runs the call again.
     """
 
     def __init__(
@@ -56,8 +63,9 @@ class HigherOrder:
         counted: bool,
         asked: Callable[[str], None],
         own_hooks: bool = True,
+        derivatives: Derivatives | None = None,
     ) -> None:
-        self._own_hooks = own_hooks
+        self._own_hooks, self._derivatives = own_hooks, derivatives
         self._module, self._signature, self._shape, self._asked = module, call.signature, call.shape, asked
         self._values = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
         self._places = [info.data_accessor[name] for name in info.onnx_graph_input_names_user_defined]
@@ -66,17 +74,59 @@ class HigherOrder:
         self._outputs = [ref.name if ref.kind == "tensor" else None for ref in info.captured.outputs]
 
     def repeat(
+        self,
+        given: Sequence[torch.Tensor | None],
+        changed: Sequence[int] | None,
+        random_state: torch.Tensor | None,
+        looked: bool,
+    ) -> Callable[..., Gradients]:
+        """What gives a call's gradients, as `_C.Session.differentiate_again` asks for it.
+
+        Raises:
+            UnsupportedError: the call cannot be repeated.
+        """
+        names = self._info.onnx_graph_input_names_user_defined
+        if changed is not None:  # given are all of the graph's inputs
+            places = {name: i for i, name in enumerate(self._info.onnx_graph_input_names)}
+            inputs, given = given, [given[places[name]] for name in names]
+        else:
+            user = dict(zip(names, given, strict=True))
+            inputs = [user.get(n, self._info.buffer_for_ort_runs.get(n)) for n in self._info.onnx_graph_input_names]
+        if self._derivatives is None or looked or random_state is not None or any(t is None for t in inputs):
+            return self._in_pytorch(given, random_state, looked)
+        return functools.partial(self._of_engine, inputs, given, changed)
+
+    def _of_engine(
+        self,
+        inputs: Sequence[torch.Tensor],
+        given: Sequence[torch.Tensor | None],
+        changed: Sequence[int] | None,
+        dys: Mapping[str, torch.Tensor],
+        whole: Sequence[str],
+        of: str | None,
+        dxs: Callable[[], Gradients] | None,
+    ) -> Gradients:
+        assert self._derivatives is not None
+        try:
+            gradients = self._derivatives.gradients(inputs, changed or (), dys)
+        except UnsupportedError as error:
+            if changed is None:  # else it is about this call
+                self._derivatives = None
+            _LOGGER.info("second derivatives run in PyTorch: %s", error)
+            return self._in_pytorch(given, None, False)(dys, whole, of, dxs)
+        if changed is None and dxs is not None:
+            _compare(gradients, dxs(), _history_refused)
+        return gradients
+
+    def _in_pytorch(
         self, given: Sequence[torch.Tensor | None], random_state: torch.Tensor | None, looked: bool
-    ) -> Callable[..., list[torch.Tensor | None]]:
-        """Runs a call again; `RepeatedCall.gradients` of it.
+    ) -> Callable[..., Gradients]:
+        """The call, run again; `RepeatedCall.gradients` of it.
 
         Args:
             given: the call's tensors, in the order of the graph's inputs; None where one is gone.
             random_state: what torch's generator was before the call; None: the call drew nothing.
             looked: whether for a result that another one is computed from, not for gradients with history.
-
-        Raises:
-            UnsupportedError: the call cannot be repeated.
         """
         self._asked(_LOOKED_AT if looked else _DIFFERENTIATED)
         refused = _looked_refused if looked else _history_refused
@@ -132,18 +182,18 @@ class RepeatedCall:
 
     def gradients(
         self,
-        dys: dict[str, torch.Tensor],
+        dys: Mapping[str, torch.Tensor],
         whole: Sequence[str],
         of: str | None,
-        dxs: Sequence[torch.Tensor | None] | None,
-    ) -> list[torch.Tensor | None]:
+        dxs: Callable[[], Gradients] | None,
+    ) -> Gradients:
         """Gradients of the graph's trainable inputs, or of one output; with history where gradients are enabled.
 
         Args:
             dys: gradients of graph outputs, by name.
             whole: those of them that are all that flows on from there, whatever comes through others.
             of: the output whose gradient is wanted; None: the trainable inputs'.
-            dxs: the engine's gradients of these, None where one is identically zero; or None: they are not compared.
+            dxs: gives the engine's gradients of these, None where one is identically zero; None: they are not compared.
 
         Raises:
             UnsupportedError: the engine's are others.
@@ -164,12 +214,17 @@ class RepeatedCall:
         finally:
             for hook in hooks:
                 hook.remove()
-        if dxs is not None and not all(_same(mine, theirs) for mine, theirs in zip(again, dxs, strict=True)):
-            raise self._refused(
-                "the forward, run again in PyTorch, gives other gradients (a value was changed after it, or it is "
-                "random in a way that cannot be repeated)"
-            )
+        if dxs is not None:
+            _compare(again, dxs(), self._refused)
         return list(again)
+
+
+def _compare(again: Sequence[torch.Tensor | None], first: Gradients, refused: Callable[[str], UnsupportedError]) -> None:
+    if not all(_same(mine, theirs) for mine, theirs in zip(again, first, strict=True)):
+        raise refused(
+            "the forward, run again, gives other gradients (a value was changed after it, or it is random in a way that "
+            "cannot be repeated)"
+        )
 
 
 def _history_refused(why: str) -> UnsupportedError:

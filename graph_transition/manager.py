@@ -393,6 +393,8 @@ class GraphTransitionManager:
             places = order.renamed({name: i for i, name in enumerate(session.output_names)})
             session.order_results(places.pairs, places.sequence)
             asked = self._asker(call)
+            if wanted and self._post_process is None:
+                transition.derivatives = self._builder.derivatives(info, trained, device, leaves)
             if wanted and self._options.fallback != "error":
                 self._allow_higher_order(transition, call, asked)
             if wanted and self._post_process is None and self._options.outputs == "lazy":
@@ -427,7 +429,7 @@ class GraphTransitionManager:
     def _allow_higher_order(self, transition: ReadySession, call: Call, asked: Callable[[str], None]) -> None:
         info, session = transition.info, transition.session
         counted = self._options.dropout == "fast"
-        higher = HigherOrder(self._module, info, call, counted, asked, self._own_hooks)
+        higher = HigherOrder(self._module, info, call, counted, asked, self._own_hooks, transition.derivatives)
         given = [i for i, name in enumerate(info.onnx_graph_input_names) if name in info.data_accessor]
         session.differentiate_again(given, higher.repeat)
 

@@ -16,6 +16,7 @@ from ..options import DebugOptions, Options
 from ..passes import session_passes
 from ..report import LateOutputs, SessionReport
 from .built_sessions import BuiltSession, tell
+from .derivatives import Derivatives
 from .info import Bound, PostExportProcessedModelInfo
 
 _LOGGER = logging.getLogger("ortmodule")
@@ -35,6 +36,7 @@ class ReadySession:
     fast_calls: list[_C.FastCall] = dataclasses.field(default_factory=list)
     quick: _C.Session | None = None  # of the same graph without its late outputs
     late: str = ""  # which these are, or why none is late
+    derivatives: Derivatives | None = None  # None: PyTorch gives gradients with history
 
     @property
     def runs(self) -> int:
@@ -119,16 +121,8 @@ class SessionBuilder:
             name = users[target] if kind == "input" else target  # type: ignore[index]
             mutations.append((outputs[output], index[name]))  # type: ignore[index]
         options = {
-            "device": device,
-            "dropout": self._options.dropout,
+            **self._of_every_session(info, device, leaves),
             "whole_masks": is_quick or (self._options.outputs == "lazy" and len(outputs) > len(info.losses) > 0),
-            "matmul": self._options.matmul,
-            "fusion": self._options.fusion,
-            "memory_budget": -1.0 if self._options.memory_budget == "all" else self._options.memory_budget,
-            "weights": list(info.captured.parameters),
-            "sizes": info.symbol_values(leaves),
-            "order": self._options.execution_order,
-            "providers": list(self._options.providers),
             "keep_stages": self._debug.save_onnx and not is_quick,
             "keep_history": bool(self._debug.inspect_path),
             "mutations": mutations,
@@ -146,6 +140,29 @@ class SessionBuilder:
             dump_as_asked(session, self._debug, self._debug.onnx_prefix or type(self._module).__name__, mode)
         tell(BuiltSession(self._module, session, info, mode))
         return session
+
+    def derivatives(
+        self, info: PostExportProcessedModelInfo, wanted: Sequence[str], device: str, leaves: Sequence[Any]
+    ) -> Derivatives:
+        """Of the graph's gradients those with history; nothing is compiled before one is asked for."""
+        options = self._of_every_session(info, device, leaves)
+        model = info.post_export_processed_model.SerializeToString
+        return Derivatives(model, info.onnx_graph_input_names, wanted, options)
+
+    def _of_every_session(
+        self, info: PostExportProcessedModelInfo, device: str, leaves: Sequence[Any]
+    ) -> dict[str, Any]:
+        return {
+            "device": device,
+            "dropout": self._options.dropout,
+            "matmul": self._options.matmul,
+            "fusion": self._options.fusion,
+            "memory_budget": -1.0 if self._options.memory_budget == "all" else self._options.memory_budget,
+            "weights": list(info.captured.parameters),
+            "sizes": info.symbol_values(leaves),
+            "order": self._options.execution_order,
+            "providers": list(self._options.providers),
+        }
 
     def _log_stages(self, info: PostExportProcessedModelInfo, session: _C.Session, mode: str) -> None:
         if not _LOGGER.isEnabledFor(logging.INFO):

@@ -293,14 +293,13 @@ variable_list ModuleBackward::apply(variable_list&& grads) {
 // The first node computes all gradients; the others hand on theirs.
 variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
   if (!first_) return hand_on(take_progress(grads));
-  std::vector<at::Tensor> dxs(step_->agent->program().x_inputs.size());
+  StepBackward::Progress engine;  // which refuses what was written since, and frees what a backward frees
   {
     const at::NoGradGuard no_grad;
-    StepBackward::Progress engine = take_progress(grads);
-    engine.agent->advance(*engine.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+    engine = take_progress(grads);
   }
   StepBackward::Progress progress;
-  progress.early = with_history(grads, dxs);
+  progress.early = with_history(grads, engine);
   return hand_on(std::move(progress));
 }
 
@@ -314,7 +313,8 @@ variable_list ModuleBackward::apply_looked(const variable_list& grads, const Ste
   return hand_on(std::move(progress));
 }
 
-variable_list ModuleBackward::with_history(const variable_list& grads, const variable_list& dxs) {
+variable_list ModuleBackward::with_history(const variable_list& grads, const StepBackward::Progress& engine) {
+  const HigherOrder::Dxs dxs = [&] { return step_->engine_gradients(engine); };
   return step_->run_again(false)(grads, {}, std::nullopt, &dxs);
 }
 
@@ -326,12 +326,15 @@ HigherOrder::Gradients StepBackward::run_again(bool looked) const {
                         "to give"
                       : "ORTModule's backward cannot be differentiated again (create_graph=True)",
                   ", and its options allow no fallback to PyTorch; call the wrapped module itself (model.module)");
-  return higher->repeat(given->lock(), given->random_state(), looked);
+  higher->expected = higher->expected || !looked;
+  return higher->repeat(given->lock(), looked);
 }
 
-void StepBackward::engine_gradients(const variable_list& dys, bool keep_graph, variable_list& dxs) {
-  const Progress progress = begin(dys, keep_graph);
+variable_list StepBackward::engine_gradients(const Progress& progress) const {
+  const at::NoGradGuard no_grad;
+  variable_list dxs(agent->program().x_inputs.size());
   progress.agent->advance(*progress.run, SIZE_MAX, [&](size_t i, at::Tensor value) { dxs[i] = std::move(value); });
+  return dxs;
 }
 
 StepBackward::Progress StepBackward::begin(const variable_list& dys, bool keep_graph) {
@@ -385,13 +388,13 @@ variable_list ModuleBackward::apply_batched(const variable_list& grads) {
   const bool history = at::GradMode::is_enabled(), keep = torch::autograd::get_current_graph_task_keep_graph();
   StepBackward::Progress progress;
   progress.early = batched_gradients(grads, [&](const variable_list& one, bool more) {
-    variable_list dxs(step_->agent->program().x_inputs.size());
+    StepBackward::Progress engine;
     {
       const at::NoGradGuard no_grad;
       const std::lock_guard<std::mutex> lock(step_->mutex);
-      step_->engine_gradients(one, keep || more, dxs);
+      engine = step_->begin(one, keep || more);
     }
-    return history ? with_history(one, dxs) : dxs;
+    return history ? with_history(one, engine) : step_->engine_gradients(engine);
   });
   return hand_on(std::move(progress));
 }

@@ -85,15 +85,15 @@ struct StepBackward {
 
   // That of this evaluation, which it leaves.
   std::optional<Look> take_look();
-  // The call, run again by PyTorch; `looked` as in HigherOrder::Repeat. Raises where that is not allowed.
+  // Gradients of the call as `higher` gives them; `looked` as in HigherOrder::Repeat. Raises where there is none.
   HigherOrder::Gradients run_again(bool looked) const;
   // Begins a backward for these gradients of the results; with the lock held.
   Progress begin(const std::vector<at::Tensor>& dys, bool keep_graph);
   bool is_freed() const { return !state && (!late || late_ended); }
   // Whether nothing is left for a backward; lets go of what was kept for one, if so.
   bool release();
-  // Fills in the engine's gradients; with the lock held.
-  void engine_gradients(const std::vector<at::Tensor>& dys, bool keep_graph, std::vector<at::Tensor>& dxs);
+  // The engine's gradients, of all trainable inputs.
+  std::vector<at::Tensor> engine_gradients(const Progress& progress) const;
 };
 
 class ModuleBackward : public torch::autograd::Node {
@@ -124,9 +124,9 @@ class ModuleBackward : public torch::autograd::Node {
   // The same where somebody looks at a result that another is computed from.
   torch::autograd::variable_list apply_looked(const torch::autograd::variable_list& grads,
                                               const StepBackward::Look& look);
-  // The step's gradients with history, for those of its outputs; `dxs`: as the engine has them.
+  // The step's gradients with history, for those of its outputs; `engine`: has the same without.
   torch::autograd::variable_list with_history(const torch::autograd::variable_list& grads,
-                                              const torch::autograd::variable_list& dxs);
+                                              const StepBackward::Progress& engine);
   // This node's gradients, where the first one has computed all.
   torch::autograd::variable_list hand_on(StepBackward::Progress progress);
   bool returns_all() const { return first_ && gradients_.empty() && !has_next(); }

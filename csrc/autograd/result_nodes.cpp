@@ -122,12 +122,13 @@ at::Tensor ResultBackward::gradient_of(size_t result) {
     look.gradients = step_->run_again(true);
     // Whether it is the same call: what the engine makes of these gradients is what PyTorch does.
     if (!any_batched(look.dys)) {
-      variable_list dxs(step_->agent->program().x_inputs.size());
+      StepBackward::Progress engine;
       {
         const at::NoGradGuard no_grad;
         const std::lock_guard<std::mutex> lock(step_->mutex);
-        step_->engine_gradients(look.dys, true, dxs);
+        engine = step_->begin(look.dys, true);
       }
+      const HigherOrder::Dxs dxs = [&] { return step_->engine_gradients(engine); };
       look.gradients(look.dys, {}, std::nullopt, &dxs);
     }
     const std::lock_guard<std::mutex> lock(step_->mutex);

@@ -9,6 +9,7 @@
 #include "bindings/session_history.h"
 #include "bindings/session_settings.h"
 #include "bindings/values.h"
+#include "compile/derivative_graph.h"
 #include "compile/training_graph.h"
 #include "ops/custom/query.h"
 #include "products/matmul_provider.h"
@@ -43,16 +44,17 @@ py::list run_values(const Session& session, const py::sequence& inputs) {
   return write_values(values);
 }
 
-// repeat(given, random_state, looked) as in HigherOrder: it returns gradients(dys, whole, of, dxs), with None for an
-// undefined tensor and outputs by name.
-void differentiate_again(Session& session, std::vector<size_t> given, const py::object& repeat) {
+// repeat(given, changed, random_state, looked) as in HigherOrder, `changed` None where `given` is not all of the graph's
+// inputs: it returns gradients(dys, whole, of, dxs), with None for an undefined tensor and outputs by name.
+void differentiate_again(Session& session, std::vector<size_t> given, const py::object& repeat, bool expected) {
   HigherOrder::Repeat call_again = [held = held_object(repeat), names = session.differentiable_outputs(),
-                                    wanted = session.gradient_count()](const std::vector<at::Tensor>& given,
-                                                                       const at::Tensor& random_state, bool looked) {
+                                    wanted = session.gradient_count()](const HigherOrder::Given& given, bool looked) {
     const py::gil_scoped_acquire gil;
-    const auto call = held_object((*held)(write_values(given), write_value(random_state), looked));
+    const py::object changed = given.whole ? py::cast(given.changed) : py::none();
+    const auto call =
+        held_object((*held)(write_values(given.tensors), changed, write_value(given.random_state), looked));
     return [call, names, wanted](const std::vector<at::Tensor>& dys, const std::vector<char>& whole,
-                                 std::optional<size_t> of, const std::vector<at::Tensor>* dxs) {
+                                 std::optional<size_t> of, const HigherOrder::Dxs* dxs) {
       const py::gil_scoped_acquire gil;
       py::dict named;
       py::list last;
@@ -63,7 +65,15 @@ void differentiate_again(Session& session, std::vector<size_t> given, const py::
       }
       std::vector<at::Tensor> out;
       const py::object name = of ? py::object(py::str(names[*of])) : py::none();
-      const py::object engine = dxs ? py::object(write_values(*dxs)) : py::none();
+      const auto engine_gradients = [dxs] {
+        std::vector<at::Tensor> found;
+        {
+          const py::gil_scoped_release release;
+          found = (*dxs)();
+        }
+        return write_values(found);
+      };
+      const py::object engine = dxs ? py::object(py::cpp_function(engine_gradients)) : py::none();
       for (const py::handle item : py::list((*call)(named, last, name, engine)))
         out.push_back(read_value(item, DType::kUndefined));
       const size_t count = of ? 1 : wanted;
@@ -71,7 +81,7 @@ void differentiate_again(Session& session, std::vector<size_t> given, const py::
       return out;
     };
   };
-  session.differentiate_again(std::move(given), std::move(call_again));
+  session.differentiate_again(std::move(given), std::move(call_again), expected);
 }
 
 py::dict statistics(const Session& session) {
@@ -193,11 +203,14 @@ void register_session(py::module_& m) {
       .def("release_edges", &Session::release_edges, py::call_guard<py::gil_scoped_release>(),
            "Lets go of what is kept of autograd between steps; the next steps keep it anew.")
       .def("differentiate_again", &differentiate_again, py::arg("given"), py::arg("repeat"),
-           "repeat(given, random_state, looked) runs a call again from the tensors of the graph inputs `given` (None "
-           "where one is gone) and what torch's generator was before (None: nothing was drawn); `looked`: not for "
-           "create_graph=True, but for a result that another is computed from. It returns gradients(dys, whole, of, "
-           "dxs): the gradients of the trainable inputs, or of the output `of` alone, from the outputs' gradients by "
-           "name, those of the outputs `whole` being all that flows on from there; `dxs`: the engine's own or None.")
+           py::arg("expected") = false,
+           "repeat(given, changed, random_state, looked) differentiates a call again, from the tensors of the graph "
+           "inputs `given` (None where one is gone) and what torch's generator was before (None: nothing was drawn). "
+           "Once one was differentiated again, or where that is `expected`, it is told all of the graph's inputs, and "
+           "the places of those that were written since; else `changed` is None. `looked`: not for create_graph=True, "
+           "but for a result that another is computed from. It returns gradients(dys, whole, of, dxs): the gradients "
+           "of the trainable inputs, or of the output `of` alone, from the outputs' gradients by name, those of the "
+           "outputs `whole` being all that flows on from there; `dxs()`: the engine's own; None: it has none.")
       .def("order_hooks", &Session::order_hooks, py::arg("order"),
            "The trainable inputs, by their places among them, in the order in which hooks hear of their gradients.")
       .def("order_results", &Session::order_results, py::arg("pairs"), py::arg("sequence"),
@@ -280,6 +293,20 @@ void register_session(py::module_& m) {
       py::arg("model"), py::arg("xs"), py::arg("losses") = std::vector<std::string>{},
       py::arg("outputs") = std::vector<std::string>{},
       "The model with its gradients in standard ONNX operators, serialized.");
+  m.def(
+      "derivative_graph",
+      [](const py::bytes& model, std::vector<std::string> xs, std::vector<std::string> ys) {
+        const auto text = static_cast<std::string_view>(model);
+        DerivativeGraph graph;
+        {
+          const py::gil_scoped_release release;
+          graph = derivative_graph(text, {std::move(xs), std::move(ys)});
+        }
+        return py::make_tuple(py::bytes(graph.model), graph.dys, graph.dxs, graph.reads);
+      },
+      py::arg("model"), py::arg("xs"), py::arg("ys"),
+      "The gradients of `xs` as a graph that has gradients again, serialized; the places of the ys that it has as "
+      "further inputs, of the xs whose gradients are its outputs, and of the model's inputs that it reads.");
   m.def("register_custom_ops_library", &load_custom_ops, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
         "Loads a shared library of custom operators; their names.");
   m.def("profile", &Executor::profile, py::arg("on"));

@@ -52,6 +52,7 @@ class Builder {
     }
     for (auto it = forward.rbegin(); it != forward.rend(); ++it) differentiate(**it);
     for (NodeArg* x : request_.xs) result.dxs.push_back(gradient_of(x));
+    result.unheard = std::move(unheard_);
     return result;
   }
 
@@ -95,6 +96,7 @@ class Builder {
     GradContext context(graph_, node, std::move(grad_outputs), std::move(needed));
     const GradFn* given = user_gradient(*node.record());
     (given ? *given : node.record()->grad_fn())(context);
+    if (!context.heard_all()) unheard_.push_back(&node);
     for (size_t i = 0; i < node.inputs().size(); ++i)
       if (NodeArg* g = context.results()[i]) accumulate(node.input(i), g, *node.input(i));
   }
@@ -103,6 +105,7 @@ class Builder {
   const GradientRequest& request_;
   std::vector<char> depends_;
   std::vector<NodeArg*> gradients_;  // by value id
+  std::vector<Node*> unheard_;
 };
 
 }  // namespace

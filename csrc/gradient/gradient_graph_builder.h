@@ -19,6 +19,9 @@ struct GradientRequest {
 struct GradientResult {
   std::vector<NodeArg*> dys;  // new graph inputs, one per y; null where no x can be reached from that y
   std::vector<NodeArg*> dxs;  // one per x; null where the gradient is identically zero
+  // Nodes whose formula left the gradient of an output aside: right for running statistics, which autograd does not
+  // follow, and wrong for a mean that a gradient reads (compile/derivative_graph.h).
+  std::vector<Node*> unheard;
 };
 
 // The graph must be resolved. New nodes have Phase::kBackward and types; the list order stays topological.

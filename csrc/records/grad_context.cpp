@@ -48,6 +48,12 @@ NodeArg* GradContext::O(size_t i) {
   return value;
 }
 
+bool GradContext::heard_all() const {
+  for (size_t i = 0; i < grad_outputs_.size(); ++i)
+    if (grad_outputs_[i] && !heard_[i]) return false;
+  return true;
+}
+
 void GradContext::GI(size_t i, NodeArg* value) {
   if (!needs(i) || !value) return;
   const TypeInfo &have = value->type(), &want = I(i)->type();

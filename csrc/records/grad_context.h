@@ -24,6 +24,7 @@ class GradContext {
         node_(node),
         grad_outputs_(std::move(grad_outputs)),
         needed_(std::move(needed)),
+        heard_(grad_outputs_.size(), 0),
         grad_inputs_(needed_.size(), nullptr) {}
 
   Graph& graph() { return graph_; }
@@ -32,7 +33,11 @@ class GradContext {
   NodeArg* I(size_t i) const { return node_.input(i); }
   ORTMODULE_API NodeArg* O(size_t i);  // an absent optional output comes into being
   // Null when nothing flows in; formulas of single-output operators may rely on GO(0).
-  NodeArg* GO(size_t i) const { return i < grad_outputs_.size() ? grad_outputs_[i] : nullptr; }
+  NodeArg* GO(size_t i) const {
+    if (i >= grad_outputs_.size()) return nullptr;
+    heard_[i] = 1;
+    return grad_outputs_[i];
+  }
   bool needs(size_t i) const { return i < needed_.size() && needed_[i] && node_.input(i); }
   ORTMODULE_API void GI(size_t i, NodeArg* value);
   NodeArg* saved(const std::string& name);  // Note [Saved outputs]
@@ -59,12 +64,15 @@ class GradContext {
   ORTMODULE_API NodeArg* reduce_to(NodeArg* grad, NodeArg* like);
 
   const std::vector<NodeArg*>& results() const { return grad_inputs_; }
+  // Whether the formula asked for every gradient that there is.
+  bool heard_all() const;
 
  private:
   Graph& graph_;
   Node& node_;
   std::vector<NodeArg*> grad_outputs_;
   std::vector<bool> needed_;
+  mutable std::vector<char> heard_;  // by output: the formula asked for its gradient
   std::vector<NodeArg*> grad_inputs_;
 };
 

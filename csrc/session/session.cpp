@@ -215,19 +215,20 @@ void Session::check_buffers(const ResultBuffers& results) const {
     }
 }
 
-void Session::differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat) {
-  HigherOrder higher;
+void Session::differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat, bool expected) {
+  const auto higher = std::make_shared<HigherOrder>();
   for (size_t i : given) {
     ORTMODULE_CHECK_ARG(i < compiled_.input_names.size(), "the graph has no input ", i);
-    higher.written.push_back(
+    higher->written.push_back(
         std::any_of(mutations_.begin(), mutations_.end(), [i](const auto& mutation) { return mutation.second == i; }));
   }
-  higher.given = std::move(given);
-  higher.repeat = std::move(repeat);
+  higher->given = std::move(given);
+  higher->repeat = std::move(repeat);
+  higher->expected = expected;
   compiled_.graph->for_each([&](Node& node) {
-    higher.draws = higher.draws || (node.record() && node.record()->has(kRandom) && !node.find_attribute("seed"));
+    higher->draws = higher->draws || (node.record() && node.record()->has(kRandom) && !node.find_attribute("seed"));
   });
-  higher_ = std::make_shared<const HigherOrder>(std::move(higher));
+  higher_ = higher;
 }
 
 std::vector<std::string> Session::differentiable_outputs() const {

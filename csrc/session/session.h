@@ -87,8 +87,9 @@ class Session {
   void observe(std::shared_ptr<RunObserver> observer) const { observers_->add(std::move(observer)); }
   void stop_observing(const RunObserver* observer) const { observers_->remove(observer); }
 
-  // How a call is run again, and of which graph inputs that needs the caller's tensors (HigherOrder).
-  ORTMODULE_API void differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat);
+  // How a call is differentiated again, of which graph inputs that needs the caller's tensors, and whether it is
+  // expected from the first call on (HigherOrder).
+  ORTMODULE_API void differentiate_again(std::vector<size_t> given, HigherOrder::Repeat repeat, bool expected = false);
 
   // The trainable inputs, by their places among them, in the order in which eager's hooks hear of their gradients.
   ORTMODULE_API void order_hooks(std::vector<size_t> order);

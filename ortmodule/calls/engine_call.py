@@ -179,7 +179,15 @@ class EngineCall:
             yield from part.built_sessions()
 
     def sessions(self) -> Iterator[_C.Session]:
-        return (built.session for built in self.built_sessions())
+        """Those of `built_sessions`, and those that give gradients with history."""
+        yield from (built.session for built in self.built_sessions())
+        yield from self.derived_sessions()
+
+    def derived_sessions(self) -> Iterator[_C.Session]:
+        for t in self.manager.transitions():
+            yield from t.derivatives.sessions() if t.derivatives else ()
+        for part in self.fallback.parts():
+            yield from part.derived_sessions()
 
     def exports(self) -> Iterator[Export]:
         yield from self.manager.exports

@@ -19,6 +19,7 @@ from typing import Any
 import torch.nn.modules.module as torch_module
 from torch import nn
 
+from .. import _C
 from ..graph_transition.built_sessions import BuiltSession
 from ..options import DebugOptions, Options, for_parts
 from ..report import Export, SessionReport
@@ -93,6 +94,9 @@ class _Part:
 
     def built_sessions(self) -> Iterator[BuiltSession]:
         return self._call.built_sessions()
+
+    def derived_sessions(self) -> Iterator[_C.Session]:
+        return self._call.derived_sessions()
 
     def exports(self) -> Iterator[Export]:
         return self._call.exports()
