@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "compile/stages.h"
+#include "graph/subgraph.h"
 #include "onnx/export.h"
 #include "records/registry.h"
 #include "records/resolve.h"
@@ -51,7 +52,8 @@ bool cuts_off(const Node& node, const std::vector<char>& depends) {
 
 void expand(Graph& graph, Node& node) {
   const std::string described = node.describe();
-  ORTMODULE_CHECK(expand_body(graph, node), kUnsupported, described, " has no second derivative");
+  const bool has_values_alone = node.record()->has(kBodyOfValues);
+  ORTMODULE_CHECK(!has_values_alone && expand_body(graph, node), kUnsupported, described, " has no second derivative");
 }
 
 // Values that depend on an x in any way, also through what has no gradient.
@@ -73,7 +75,7 @@ bool expand_what_cuts_off(Graph& graph) {
   const std::vector<Node*> nodes = graph.nodes();
   bool changed = false;
   for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
-    if (!cuts_off(**it, reached)) continue;
+    if (!cuts_off(**it, reached) && !shows_saved_output(**it)) continue;
     expand(graph, **it);
     changed = true;
   }
@@ -111,6 +113,13 @@ void make_differentiable(Graph& graph) {
     if (!changed) return;
   }
   fail(ErrorCode::kUnsupported, "bodies within bodies leave an operator that has no second derivative");
+}
+
+// Sizes within a body that another has made are not always known by then.
+void refuse_control_flow(const Graph& graph) {
+  graph.for_each([](Node& node) {
+    ORTMODULE_CHECK(!has_body(node), kUnsupported, node.describe(), " has a body, and no second derivative");
+  });
 }
 
 void refuse_random(const Graph& graph) {
@@ -155,6 +164,7 @@ DerivativeGraph derivative_graph(std::string_view model, const DerivativeRequest
   clean_up(*graph);
   graph->for_each([](Node& node) { node.set_phase(Phase::kForward); });
   make_differentiable(*graph);
+  refuse_control_flow(*graph);
   for (size_t i = 0; i + out.dys.size() < graph->inputs().size(); ++i)
     if (!graph->inputs()[i]->uses().empty()) out.reads.push_back(i);
   out.model = export_model(*graph);

@@ -61,6 +61,7 @@ enum Trait : uint32_t {
   kCollective = 1 << 14,       // all ranks run it in one order: never merged, folded, repeated or reordered
   kTransfer = 1 << 15,         // copies between places, in the devices' own time (plan/streams.h)
   kProvidersBody = 1 << 16,    // its body is its provider's as a whole: nothing in it is placed
+  kBodyOfValues = 1 << 17,     // its body has its values everywhere, and not everywhere its derivative
 };
 
 enum class Presence { kRequired, kOptional, kVariadic };

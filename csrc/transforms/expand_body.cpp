@@ -1,5 +1,6 @@
 #include "transforms/expand_body.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "records/grad_context.h"
@@ -65,6 +66,14 @@ bool expand_body(Graph& graph, Node& node) {
     graph.set_output(k.position, named);
   }
   return true;
+}
+
+bool shows_saved_output(const Node& node) {
+  if (!node.record()) return false;
+  const std::vector<FormalOutput>& formal = node.record()->outputs();
+  for (size_t i = 0; i < std::min(formal.size(), node.outputs().size()); ++i)
+    if (formal[i].saved && node.output(i) && !node.output(i)->uses().empty()) return true;
+  return false;
 }
 
 }  // namespace ortmodule

@@ -1,7 +1,5 @@
 #include "transforms/lower_portable.h"
 
-#include <algorithm>
-
 #include "base/status.h"
 #include "records/registry.h"
 #include "records/resolve.h"
@@ -15,15 +13,6 @@ namespace {
 
 // Bodies may use operators with bodies, to this depth.
 constexpr int kMaxDepth = 8;
-
-// A standard operator with an output that its schema lacks, which something reads.
-bool shows_saved_output(const Node& node) {
-  if (!node.record()) return false;
-  const std::vector<FormalOutput>& formal = node.record()->outputs();
-  for (size_t i = 0; i < std::min(formal.size(), node.outputs().size()); ++i)
-    if (formal[i].saved && node.output(i) && !node.output(i)->uses().empty()) return true;
-  return false;
-}
 
 bool lower_node(Graph& graph, Node& node) {
   const bool own = node.domain() == kOwnDomain || node.domain() == kAtenDomain;

@@ -184,6 +184,7 @@ ORTMODULE_OP("ai.ortmodule", ReduceProdGrad, 1)
     .host_input("axes", Presence::kOptional)
     .output("dX")
     .attr("noop_with_empty_axes", AttrKind::kInt)
+    .traits(kBodyOfValues)  // where a factor is zero, the product of the others has a derivative, and its body has none
     .infer(infer_like_second)
     .not_differentiable()
     .body([](BodyContext& c) {
