@@ -29,36 +29,38 @@ class Derivatives:
 
     Args:
         model: the graph, serialized.
-        inputs: the names of its inputs, in order.
-        wanted: those whose gradients are wanted.
+        wanted: the names of those of its inputs whose gradients may be asked for.
         options: of its session.
     """
 
-    def __init__(
-        self, model: Callable[[], bytes], inputs: Sequence[str], wanted: Sequence[str], options: Mapping[str, Any]
-    ) -> None:
-        self._model, self._inputs, self._wanted, self._options = model, list(inputs), list(wanted), options
-        self._built: dict[tuple[tuple[str, ...], tuple[str, ...]], _Derivative] = {}
+    def __init__(self, model: Callable[[], bytes], wanted: Sequence[str], options: Mapping[str, Any]) -> None:
+        self._model, self._wanted, self._options = model, list(wanted), options
+        self._built: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]], _Derivative] = {}
 
     def gradients(
-        self, given: Sequence[torch.Tensor], changed: Sequence[int], dys: Mapping[str, torch.Tensor]
+        self,
+        given: Sequence[torch.Tensor],
+        changed: Sequence[int],
+        dys: Mapping[str, torch.Tensor],
+        places: Sequence[int],
     ) -> Gradients:
-        """The gradients of the wanted inputs, with history; None where one is identically zero.
+        """The gradients of the wanted inputs, with history; None where one is identically zero or not asked for.
 
         Args:
             given: the graph's inputs.
             changed: the places of those that were written since the forward.
             dys: gradients of the graph's outputs, by name.
+            places: of the wanted inputs those that are asked for.
 
         Raises:
             UnsupportedError: they cannot be had in this way.
         """
         flowing = tuple(name for name, dy in dys.items() if dy.requires_grad)
-        key = (tuple(dys), flowing)
+        key = (tuple(dys), flowing, tuple(places))
         derivative = self._built.get(key)
         if derivative is None:
             derivative = self._built[key] = _Derivative(
-                self._model(), self._inputs, self._wanted, list(dys), flowing, self._options
+                self._model(), self._wanted, places, list(dys), flowing, self._options
             )
         return derivative.run(given, changed, dys)
 
@@ -70,22 +72,24 @@ class Derivatives:
 
 
 class _Derivative:
-    """The gradients of a graph's inputs from those of some of its outputs; `flowing`: of which these have a history."""
+    """The gradients of a graph's inputs `wanted` at some places, from those of its outputs `ys`, of which `flowing`
+    have a history.
+    """
 
     def __init__(
         self,
         model: bytes,
-        inputs: list[str],
         wanted: list[str],
+        places: Sequence[int],
         ys: list[str],
         flowing: Sequence[str],
         options: Mapping[str, Any],
     ) -> None:
-        model, dys, self._dxs, self._reads = _C.derivative_graph(model, wanted, ys)
-        self._dys, self._count = [ys[i] for i in dys], len(wanted)
+        model, dys, dxs, self._reads = _C.derivative_graph(model, [wanted[i] for i in places], ys)
+        self._dxs, self._dys, self._count = [places[i] for i in dxs], [ys[i] for i in dys], len(wanted)
         wanted = [*wanted, *(f"{name}_grad" for name in self._dys if name in flowing)]
         self.session = _C.Session(model, "training", wanted, dict(options))
-        self.again = Derivatives(lambda: model, self.session.input_names, wanted, options)
+        self.again = Derivatives(lambda: model, wanted, options)
         places = range(len(self.session.input_names))
         self.session.differentiate_again(places, functools.partial(_repeat, self.again), True)
 
@@ -109,7 +113,9 @@ def _repeat(
 ) -> Callable[..., Gradients]:
     """As `_C.Session.differentiate_again` asks for it."""
 
-    def gradients(dys: Mapping[str, torch.Tensor], whole: Sequence[str], of: str | None, dxs: Any) -> Gradients:
-        return derivatives.gradients(given, changed, dys)
+    def gradients(
+        dys: Mapping[str, torch.Tensor], whole: Sequence[str], of: str | None, wanted: Sequence[int], dxs: Any
+    ) -> Gradients:
+        return derivatives.gradients(given, changed, dys, wanted)
 
     return gradients

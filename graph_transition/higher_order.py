@@ -104,18 +104,19 @@ class HigherOrder:
         dys: Mapping[str, torch.Tensor],
         whole: Sequence[str],
         of: str | None,
+        wanted: Sequence[int],
         dxs: Callable[[], Gradients] | None,
     ) -> Gradients:
         assert self._derivatives is not None
         try:
-            gradients = self._derivatives.gradients(inputs, changed or (), dys)
+            gradients = self._derivatives.gradients(inputs, changed or (), dys, wanted)
         except UnsupportedError as error:
             if changed is None:  # else it is about this call
                 self._derivatives = None
             _LOGGER.info("second derivatives run in PyTorch: %s", error)
-            return self._in_pytorch(given, None, False)(dys, whole, of, dxs)
+            return self._in_pytorch(given, None, False)(dys, whole, of, wanted, dxs)
         if changed is None and dxs is not None:
-            _compare(gradients, dxs(), _history_refused)
+            _compare(gradients, dxs(), wanted, _history_refused)
         return gradients
 
     def _in_pytorch(
@@ -185,6 +186,7 @@ class RepeatedCall:
         dys: Mapping[str, torch.Tensor],
         whole: Sequence[str],
         of: str | None,
+        wanted: Sequence[int],
         dxs: Callable[[], Gradients] | None,
     ) -> Gradients:
         """Gradients of the graph's trainable inputs, or of one output; with history where gradients are enabled.
@@ -193,6 +195,7 @@ class RepeatedCall:
             dys: gradients of graph outputs, by name.
             whole: those of them that are all that flows on from there, whatever comes through others.
             of: the output whose gradient is wanted; None: the trainable inputs'.
+            wanted: the places of the trainable inputs whose gradients are asked for; the others may be given, too.
             dxs: gives the engine's gradients of these, None where one is identically zero; None: they are not compared.
 
         Raises:
@@ -215,12 +218,17 @@ class RepeatedCall:
             for hook in hooks:
                 hook.remove()
         if dxs is not None:
-            _compare(again, dxs(), self._refused)
+            _compare(again, dxs(), wanted, self._refused)
         return list(again)
 
 
-def _compare(again: Sequence[torch.Tensor | None], first: Gradients, refused: Callable[[str], UnsupportedError]) -> None:
-    if not all(_same(mine, theirs) for mine, theirs in zip(again, first, strict=True)):
+def _compare(
+    again: Sequence[torch.Tensor | None],
+    first: Gradients,
+    wanted: Sequence[int],
+    refused: Callable[[str], UnsupportedError],
+) -> None:
+    if not all(_same(again[i], first[i]) for i in wanted):
         raise refused(
             "the forward, run again, gives other gradients (a value was changed after it, or it is random in a way that "
             "cannot be repeated)"

@@ -147,7 +147,7 @@ class SessionBuilder:
         """Of the graph's gradients those with history; nothing is compiled before one is asked for."""
         options = self._of_every_session(info, device, leaves)
         model = info.post_export_processed_model.SerializeToString
-        return Derivatives(model, info.onnx_graph_input_names, wanted, options)
+        return Derivatives(model, wanted, options)
 
     def _of_every_session(
         self, info: PostExportProcessedModelInfo, device: str, leaves: Sequence[Any]

@@ -35,7 +35,7 @@ class Session:
         given: Sequence[int],
         repeat: Callable[
             [list[Any], list[int] | None, torch.Tensor | None, bool],
-            Callable[[dict[str, Any], list[str], str | None, Callable[[], list[Any]] | None], Sequence[Any]],
+            Callable[[dict[str, Any], list[str], str | None, list[int], Callable[[], list[Any]] | None], Sequence[Any]],
         ],
         expected: bool = ...,
     ) -> None: ...

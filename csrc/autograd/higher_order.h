@@ -1,9 +1,9 @@
 // Gradients that a session's backward does not give.
 //
-// It has no history (`create_graph=True`: a gradient penalty, a Hessian, a physical equation), and it does not stop at a
-// result from which another one is computed (autograd/result_nodes.h). Where that is asked for, the gradients are those
-// of a graph of their own, or the call is run again by PyTorch (graph_transition/higher_order.py); what the call was
-// given is kept for that.
+// It has no history (`create_graph=True`: a gradient penalty, a Hessian, a physical equation), and it does not stop at
+// a result from which another one is computed (autograd/result_nodes.h). Where that is asked for, the gradients are
+// those of a graph of their own, or the call is run again by PyTorch (graph_transition/higher_order.py); what the call
+// was given is kept for that.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -19,14 +19,18 @@ namespace ortmodule {
 
 // How a session's calls are run again, and of which graph inputs that needs the caller's tensors.
 struct HigherOrder {
-  // Gradients through one call that was run again, with history where gradients are enabled: of the trainable inputs,
-  // or of the output `of` alone. `dys`: the outputs' gradients, by position among those that can receive one; where
-  // `whole` is true they are what flows on from there, whatever comes through other outputs (empty: nowhere).
-  // `dxs` computes the trainable inputs' gradients as the session has them, to be compared; null: it cannot.
+  // What is asked of a call: gradients of the trainable inputs, or of the output `of` alone.
+  struct Asked {
+    std::vector<at::Tensor> dys;  // the outputs' gradients, by position among those that can receive one
+    std::vector<char> whole{};    // by the same: it is all that flows on from there; empty: nowhere
+    std::optional<size_t> of{};
+    std::vector<char> wanted{};  // by trainable input; empty: all are
+  };
+  // Computes the trainable inputs' gradients as the session has them.
   using Dxs = std::function<std::vector<at::Tensor>()>;
-  using Gradients =
-      std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& dys, const std::vector<char>& whole,
-                                            std::optional<size_t> of, const Dxs* dxs)>;
+  // Gradients of one call, with history where gradients are enabled; undefined where they are not wanted. They are
+  // compared with those of `dxs`, which may be null.
+  using Gradients = std::function<std::vector<at::Tensor>(const Asked& asked, const Dxs* dxs)>;
   // What is left of a call's tensors.
   struct Given {
     std::vector<at::Tensor> tensors;  // undefined where one is gone
@@ -50,8 +54,8 @@ struct HigherOrder {
 // It is a copy of some 3 KB, made only for a forward that draws. Those that want a gradient are held, as autograd holds
 // what it saved of them; the others live as long as somebody else holds them, so that a step keeps no memory for what
 // it most likely never does. Where results are computed from results all are held (`all`): a look at one is likelier,
-// and eager's backward holds most of them, too. Where it is expected the graph's other inputs are held as well, and what
-// tells whether somebody writes them.
+// and eager's backward holds most of them, too. Where it is expected the graph's other inputs are held as well, and
+// what tells whether somebody writes them.
 class GivenTensors {
  public:
   GivenTensors(const HigherOrder& higher, const std::vector<at::Tensor>& inputs, bool all);

@@ -305,7 +305,7 @@ variable_list ModuleBackward::apply_with_history(const variable_list& grads) {
 
 variable_list ModuleBackward::apply_looked(const variable_list& grads, const StepBackward::Look& look) {
   StepBackward::Progress progress;
-  progress.early = look.gradients(grads, look.looked, std::nullopt, nullptr);
+  progress.early = look.gradients({grads, look.looked}, nullptr);
   if (!any_batched(grads) && !torch::autograd::get_current_graph_task_keep_graph()) {
     const at::NoGradGuard no_grad;
     take_progress(grads);  // frees what the engine's backward would have freed
@@ -315,7 +315,13 @@ variable_list ModuleBackward::apply_looked(const variable_list& grads, const Ste
 
 variable_list ModuleBackward::with_history(const variable_list& grads, const StepBackward::Progress& engine) {
   const HigherOrder::Dxs dxs = [&] { return step_->engine_gradients(engine); };
-  return step_->run_again(false)(grads, {}, std::nullopt, &dxs);
+  HigherOrder::Asked asked{grads};
+  const auto* exec_info = torch::autograd::get_current_graph_task_exec_info();
+  for (size_t i = 0; i < count_ && returns_all() && exec_info && !exec_info->empty(); ++i) {
+    const auto it = exec_info->find(next_edge(i).function.get());
+    asked.wanted.push_back(it != exec_info->end() && it->second.should_execute());
+  }
+  return step_->run_again(false)(asked, &dxs);
 }
 
 HigherOrder::Gradients StepBackward::run_again(bool looked) const {

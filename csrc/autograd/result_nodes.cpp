@@ -129,7 +129,7 @@ at::Tensor ResultBackward::gradient_of(size_t result) {
         engine = step_->begin(look.dys, true);
       }
       const HigherOrder::Dxs dxs = [&] { return step_->engine_gradients(engine); };
-      look.gradients(look.dys, {}, std::nullopt, &dxs);
+      look.gradients({look.dys}, &dxs);
     }
     const std::lock_guard<std::mutex> lock(step_->mutex);
     step_->looks[torch::autograd::get_current_graph_task_id()].gradients = look.gradients;
@@ -139,7 +139,7 @@ at::Tensor ResultBackward::gradient_of(size_t result) {
       "a result from which another one is computed has a hook, or its gradient is retained, where gradients "
       "are to be differentiated again (create_graph=True): it would not hear of the second backward. Later "
       "calls of this kind run in PyTorch, where it does; or call the wrapped module itself (model.module)");
-  return look.gradients(look.dys, look.looked, result, nullptr)[0];
+  return look.gradients({look.dys, look.looked, result}, nullptr)[0];
 }
 
 variable_list ResultBackward::apply(variable_list&& grads) {

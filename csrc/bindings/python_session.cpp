@@ -44,8 +44,9 @@ py::list run_values(const Session& session, const py::sequence& inputs) {
   return write_values(values);
 }
 
-// repeat(given, changed, random_state, looked) as in HigherOrder, `changed` None where `given` is not all of the graph's
-// inputs: it returns gradients(dys, whole, of, dxs), with None for an undefined tensor and outputs by name.
+// repeat(given, changed, random_state, looked) as in HigherOrder, `changed` None where `given` is not all of the
+// graph's inputs: it returns gradients(dys, whole, of, wanted, dxs), with None for an undefined tensor and outputs by
+// name.
 void differentiate_again(Session& session, std::vector<size_t> given, const py::object& repeat, bool expected) {
   HigherOrder::Repeat call_again = [held = held_object(repeat), names = session.differentiable_outputs(),
                                     wanted = session.gradient_count()](const HigherOrder::Given& given, bool looked) {
@@ -53,18 +54,18 @@ void differentiate_again(Session& session, std::vector<size_t> given, const py::
     const py::object changed = given.whole ? py::cast(given.changed) : py::none();
     const auto call =
         held_object((*held)(write_values(given.tensors), changed, write_value(given.random_state), looked));
-    return [call, names, wanted](const std::vector<at::Tensor>& dys, const std::vector<char>& whole,
-                                 std::optional<size_t> of, const HigherOrder::Dxs* dxs) {
+    return [call, names, wanted](const HigherOrder::Asked& asked, const HigherOrder::Dxs* dxs) {
       const py::gil_scoped_acquire gil;
       py::dict named;
       py::list last;
       for (size_t i = 0; i < names.size(); ++i) {
-        if (!dys[i].defined()) continue;
-        named[py::str(names[i])] = write_value(dys[i]);
-        if (!whole.empty() && whole[i]) last.append(names[i]);
+        if (!asked.dys[i].defined()) continue;
+        named[py::str(names[i])] = write_value(asked.dys[i]);
+        if (!asked.whole.empty() && asked.whole[i]) last.append(names[i]);
       }
-      std::vector<at::Tensor> out;
-      const py::object name = of ? py::object(py::str(names[*of])) : py::none();
+      py::list places;
+      for (size_t i = 0; i < wanted; ++i)
+        if (asked.wanted.empty() || asked.wanted[i]) places.append(i);
       const auto engine_gradients = [dxs] {
         std::vector<at::Tensor> found;
         {
@@ -74,8 +75,11 @@ void differentiate_again(Session& session, std::vector<size_t> given, const py::
         return write_values(found);
       };
       const py::object engine = dxs ? py::object(py::cpp_function(engine_gradients)) : py::none();
-      for (const py::handle item : py::list((*call)(named, last, name, engine)))
-        out.push_back(read_value(item, DType::kUndefined));
+      const auto& of = asked.of;
+      const py::object found = of ? (*call)(named, last, py::str(names[*of]), places, engine)
+                                  : (*call)(named, last, py::none(), places, engine);
+      std::vector<at::Tensor> out;
+      for (const py::handle item : py::list(found)) out.push_back(read_value(item, DType::kUndefined));
       const size_t count = of ? 1 : wanted;
       ORTMODULE_CHECK(out.size() == count, kInternal, "there are ", count, " gradients, not ", out.size());
       return out;
@@ -208,9 +212,10 @@ void register_session(py::module_& m) {
            "inputs `given` (None where one is gone) and what torch's generator was before (None: nothing was drawn). "
            "Once one was differentiated again, or where that is `expected`, it is told all of the graph's inputs, and "
            "the places of those that were written since; else `changed` is None. `looked`: not for create_graph=True, "
-           "but for a result that another is computed from. It returns gradients(dys, whole, of, dxs): the gradients "
-           "of the trainable inputs, or of the output `of` alone, from the outputs' gradients by name, those of the "
-           "outputs `whole` being all that flows on from there; `dxs()`: the engine's own; None: it has none.")
+           "but for a result that another is computed from. It returns gradients(dys, whole, of, wanted, dxs): the "
+           "gradients of the trainable inputs, of which those at the places `wanted` are needed, or of the output `of` "
+           "alone, from the outputs' gradients by name, those of the outputs `whole` being all that flows on from "
+           "there; `dxs()`: the engine's own; None: it has none.")
       .def("order_hooks", &Session::order_hooks, py::arg("order"),
            "The trainable inputs, by their places among them, in the order in which hooks hear of their gradients.")
       .def("order_results", &Session::order_results, py::arg("pairs"), py::arg("sequence"),

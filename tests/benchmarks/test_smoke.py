@@ -127,7 +127,9 @@ def test_cold_start_compares_starts_with_and_without_the_cache(tmp_path: Path) -
     done = run("cold_start.py", *(a.replace("|", " ") for a in arguments.split()), str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     cold, warm = json.loads(out.read_text())["rows"]
-    assert len(cold["export"]) == 2 and warm["export"] == [f"{reason}, from the disk cache" for reason in cold["export"]]
+    assert len(cold["export"]) == 2 and warm["export"] == [
+        f"{reason}, from the disk cache" for reason in cold["export"]
+    ]
     assert cold["loss"] == warm["loss"] and cold["other_loss"] == warm["other_loss"] and cold["other_s"] > 0
 
 

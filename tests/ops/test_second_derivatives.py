@@ -70,10 +70,8 @@ def check(row: Row, case: Case, **how: bool) -> None:
     place = {slot: name for name, slot in zip(built.names, built.slots)}
     mine = {i: x for i, x in enumerate(leaves(row, case)) if x is not None}
     my_dys = {f"y{k}": dy.detach().clone().requires_grad_() for k, dy in zip(flowing, dys)}
-    derivatives = Derivatives(
-        built.model.SerializeToString, built.names, [place[i] for i in inputs], {"dropout": "torch"}
-    )
-    my_first = derivatives.gradients([mine[slot] for slot in built.slots], (), my_dys)
+    derivatives = Derivatives(built.model.SerializeToString, [place[i] for i in inputs], {"dropout": "torch"})
+    my_first = derivatives.gradients([mine[slot] for slot in built.slots], (), my_dys, range(len(inputs)))
     for i, got, want in zip(inputs, my_first, first, strict=True):
         assert_close(row, case, f"gradient {i}", torch.zeros_like(mine[i]) if got is None else got, want)
     my_wanted = [*(mine[i] for i in inputs), *my_dys.values()]
