@@ -133,6 +133,15 @@ def test_cold_start_compares_starts_with_and_without_the_cache(tmp_path: Path) -
     assert cold["loss"] == warm["loss"] and cold["other_loss"] == warm["other_loss"] and cold["other_s"] > 0
 
 
+def test_second_derivatives_are_compared_with_eager(tmp_path: Path) -> None:
+    out = tmp_path / "seconds.json"
+    done = run("second_derivatives.py", *"--small --rounds 2 --threads 1 --json".split(), str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert {row["task"] for row in rows} == {"penalty", "residual", "maml", "hvp"}
+    assert all(row["fallback"] == "none" and row["difference"] < 1e-4 for row in rows)
+
+
 def test_overhead_takes_the_kernels_off(tmp_path: Path) -> None:
     out = tmp_path / "overhead.json"
     arguments = "--models wide --parameters 6 --rounds 2 --repeats 3 --no-compile --json"

@@ -1,4 +1,4 @@
-"""Gradients that are differentiated again (create_graph=True): right from the first call, in PyTorch from then on."""
+"""Gradients that are differentiated again (create_graph=True): right from the first call, in the engine where it can."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_hessian_is_that_of_eager() -> None:
 
 
 def test_the_first_call_says_why_and_later_ones_of_its_kind_alone_run_in_pytorch() -> None:
-    model, _ = pair(smooth(), fallback="eager")
+    model, _ = pair(smooth(nn.Dropout(0.2)), fallback="eager")
     with pytest.warns(UserWarning, match=r"calls of Sequential run in PyTorch.*create_graph=True"):
         penalty(model)
     report = model.report()
@@ -105,6 +105,46 @@ def test_the_first_call_says_why_and_later_ones_of_its_kind_alone_run_in_pytorch
     assert sum(after) - sum(runs) == 1  # the call whose input wants no gradient
     with torch.no_grad():
         model(torch.randn(5, 4, requires_grad=True))
+
+
+@pytest.mark.parametrize("step", [penalty, equation, curvature])
+def test_what_has_second_derivatives_stays_in_the_engine(step: Step) -> None:
+    model, _ = pair(smooth(nn.LayerNorm(8)), fallback="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            step(model).backward()
+    report = model.report()
+    assert report.fallback == "none" and len(report.exports) == 1
+    assert sum(session.runs for session in report.sessions) >= 3
+
+
+def test_functional_calls_are_differentiated_through_their_parameters() -> None:
+    model, eager = pair(smooth(), fallback="eager")
+    x = torch.randn(5, 4)
+    for module in (model, eager):
+        fast = dict(module.named_parameters())
+        for _ in range(2):
+            loss = torch.func.functional_call(module, fast, x).square().mean()
+            slopes = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
+            fast = {name: p - 0.1 * slope for (name, p), slope in zip(fast.items(), slopes, strict=True)}
+        torch.func.functional_call(module, fast, x).square().mean().backward()
+    assert_same_gradients(model, eager)
+    assert model.report().fallback == "none"
+
+
+def test_a_parameter_that_changes_between_forward_and_gradient_is_no_wrong_number() -> None:
+    """Its forward is computed again: with the values that it saw, or not at all."""
+    model, _ = pair(smooth(), fallback="eager")
+    penalty(model)
+    for _ in range(2):  # as a later call of its kind, and as the first one
+        x = torch.randn(5, 4, requires_grad=True)
+        y = model(x)
+        with torch.no_grad():
+            model[0].bias.add_(1.0)
+        with pytest.raises((UnsupportedError, RuntimeError), match="gives other gradients|modified by an inplace"):
+            torch.autograd.grad(y.sum(), x, create_graph=True)
+        model, _ = pair(smooth(), fallback="eager")
 
 
 def test_buffers_are_updated_once_a_call() -> None:
