@@ -230,8 +230,8 @@ def _compare(
 ) -> None:
     if not all(_same(again[i], first[i]) for i in wanted):
         raise refused(
-            "the forward, run again, gives other gradients (a value was changed after it, or it is random in a way that "
-            "cannot be repeated)"
+            "the forward, run again, gives other gradients (a value was changed after it, or it is random in a way "
+            "that cannot be repeated)"
         )
 
 
