@@ -1,4 +1,4 @@
-"""Gradients that are differentiated again (create_graph=True): right from the first call, in the engine where it can."""
+"""Gradients that are differentiated again (create_graph=True): right from the first call, in the engine if it can."""
 
 from __future__ import annotations
 
