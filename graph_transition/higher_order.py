@@ -92,9 +92,10 @@ class HigherOrder:
         else:
             user = dict(zip(names, given, strict=True))
             inputs = [user.get(n, self._info.buffer_for_ort_runs.get(n)) for n in self._info.onnx_graph_input_names]
-        if self._derivatives is None or looked or random_state is not None or any(t is None for t in inputs):
+        there = [tensor for tensor in inputs if tensor is not None]
+        if self._derivatives is None or looked or random_state is not None or len(there) < len(inputs):
             return self._in_pytorch(given, random_state, looked)
-        return functools.partial(self._of_engine, inputs, given, changed)
+        return functools.partial(self._of_engine, there, given, changed)
 
     def _of_engine(
         self,
