@@ -122,6 +122,17 @@ void refuse_control_flow(const Graph& graph) {
   });
 }
 
+// Where gradients end (a `detach`), or go another way than the values, a captured forward may be written so that its
+// first derivative is right, and say nothing of the second.
+void refuse_other_ways(const Graph& graph) {
+  const std::vector<char> reached = reached_values(graph);
+  graph.for_each([&](Node& node) {
+    const bool other =
+        cuts_off(node, reached) || node.record()->has(kBodyOfValues) || node.find_attribute("no_grad_inputs");
+    ORTMODULE_CHECK(!other, kUnsupported, node.describe(), " has a first derivative alone");
+  });
+}
+
 void refuse_random(const Graph& graph) {
   graph.for_each([](Node& node) {
     ORTMODULE_CHECK(!node.record()->has(kRandom), kUnsupported, node.describe(),
@@ -140,6 +151,7 @@ DerivativeGraph derivative_graph(std::string_view model, const DerivativeRequest
   transform(*graph, PassStage::kForward, settings);
   resolve(*graph);
   refuse_random(*graph);
+  refuse_other_ways(*graph);
   GradientRequest gradient;
   for (const std::string& name : request.xs) gradient.xs.push_back(named(graph->inputs(), name, "input"));
   for (const std::string& name : request.ys) gradient.ys.push_back(named(graph->outputs(), name, "output"));
