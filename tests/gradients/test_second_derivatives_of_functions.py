@@ -1,5 +1,5 @@
-"""Second derivatives of modules that call torch's functions, against eager's: a function may be captured in a form whose
-first derivative alone is right, and such a call has to run in PyTorch.
+"""Second derivatives of modules that call torch's functions, against eager's: a function may be captured in a form
+of which the first derivative alone is right, and such a call has to run in PyTorch.
 """
 
 from __future__ import annotations
