@@ -140,6 +140,30 @@ void refuse_random(const Graph& graph) {
   });
 }
 
+// Symbols of sizes that no rule knows are named after nodes of this graph; another one's would be taken for the same.
+void forget_unknown_sizes(Graph& graph) {
+  const auto is_unknown = [](const Dim& dim) {
+    std::vector<std::string> symbols;
+    dim.collect_symbols(symbols);
+    return std::any_of(symbols.begin(), symbols.end(), [](const std::string& name) { return name.starts_with("u_"); });
+  };
+  const auto has_unknown = [&](const NodeArg* value) {
+    return value && value->type().shape &&
+           std::any_of(value->type().shape->begin(), value->type().shape->end(), is_unknown);
+  };
+  graph.for_each([&](Node& node) {
+    for (NodeArg* out : node.outputs())
+      if (has_unknown(out)) out->set_type({out->type().dtype, std::nullopt});
+  });
+  for (NodeArg* in : graph.inputs()) {
+    if (!has_unknown(in)) continue;
+    TypeInfo type = in->type();
+    for (size_t axis = 0; axis < type.shape->size(); ++axis)
+      if (is_unknown((*type.shape)[axis])) (*type.shape)[axis] = Dim::symbol(str("size_", in->id(), "_", axis));
+    in->set_type(std::move(type));
+  }
+}
+
 }  // namespace
 
 DerivativeGraph derivative_graph(std::string_view model, const DerivativeRequest& request) {
@@ -179,6 +203,7 @@ DerivativeGraph derivative_graph(std::string_view model, const DerivativeRequest
   refuse_control_flow(*graph);
   for (size_t i = 0; i + out.dys.size() < graph->inputs().size(); ++i)
     if (!graph->inputs()[i]->uses().empty()) out.reads.push_back(i);
+  forget_unknown_sizes(*graph);
   out.model = export_model(*graph);
   return out;
 }
