@@ -48,13 +48,17 @@ def leaves(row: Row, case: Case, device: str = "cpu") -> list[torch.Tensor | Non
     ]
 
 
+def seeds_of(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """A fixed random gradient for each output."""
+    generator = torch.Generator().manual_seed(7)
+    return [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype) - 0.3 for y in outputs]
+
+
 def gradients(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """Gradients of a fixed random projection of the differentiable outputs."""
-    generator = torch.Generator().manual_seed(7)
     flowing = [y for y in outputs if y.requires_grad]
-    seeds = [torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype) - 0.3 for y in flowing]
     wanted = [x for x in inputs if x is not None and x.requires_grad]
-    return list(torch.autograd.grad(flowing, wanted, seeds, allow_unused=True))
+    return list(torch.autograd.grad(flowing, wanted, seeds_of(flowing), allow_unused=True))
 
 
 def assert_close(row: Row, case: Case, what: str, got: torch.Tensor, want: torch.Tensor | None) -> None:

@@ -11,7 +11,7 @@ from ortmodule import UnsupportedError
 from ortmodule.graph_transition.derivatives import Derivatives
 
 from .driver import differentiated, reference_of, samples
-from .engine import assert_close, build, leaves
+from .engine import assert_close, build, leaves, seeds_of
 from .table import Case, Row
 from .test_operators import DIFFERENTIABLE, each
 
@@ -55,13 +55,7 @@ def check(row: Row, case: Case, **how: bool) -> None:
     inputs = [i for i in differentiated(row, case) if flowing]
     if not inputs:
         raise NothingFlowsError
-    generator = torch.Generator().manual_seed(7)
-    dys = [
-        (torch.rand(outputs[k].shape, generator=generator, dtype=torch.float64).to(outputs[k].dtype) - 0.3)
-        for k in flowing
-    ]
-    for dy in dys:
-        dy.requires_grad_()
+    dys = [dy.requires_grad_() for dy in seeds_of([outputs[k] for k in flowing])]
     wanted = [x for i in inputs if (x := theirs[i]) is not None]
     first = torch.autograd.grad([outputs[k] for k in flowing], wanted, dys, create_graph=True, allow_unused=True)
     second = seconds_of(list(first), [*wanted, *dys])
