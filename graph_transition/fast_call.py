@@ -52,9 +52,9 @@ def make_fast_call(
         [ref.kind for ref in captured.outputs] == ["tensor"]
         and captured.outputs[0].view is None
         and info.module_forward_output_schema.is_leaf()
-        and info.until_backward is None
+        and not (info.until_backward or captured.left or captured.given_changes or captured.messages)
     )
-    restore = None if single and not captured.left and not captured.messages else _Restore(info, bound)
+    restore = None if single else _Restore(info, bound)
     further = _further_places(module, set(info.onnx_graph_input_names), captured)
     further_tensors = [value for _, _, value in further if value is not None]
     try:
@@ -79,6 +79,8 @@ def make_fast_call(
             guard,
             restore,
             reached,
+            call.leaves,
+            call.changeable,
         )
     except TypeError:
         return None
@@ -90,8 +92,8 @@ class _Restore:
     def __init__(self, info: PostExportProcessedModelInfo, bound: Bound | None) -> None:
         self._info, self._bound, self._own = info, bound, info.returned_as_they_are()
 
-    def __call__(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
-        return self._info.restore_outputs(outputs, leaves, self._bound, self._own)
+    def __call__(self, outputs: Sequence[torch.Tensor], leaves: Sequence[Any], given: Sequence[Any]) -> Any:
+        return self._info.restore_outputs(outputs, leaves, self._bound, self._own, given)
 
 
 def _source(module: torch.nn.Module, info: PostExportProcessedModelInfo, name: str) -> Any:

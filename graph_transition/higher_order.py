@@ -155,13 +155,13 @@ class HigherOrder:
             for place, tensor in zip(self._places, given, strict=True):
                 leaves[place] = None if tensor is None else _unhooked(tensor)
             wanted = [leaves[x] if isinstance(x, int) else _parameter(self._module, x) for x in self._wanted]
-            args, kwargs = self._shape.filled(leaves)
+            again = self._shape.filled(leaves)
             if random_state is not None:
                 torch.default_generator.set_state(random_state)
                 if self._counted and (draws := draws_of(self._info.captured.model)):
                     stack.enter_context(SameMasks(draws))
             call = self._module if self._own_hooks else self._module.forward
-            results = dict(zip(self._outputs, pytree.tree_leaves(call(*args, **kwargs)), strict=True))
+            results = dict(zip(self._outputs, pytree.tree_leaves(call(*again.args, **again.kwargs)), strict=True))
             for side in left:
                 names = (ref.name if ref.kind == "tensor" else None for ref in side.leaves)
                 results.update(zip(names, pytree.tree_leaves(side.table[side.name]), strict=True))

@@ -105,7 +105,8 @@ class PostExportProcessedModelInfo:
                 'returns none (pass the labels, compute the loss in forward, or use outputs="all")'
             )
         sizes = {ref.name for ref in self.captured.outputs if ref.kind == "size"}
-        sizes |= {ref.name for left in self.captured.left for ref in left.leaves if ref.kind in ("tensor", "size")}
+        beside = (*self.captured.left, *self.captured.given_changes)
+        sizes |= {ref.name for one in beside for ref in one.leaves if ref.kind in ("tensor", "size")}
         return self.only({*losses, *sizes} | {output for output, _, _ in self.captured.mutations})
 
     def only(self, outputs: Set[str | None]) -> PostExportProcessedModelInfo:
@@ -148,16 +149,18 @@ class PostExportProcessedModelInfo:
         leaves: Sequence[Any],
         bound: Bound | None = None,
         own: Mapping[str, torch.Tensor] | None = None,
+        given: Sequence[Any] = (),
     ) -> Any:
         """The module's result in its own structure, from the graph's outputs (mutations removed) in graph order.
 
-        What the forward leaves on its modules is set there, and what it says is said.
+        What the forward leaves on its modules, and changes of what it is given, is set there; what it says is said.
 
         Args:
             outputs: of the graph.
             leaves: of the call.
             bound: by a condition's identity, the object that it holds for; those of the trace if None.
             own: what `returned_as_they_are` gave for calls of this kind; the tensors of the last other one if None.
+            given: of the call, `Call.changeable`.
         """
         own = self.buffer_for_ort_runs if own is None else own
         if self.until_backward is not None:
@@ -171,6 +174,8 @@ class PostExportProcessedModelInfo:
         def leaf(ref: OutputRef) -> Any:  # not recursive: a cycle would keep the step's tensors
             if ref.kind == "object":
                 return ref.value.at_a_call(bound or {}, copies)
+            if ref.kind == "container" and ref.flat_index is not None:
+                return given[ref.flat_index]
             if ref.view is None:
                 return self._plain(ref, by_name, leaves, own)
             if ref.name not in views:
@@ -186,9 +191,13 @@ class PostExportProcessedModelInfo:
             result = _unflattened(self.module_forward_output_schema, map(leaf, self.captured.outputs), made)
             for left in self.captured.left:
                 left.table[left.name] = _unflattened(left.spec, map(leaf, left.leaves), made)
+            for change in self.captured.given_changes:
+                change.make(given[change.number], _unflattened(change.spec, map(leaf, change.leaves), made))
             return result
         for left in self.captured.left:
             left.table[left.name] = pytree.tree_unflatten(map(leaf, left.leaves), left.spec)
+        for change in self.captured.given_changes:
+            change.make(given[change.number], pytree.tree_unflatten(map(leaf, change.leaves), change.spec))
         return pytree.tree_unflatten(map(leaf, self.captured.outputs), self.module_forward_output_schema)
 
     def _plain(

@@ -22,9 +22,11 @@ import torch
 
 from .. import _C
 from ..capture import Captured, ResultOrder, leaf_names, torch_private
+from ..capture.containers.plain_objects import count, take_changed_apart
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
 from ..capture.trace.messages import raising
+from ..capture.trace.wrapper import CHANGED_WITH_GRADIENTS
 from ..errors import (
     CaptureError,
     ChangedValueError,
@@ -59,8 +61,8 @@ _LOGGER = logging.getLogger("ortmodule")
 _VALUE_CHANGES = 8
 # The same of numbers among the arguments, a few of which may come again and again.
 _ARGUMENT_VALUES = 16
-# Call patterns that are tried before the signature is computed: train and eval, one step's two inputs, ...
-_FAST_CALLS = 4
+# Call patterns that are tried before the signature is computed: train and eval, the stages of a cache that fills, ...
+_FAST_CALLS = 8
 
 
 class GraphTransitionManager:
@@ -160,7 +162,15 @@ class GraphTransitionManager:
         call = Call.of(args, kwargs, self._module)
         graph = self._find(call)
         if graph is None or self._is_refused_otherwise(graph, call):
-            graph = self._export(call, graph)
+            try:
+                graph = self._export(call, graph)
+            except ChangedValueError as error:
+                counted = [count(kind, name) for kind, name in error.counters]
+                if not any(counted) and not take_changed_apart(call.leaves, error.changed):
+                    raise
+                graph = None
+            if graph is None:
+                return self._ready(args, kwargs)  # what it changes is part of the call now
         if written_overlap(graph.captured, call.leaves, self._module):
             raise SharedMemoryError("arguments share memory that the forward writes, which a graph does not see")
         if (written := written_history(graph.captured, call.leaves, self._module)) is not None:
@@ -177,6 +187,8 @@ class GraphTransitionManager:
             transition = self._session(graph, call)
         if graph.captured.mutations and torch_private.saves_for_checkpoint():
             raise UnfitCallError("the forward writes tensors, and a checkpoint around it runs it twice")
+        if transition.mode == "training" and graph.captured.needs_given:
+            raise UnfitCallError(CHANGED_WITH_GRADIENTS)
         if torch.is_grad_enabled() and (names := _gaining_a_history(graph.captured, transition.session)):
             raise WrittenHistoryError(f"the forward writes what has a history into {', '.join(map(repr, names))}")
         bound = graph.bound(call)
@@ -184,8 +196,8 @@ class GraphTransitionManager:
         if fast is not None:
             transition.fast_calls.append(fast)
             self._keep_fast_calls([fast, *self.fast_calls])
-        if graph.effects or bound is not None:
-            return BoundSession(transition, graph.leave_effects(call), bound), call.leaves
+        if graph.effects or bound is not None or graph.captured.needs_given:
+            return BoundSession(transition, graph.leave_effects(call), bound, call.changeable), call.leaves
         return transition, call.leaves
 
     # -- graphs -----------------------------------------------------------------------------------------------------
@@ -303,7 +315,8 @@ class GraphTransitionManager:
     @leaves_nothing
     def _captured(self, call: Call, dynamic: Sizes) -> tuple[Captured, Sizes, Roots, list[Effect]]:
         """A capture of the call, the sizes that are symbolic in it, what it depends on, and what it leaves behind."""
-        audit = Audit(self._module, call.leaves, vouched_ids(self._options.vouched), self._own_hooks)
+        vouched = vouched_ids(self._options.vouched)
+        audit = Audit(self._module, call.leaves, vouched, self._own_hooks, call.given)
         captured, dynamic = self._attempts.capture(call, dynamic, self._graphs.get(call.signature, ()), audit)
         if any(kind == "constant" for _, kind, _ in captured.mutations):
             raise CaptureError("the forward writes into a tensor that lies outside of the module")

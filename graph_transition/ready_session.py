@@ -43,12 +43,13 @@ class ReadySession:
         """How often the session ran."""
         return self.slow_runs + sum(f.runs for f in self.fast_calls)
 
-    def run(self, leaves: Sequence[Any], bound: Bound | None = None) -> Any:
-        """The module's result for a call's flat leaves; `bound`: of its conditions, as `restore_outputs` has it."""
+    def run(self, leaves: Sequence[Any], bound: Bound | None = None, given: Sequence[Any] = ()) -> Any:
+        """The module's result for a call's flat leaves; `bound` and `given`: as `restore_outputs` has them."""
         self.slow_runs += 1
         early, self.early = self.early, None
         try:
-            return self.info.restore_outputs(self.session.run(self.info.construct_inputs(leaves)), leaves, bound)
+            outputs = self.session.run(self.info.construct_inputs(leaves))
+            return self.info.restore_outputs(outputs, leaves, bound, given=given)
         finally:
             del early  # the session keeps its own by now
 
@@ -82,15 +83,16 @@ class ReadySession:
 
 @dataclasses.dataclass(frozen=True)
 class BoundSession:
-    """A session whose forward returns objects of the program, or leaves plain values on them, bound to a call."""
+    """A session whose forward returns or changes objects of the program or of the call, bound to a call."""
 
     transition: ReadySession
     leave: Callable[[], None]
     bound: Bound | None
+    given: Sequence[Any]
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """The module's result for a call's flat leaves; afterwards the values are set."""
-        result = self.transition.run(leaves, self.bound)
+        result = self.transition.run(leaves, self.bound, self.given)
         self.leave()
         return result
 

@@ -60,6 +60,7 @@ class CallSignature:
             that of an earlier leaf as a negative one, or None, whether it has attributes of its own), or ("value",
             type, value, bits) where an object's value is that of its attributes.
         same: for each container that is given, the number of the first that is the same object.
+        classes: those of the containers; the text of the structure has their names alone.
         modules: (identity, training flag, number of hooks, facts of parameters and buffers) of every sub-module, in
             `modules()` order.
         autocast: (device type, dtype) where autocast is on.
@@ -70,6 +71,7 @@ class CallSignature:
     structure: str
     leaves: tuple[tuple[Any, ...], ...]
     same: tuple[int, ...]
+    classes: tuple[type, ...]
     modules: tuple[ModuleFacts, ...]
     autocast: tuple[tuple[str, torch.dtype], ...]
     default_dtype: torch.dtype
@@ -88,6 +90,8 @@ class CallSignature:
         out = []
         if self.structure != other.structure:
             out.append("the structure of the inputs changed")
+        elif self.classes != other.classes:
+            out.append("the class of an object among the inputs changed")
         elif self.same != other.same:
             out.append("which lists, dicts or objects among the inputs are the same changed")
         elif len(self.leaves) == len(other.leaves):
@@ -144,8 +148,13 @@ class Call:
         for i, facts in enumerate(self.signature.leaves):
             if facts[0] == "tensor" and facts[4] is not None and facts[4] < 0:
                 leaves[i] = leaves[~facts[4]]
-        args, kwargs = self.shape.filled(leaves)
-        return dataclasses.replace(self, args=args, kwargs=kwargs, leaves=leaves)
+        call = self.shape.filled(leaves)
+        return dataclasses.replace(self, args=call.args, kwargs=call.kwargs, leaves=leaves)
+
+    @property
+    def changeable(self) -> list[Any]:
+        """Of the given ones those that a forward can change: all but tuples."""
+        return [one for one in self.given if not isinstance(one, tuple)]
 
     @property
     def wanting(self) -> tuple[bool, ...]:
@@ -256,7 +265,8 @@ def signature_of(
     first: dict[int, int] = {}
     same = tuple(first.setdefault(id(one), i) for i, one in enumerate(given))
     dtype = torch.get_default_dtype()
-    return CallSignature(str(spec), tuple(facts), same, modules, autocast_state(), dtype, devices)
+    classes = tuple(map(type, given))
+    return CallSignature(str(spec), tuple(facts), same, classes, modules, autocast_state(), dtype, devices)
 
 
 def _tensor_refusal(leaf: torch.Tensor) -> str:

@@ -250,8 +250,10 @@ class FastCall:
         unread: list[torch.Tensor],
         further: list[torch.Tensor],
         guard: Callable[[list[torch.Tensor]], str | None] | None,
-        restore: Callable[[list[torch.Tensor], list[torch.Tensor | None]], Any] | None,
+        restore: Callable[[list[torch.Tensor], list[torch.Tensor | None], list[Any]], Any] | None,
         reached: list[Any],
+        leaves: list[Any],
+        given: list[Any],
     ) -> None: ...
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def matches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool: ...
@@ -376,6 +378,12 @@ def has_no_attributes(object: object) -> bool:
 
 def class_version(type: type) -> int:
     """A number that changes with the class and its bases; 0 where Python does not count."""
+
+def take_apart(type: type) -> None:
+    """From now on native patterns take plain objects of this class apart into the attributes in their `__dict__`."""
+
+def count(type: type, name: str) -> None:
+    """From now on a whole number in this attribute is a leaf: an empty tensor of that size."""
 
 def watched_objects() -> int:
     """How many Python objects tell this package of their changes."""

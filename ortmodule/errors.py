@@ -8,7 +8,8 @@ No message is formatted here: the text is built where the failure is known, but 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 __all__ = [
     "CaptureError",
@@ -49,7 +50,22 @@ class CaptureError(ORTModuleError):
 
 
 class ChangedValueError(CaptureError):
-    """The forward changes a Python value that a graph would bake in. A later call may find that it stays now."""
+    """The forward changes a Python value that a graph would bake in. A later call may find that it stays now.
+
+    Attributes:
+        changed: the objects that it changes, as far as they are known.
+        counters: (class, attribute) of whole numbers that it changes on objects that it is given.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        source_line: str | None = None,
+        changed: Sequence[Any] = (),
+        counters: Sequence[tuple[type, str]] = (),
+    ) -> None:
+        super().__init__(reason, source_line)
+        self.changed, self.counters = changed, counters
 
 
 class UndecidedError(CaptureError):

@@ -42,6 +42,8 @@ from .returned import Returned
 
 __all__ = ["Audit"]
 
+_HEAP_TYPE = 1 << 9
+
 
 class Audit:
     """One trace of a module's forward.
@@ -51,6 +53,7 @@ class Audit:
         leaves: of the call.
         vouched: identities of the functions and objects that the user vouches for.
         own_hooks: whether the module's own forward hooks belong to the call.
+        given: the call's containers.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class Audit:
         leaves: Sequence[Any] = (),
         vouched: frozenset[int] = frozenset(),
         own_hooks: bool = True,
+        given: Sequence[Any] = (),
     ) -> None:
         self._module, self._leaves, self._vouched, self.own_hooks = module, leaves, vouched, own_hooks
+        self._classes = {kind: None for kind in map(type, given) if kind.__flags__ & _HEAP_TYPE}
         self.given: GivenNames | None = None
         self._reads = Reads((ORIGINALS,))
         self._regions = Regions(self._reads)
@@ -69,7 +74,7 @@ class Audit:
         # Torch puts functions of its own there while it traces.
         self._before = [(table, dict(table)) for table in (vars(builtins), vars(math))]
         self._monitor: _C.CallMonitor | None = None
-        self.changed: list[str] = []
+        self.changed: dict[str, Any] = {}
         self.effects: list[Effect] = []
         self._returned: list[Returned] = []
 
@@ -95,6 +100,8 @@ class Audit:
                 self._arguments[len(self._reads.roots)] = i
                 self._reads.root(f"the argument {i}", leaf)
                 self._reads.follow(leaf, NO_NAMES, True)
+        for kind in self._classes:  # of what a trace has others of; what is asked of those is asked of their class
+            self._reads.root(f"the class {kind.__qualname__}", kind)
         self._hooks = HooksCondition(self._module, self._reads.part, self.own_hooks)
         self._reads.roots.append(("", self._hooks, self._module))
         for hook in self._hooks.hooks(self._module):
@@ -155,11 +162,12 @@ class Audit:
         found = {id(cache): cache for cache in (*self._earlier, *self._reads.caches())}
         return list(found.values())
 
-    def finished(self, results: Iterable[tuple[torch.nn.Module, str]]) -> None:
+    def finished(self, results: Iterable[tuple[torch.nn.Module, str]], given: Iterable[Any]) -> None:
         """Takes back what the forward has changed, and notes what that was.
 
         Args:
             results: attributes that it has set before it looked at them.
+            given: containers that are the trace's own.
         """
         self.pause()
         self._take_back()
@@ -167,7 +175,7 @@ class Audit:
             condition = self._reads.part(module)
             if isinstance(condition, ModuleCondition):
                 condition.forget_results(frozenset({name}))
-        self.effects, self.changed = undo_changes(self._reads)
+        self.effects, self.changed = undo_changes(self._reads, given)
 
     def _take_back(self) -> None:
         if self.given is not None:
@@ -199,7 +207,8 @@ class Audit:
         reads = self._reads
         if self.changed:
             names = ", ".join(self.changed)
-            raise ChangedValueError(f"the forward changes Python values, which a graph cannot repeat: {names}")
+            text = f"the forward changes Python values, which a graph cannot repeat: {names}"
+            raise ChangedValueError(text, changed=list(self.changed.values()))
         self._refuse_attributes_of_tensors()
         reads.settle()
         reads.roots.append(("the module", TreeAttributesCondition(reads.every_name()), self._module))

@@ -16,7 +16,7 @@ import decimal
 import fractions
 import pathlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..conditions import (
@@ -54,20 +54,20 @@ class Effect:
     value: Any
 
 
-def undo_changes(reads: Reads) -> tuple[list[Effect], list[str]]:
-    """Gives what the forward has changed back what it held; returns what a graph can repeat of it, and the names of
-    what it cannot.
+def undo_changes(reads: Reads, apart: Iterable[Any] = ()) -> tuple[list[Effect], dict[str, Any]]:
+    """Gives what the forward has changed back what it held; returns what a graph can repeat of it, and of what it
+    cannot the names, with the object that was changed. `apart`: objects that may be changed.
     """
     effects: list[Effect] = []
-    names: list[str] = []
-    for text, condition, changes in _taken_back(reads):
+    names: dict[str, Any] = {}
+    for text, condition, value, changes in _taken_back(reads, {id(reads.outer_condition(value)) for value in apart}):
         for change in changes:
             name = spoken(joined(text, change.name))
             if change.key is not None and _is_repeated(change.value):
                 effects.append(Effect(name, condition, change.key, change.value))
             else:
-                names.append(name)
-    return effects, list(dict.fromkeys(names))
+                names.setdefault(name, value)
+    return effects, names
 
 
 def _is_repeated(value: Any) -> bool:
@@ -75,13 +75,12 @@ def _is_repeated(value: Any) -> bool:
     return value is MISSING or isinstance(value, AddedHooks) or (is_value(value) and not isinstance(value, _OBJECTS))
 
 
-def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, list[Change]]]:
-    """(name, condition, changes) of what was there before the forward and was not what it had been.
+def _taken_back(reads: Reads, met: set[int]) -> Iterator[tuple[str, Condition, Any, list[Change]]]:
+    """(name, condition, object, changes) of what was there before the forward and was not what it had been.
 
     Each object is given back what it held before its parts are looked at: what the forward has taken out of it may have
-    changed as well. What no root leads to any more comes last.
+    changed as well. What no root leads to any more comes last. Conditions with identities in `met` are passed over.
     """
-    met: set[int] = set()
     pending: list[tuple[str, Condition, Any]] = []
     for root in (*reads.all_roots(), *reads.outer_objects()):
         pending.append(root)
@@ -92,7 +91,7 @@ def _taken_back(reads: Reads) -> Iterator[tuple[str, Condition, list[Change]]]:
             met.add(id(condition))
             changes = condition.changed(value, reads)
             if changes:
-                yield text, condition, changes
+                yield text, condition, value, changes
                 condition.restore(value, reads.original)
             if condition.refusal(value) is None:
                 pending.extend(

@@ -57,6 +57,8 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
         raise NotStorable("the graph holds for some values of a tensor only")
     if captured.left:
         raise NotStorable("the forward sets attributes of its modules")
+    if captured.needs_given:
+        raise NotStorable("the forward changes or returns what it is given")
     sections = {"model": captured.model.SerializeToString()}
     constants: dict[str, Any] = {}
     for name, tensor in captured.constants.items():

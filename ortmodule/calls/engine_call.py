@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,11 @@ def _is_of_data(error: Exception, given: Any) -> bool:
     return isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
 
 
+def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What tells kinds of calls apart at a glance."""
+    return tuple(map(type, args)), tuple((name, type(value)) for name, value in kwargs.items())
+
+
 class EngineCall:
     """Runs the calls of one module.
 
@@ -71,6 +77,8 @@ class EngineCall:
         self._module, self._options = module, options
         self._aside, self._capturing = aside, capturing
         self.eager: Callable[..., Any] = module
+        self._whole_or_not = threading.local()  # whether calls of this thread run whole, in the engine or in PyTorch
+        self._refused: set[Any] = set()  # kinds of these that run in PyTorch
         self.fallback = fallback
         self.manager = GraphTransitionManager(module, options, debug, own_hooks)
 
@@ -83,6 +91,17 @@ class EngineCall:
 
         self.eager = refuse
         self._options = dataclasses.replace(self._options, fallback="error")
+
+    @contextlib.contextmanager
+    def whole_or_not(self) -> Iterator[None]:
+        """Within it, a call of this thread that is not captured runs in PyTorch, and its parts as well. So do others
+        like it, whatever their arguments hold: a loop that decodes makes thousands, each with another cache.
+        """
+        before, self._whole_or_not.on = getattr(self._whole_or_not, "on", False), True
+        try:
+            yield
+        finally:
+            self._whole_or_not.on = before
 
     def graph_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, list[Any]]:
         """The graph for a call, not compiled, and the call's flat leaves. Raises CaptureError where there is none."""
@@ -117,8 +136,11 @@ class EngineCall:
             return self.eager(*args, **kwargs)
         if (reason := around_reason()) is not None:
             return self._around(reason, args, kwargs)
+        whole = getattr(self._whole_or_not, "on", False)
         with self._aside():
             self.manager.release_edges()  # PyTorch may run this one, or another session
+            if whole and _looks(args, kwargs) in self._refused:
+                return self.eager(*args, **kwargs)
             if self.manager.is_higher_order(args, kwargs):
                 return self.eager(*args, **kwargs)
             if self.fallback.has_failed(lambda: self._kind(args, kwargs)):
@@ -129,6 +151,8 @@ class EngineCall:
             except NoLossError:
                 raise
             except (ORTModuleError, TypeError) as error:
+                if whole and self._options.fallback != "error":
+                    return self._whole_in_pytorch(error, args, kwargs)
                 return self._without_graph(error, args, kwargs)
             self.fallback.note_success(lambda: self._kind(args, kwargs))
             return transition.run(leaves)
@@ -154,6 +178,15 @@ class EngineCall:
         # A call that is wrong in itself raises here, and changes nothing.
         result = self.fallback.run(self.eager, args, kwargs)
         self.fallback.note(self._kind(args, kwargs), error)
+        return result
+
+    def _whole_in_pytorch(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        reason = str(error)
+        result = self.eager(*args, **kwargs)
+        self._refused.add(_looks(args, kwargs))
+        self.fallback.say_once(
+            f"calls without gradients in methods of {{}} run in PyTorch, not in ORTModule's engine: {reason}"
+        )
         return result
 
     def _kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

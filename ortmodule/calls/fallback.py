@@ -116,10 +116,13 @@ class Fallback:
 
     def say_around(self, reason: str) -> None:
         """Says once why calls run in PyTorch at this moment: what is active around them."""
-        if reason not in self._said and not self._is_part:
-            self._said.add(reason)
-            name = type(self._module).__name__
-            warnings.warn(f"calls of {name} run in PyTorch, not in ORTModule's engine, while {reason}", stacklevel=8)
+        self.say_once(f"calls of {{}} run in PyTorch, not in ORTModule's engine, while {reason}")
+
+    def say_once(self, text: str) -> None:
+        """Warns with this text, "{}" in which is the module's class."""
+        if text not in self._said and not self._is_part:
+            self._said.add(text)
+            warnings.warn(text.replace("{}", type(self._module).__name__, 1), stacklevel=8)
 
     def note(self, kind: Any, error: Exception) -> None:
         """Notes why a kind of call was not captured, and says so the first time."""

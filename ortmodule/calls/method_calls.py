@@ -8,8 +8,8 @@ in PyTorch. So for as long as such a method runs, the module's own call leads to
 The wrapper owns its MethodCalls, which therefore must not own the wrapper: a cycle would keep a dropped model until
 Python's collector runs.
 
-Calls that record no gradients stay in PyTorch: what makes them in methods are decoding loops, whose cache grows by a
-token per call. `self.forward(x)` stays there as well.
+Calls that record no gradients are decoding loops for the most part, whose cache grows by a token per call: what cannot
+be captured of them runs in PyTorch whole, for its parts would meet the same cache. `self.forward(x)` stays there, too.
 
 torch's fully_shard notes its state for the object that it is given, the wrapper, and gives the object's class, which is
 the wrapped module's (`ORTModule.__class__`), methods that look for it: these run on the wrapper itself.
@@ -87,9 +87,10 @@ class MethodCalls:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """The module's call of itself."""
         wrapper = self._wrapper()
-        if wrapper is None or not torch.is_grad_enabled():
+        if wrapper is None:
             return self._module._call_impl(*args, **kwargs)
-        with self.set_aside():
+        decodes = not torch.is_grad_enabled()
+        with self.set_aside(), wrapper._engine_call.whole_or_not() if decodes else contextlib.nullcontext():
             return wrapper(*args, **kwargs)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .trace.flattening import lacks_a_field
+from .containers.flattening import lacks_a_field
 
 __all__ = ["first_names", "leaf_names"]
 

@@ -7,11 +7,11 @@ once), then what the forward wrote into buffers, parameters and inputs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import onnx
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
@@ -20,118 +20,23 @@ from torch.utils import _pytree as pytree
 from ..errors import CaptureError, ORTModuleError, UndecidedError
 from . import guards, torch_private
 from .attempts import Attempt, Failures, Sizes, first_capture, from_one_then_two
+from .captured import Captured, Trace
+from .containers.flattening import flatten_call
 from .convert.converter import Converter
 from .convert.onnx_graph import GraphBuilder, Value
 from .leaf_names import first_names, leaf_names
 from .leftovers import leaves_nothing
-from .output_refs import OutputRef, SideOutput
-from .result_order import ResultOrder
+from .output_refs import GivenChange, OutputRef, SideOutput
 from .result_views import symbols_of, view_steps
 from .sizes import SizePrinter
-from .trace.branches import Branch
 from .trace.export import Exported, TraceAudit, export_module
-from .trace.flattening import flatten_call
-from .trace.function_call import FunctionCall
-from .trace.messages import SaidLine, SaidWarning
 from .trace.patches import sizes_of_one
 from .trace.tracing import LOCK, TracingAnswer
 
-__all__ = ["Captured", "Trace", "capture", "capture_for_call", "capture_once"]
+__all__ = ["capture", "capture_for_call", "capture_once"]
 
 _PREFIX = "module."
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """What a graph was made from, kept for debugging.
-
-    Attributes:
-        program: the exported program; its placeholders are the graph's inputs.
-        sources: for each placeholder, ("input", flat leaf index) or ("parameter" | "buffer" | "constant", name).
-        results: for each node of the program that became operators: it, and the graph value (or values) it became.
-    """
-
-    program: torch.export.ExportedProgram
-    sources: dict[Node, tuple[str, str | int]]
-    results: list[tuple[Node, Any]]
-
-
-@dataclasses.dataclass
-class Captured:
-    """The product of `capture`.
-
-    Attributes:
-        model: the graph; it holds no weights.
-        user_inputs: (index among the call's flat leaves, graph input name), in graph input order.
-        parameters, buffers: FQNs that are graph inputs, in order; a tied tensor has its first name.
-        constants: tensors that are neither parameter nor buffer, by graph input name.
-        outputs: one per flat leaf of the module's result.
-        mutations: (graph output name, "buffer" | "parameter" | "input", FQN or flat leaf index) to be written back.
-        in_spec, out_spec: pytree specs of (args, kwargs) and of the result.
-        baked: (flat leaf index, value) for the call's leaves that are not tensors; the graph holds for these only.
-        changed_attributes: parameters and buffers that the forward changes in a way no graph can.
-        settings: the call's settings that the forward asked about; the graph holds for their present answers only.
-        guards: the conditions on input sizes, as text.
-        check: called with the call's flat tensors in order; the text of the first failed condition, or None.
-        specialized: a sentence for each size that was asked to be dynamic and that the module fixes.
-        fixed: those of the optional sizes that the module fixes.
-        needs_python: objects that the graph refers to by number and that must live as long as it.
-        seconds: wall seconds per step.
-        trace: what the graph was made from; only where `capture` was asked to keep it.
-        flags: by flat leaf index, the values of the tensors that were baked in.
-        messages: what the forward says at each call: warnings, lines of a log.
-        left: the attributes that the forward sets on its modules without a look at what they were.
-        branches: the questions about values of the inputs, whose answers were baked in; `check` asks them too.
-        hook_order: graph inputs in the order in which eager's hooks hear of their gradients; empty: autograd recorded
-            nothing.
-        histories: graph inputs that have a history after the forward, as far as autograd recorded anything.
-        recorded: graph inputs that wanted a gradient in the trace, where autograd would have refused a write that is
-            none of a graph's matter; None: the forward writes nothing.
-        saved_writes: graph inputs that the forward writes and that autograd has saved since.
-        repeats: (text, condition, object) of what eager's backward reads again (torch.utils.checkpoint); the audit's.
-        result_order: which tensors of the result are computed from which others, as autograd recorded it, by name.
-    """
-
-    model: onnx.ModelProto
-    user_inputs: list[tuple[int, str]]
-    parameters: list[str]
-    buffers: list[str]
-    constants: dict[str, torch.Tensor]
-    outputs: list[OutputRef]
-    mutations: list[tuple[str, str, str | int]]
-    in_spec: pytree.TreeSpec
-    out_spec: pytree.TreeSpec
-    baked: list[tuple[int, Any]]
-    changed_attributes: list[str]
-    settings: list[str]
-    guards: list[str]
-    check: Callable[[Sequence[torch.Tensor]], str | None]
-    specialized: list[str]
-    fixed: frozenset[tuple[int, int]]
-    needs_python: list[FunctionCall]
-    seconds: dict[str, float]
-    trace: Trace | None = None
-    flags: dict[int, Any] = dataclasses.field(default_factory=dict)
-    branches: list[Branch] = dataclasses.field(default_factory=list)
-    left: list[SideOutput] = dataclasses.field(default_factory=list)
-    messages: list[SaidWarning | SaidLine] = dataclasses.field(default_factory=list)
-    hook_order: list[str] = dataclasses.field(default_factory=list)
-    histories: list[str] = dataclasses.field(default_factory=list)
-    recorded: list[str] | None = None
-    saved_writes: list[str] = dataclasses.field(default_factory=list)
-    repeats: Sequence[tuple[str, Any, Any]] = ()
-    result_order: ResultOrder = dataclasses.field(default_factory=ResultOrder)
-
-    @property
-    def result_refs(self) -> list[OutputRef]:
-        """Of the result and of what is left on modules."""
-        return [*self.outputs, *(ref for one in self.left for ref in one.leaves)]
-
-    @property
-    def shares_containers(self) -> bool:
-        """Whether a container of the result, or of what is left on modules, stands in several places."""
-        return any(ref.kind == "again" for ref in self.result_refs)
 
 
 @leaves_nothing
@@ -301,18 +206,20 @@ class _Assembly:
         check = guards.with_branches(guards.compile_check(conditions), self.exported.branches)
         places = zip(self.exported.outputs, outputs, strict=True)
         names = {what: ref.name for (kind, what), ref in places if kind == "value" and ref.kind == "tensor"}
-        left = []
-        outputs, pending = outputs[: self.exported.out_spec.num_leaves], outputs[self.exported.out_spec.num_leaves :]
-        for holder, name, spec in self.exported.left_on_modules:
-            left.append(SideOutput(holder, name, spec, pending[: spec.num_leaves]))
-            pending = pending[spec.num_leaves :]
+        refs = iter(outputs)
+        outputs = _taken(refs, self.exported.out_spec)
+        left = [SideOutput(one, name, spec, _taken(refs, spec)) for one, name, spec in self.exported.left_on_modules]
+        changes = [
+            GivenChange(change.number, change.removed, spec, _taken(refs, spec))
+            for change, spec in self.exported.given_changes
+        ]
         fixed = frozenset((leaf, axis) for leaf, axis in optional if isinstance(self._shape_of(leaf)[axis], int))
         return Captured(
             self.builder.model, self.user_inputs, self.named["parameter"], self.named["buffer"], self.constants,
             outputs, mutations, in_spec, self.exported.out_spec,
             [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)],
             self.exported.changed_attributes, self.exported.settings, conditions,
-            check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left,
+            check, specialized, fixed, self.exported.calls, self.exported.seconds, left=left, given_changes=changes,
             hook_order=self._inputs_of(self.exported.hook_order),
             histories=self._inputs_of(self.exported.histories),
             result_order=self.exported.result_order.renamed(names),
@@ -493,8 +400,12 @@ class _Assembly:
         return value.name
 
 
+def _taken(refs: Iterator[OutputRef], spec: pytree.TreeSpec) -> list[OutputRef]:
+    return list(itertools.islice(refs, spec.num_leaves))
+
+
 def _object_ref(kind: str, what: Any) -> OutputRef:
     """Where a leaf of the result comes from that is no tensor."""
-    if kind in ("given", "again"):
+    if kind in ("given", "again", "container"):
         return OutputRef("input" if kind == "given" else kind, flat_index=what)
     return OutputRef(kind, value=what)

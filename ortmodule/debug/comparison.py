@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured, Trace, capture_for_call
+from ..capture.containers.flattening import flatten_call
 from ..capture.source_lines import user_line_of
-from ..capture.trace.flattening import flatten_call
 from ..errors import InvalidArgumentError
 from ..graph_transition.info import PostExportProcessedModelInfo
 from ..options import Options

@@ -1,4 +1,4 @@
-// The shape of a call's arguments: a tree of tuples, lists and dicts over tensors and plain values.
+// The shape of a call's arguments: a tree of tuples, lists, dicts and plain objects over tensors and plain values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <string>
 #include <vector>
 
 namespace ortmodule {
@@ -55,10 +56,19 @@ struct MatchedCall {
       containers;  // borrowed, each before what it holds; not args, kwargs and tuples of plain values
 };
 
+// From now on patterns are made of objects of this class: of an ordered dict by its entries, of any other by the
+// attributes in its `__dict__`.
+void take_apart(const pybind11::type& kind);
+
+// From now on a whole number in this attribute of objects of a class that is taken apart is a leaf: an empty tensor of
+// that size.
+void count(const pybind11::type& kind, const std::string& name);
+
 class CallPattern {
  public:
   // Learns from an example. `dynamic` holds (leaf index, axis) of sizes that may vary. Leaves are counted in pytree
-  // order. Throws py::type_error for anything but tuple, list, dict, tensors, None, bool, int, float and str.
+  // order. Throws py::type_error for anything but tuple, list, dict, objects of classes that are taken apart, tensors,
+  // classes, dtypes, devices, None, bool, int, float and str.
   CallPattern(const pybind11::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic);
 
   // Appends what `value`, which is args or kwargs, is made of. False at the first difference.
@@ -66,17 +76,20 @@ class CallPattern {
   size_t leaf_count() const { return leaf_count_; }
 
  private:
-  enum class Kind { kTensor, kValue, kTuple, kList, kDict };
+  enum class Kind { kTensor, kValue, kTuple, kList, kDict, kObject, kSize };
   struct Entry {
     Kind kind;
-    std::vector<TensorPattern> tensor;   // one for kTensor
-    pybind11::object value;              // kValue; kTensor: its class
-    std::vector<pybind11::object> keys;  // kDict
+    std::vector<TensorPattern> tensor;   // one for kTensor, kSize
+    pybind11::object value;              // kValue; kTensor, kObject: its class
+    std::vector<pybind11::object> keys;  // kDict, kObject
     std::vector<Entry> children;
     bool is_object = false;  // a container that a forward can tell from an equal one
   };
   Entry learn(const pybind11::handle& example, const std::vector<std::pair<size_t, size_t>>& dynamic);
+  Entry learn_size(PyObject* number, const std::vector<std::pair<size_t, size_t>>& dynamic);
+  void learn_entries(PyObject* dict, const std::vector<std::pair<size_t, size_t>>& dynamic, Entry& entry);
   static bool match(const Entry& entry, PyObject* value, MatchedCall& call);
+  static bool match_entries(const Entry& entry, PyObject* dict, MatchedCall& call);
 
   size_t leaf_count_ = 0;
   Entry root_;

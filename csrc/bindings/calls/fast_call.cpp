@@ -74,12 +74,14 @@ class FastCall {
   // unread: the module's tensors that are no graph inputs. further: those at places that are none, which may be inputs
   // by another name; `watches` has the places.
   // guard: called with the call's tensors, returns None while it holds. restore: called with (outputs, leaves as
-  // given by pytree's order or None) to build the result; None: the result is the one output tensor.
+  // given by pytree's order or None, the call's containers but tuples) to build the result; None: the result is the one
+  // output tensor.
   // reached: containers that the forward reaches by itself, none of which a call may be given.
+  // leaves, given: the leaves and containers, tuples apart, that the package has found in the example.
   FastCall(std::shared_ptr<Session> session, const py::tuple& args, const py::dict& kwargs,
            const std::vector<std::pair<size_t, size_t>>& dynamic, const py::list& sources, const py::list& watches,
            py::object missing, const std::vector<at::Tensor>& unread, const py::list& further, py::object guard,
-           py::object restore, const py::list& reached)
+           py::object restore, const py::list& reached, const py::list& leaves, const py::list& given)
       : session_(std::move(session)),
         args_(args, dynamic),
         kwargs_(kwargs, shifted(dynamic, args_.leaf_count())),
@@ -113,6 +115,7 @@ class FastCall {
     std::vector<at::Tensor> inputs;
     if (!args_.match(args.ptr(), example) || !kwargs_.match(kwargs.ptr(), example))
       throw py::type_error("no native pattern for arguments that change when they are looked at");
+    if (!consists_of(example, leaves, given)) throw py::type_error("no native pattern for what pytree has otherwise");
     if (!example.containers.empty()) containers_.emplace(example.containers, reached);
     if (tensors_.find() && gather(example.leaves, inputs)) same_ = aliases_.found();
   }
@@ -123,6 +126,7 @@ class FastCall {
     std::vector<at::Tensor> inputs;
     inputs.swap(spare_inputs_);  // with the GIL, and empty
     if (!check(args, kwargs, given, inputs)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+    const py::list containers = restore_.is_none() ? py::list() : but_tuples(given);  // held before others can run
     std::vector<at::Tensor> outputs;
     {
       const py::gil_scoped_release release;
@@ -134,7 +138,7 @@ class FastCall {
     if (restore_.is_none()) return py::cast(std::move(outputs[0]));
     py::list leaves;
     for (at::Tensor& leaf : given.leaves) leaves.append(leaf.defined() ? py::cast(leaf) : py::none());
-    return restore_(std::move(outputs), leaves);
+    return restore_(std::move(outputs), leaves, containers);
   }
 
   bool matches(const py::tuple& args, const py::dict& kwargs) {
@@ -165,6 +169,28 @@ class FastCall {
   }
 
  private:
+  static py::list but_tuples(const MatchedCall& call) {
+    py::list containers;
+    for (PyObject* const container : call.containers)
+      if (!PyTuple_Check(container)) containers.append(py::handle(container));
+    return containers;
+  }
+
+  // Whether these are the tensors and containers of a call, in the same order.
+  static bool consists_of(const MatchedCall& call, const py::list& leaves, const py::list& given) {
+    const py::list containers = but_tuples(call);
+    if (call.leaves.size() != leaves.size() || containers.size() != given.size()) return false;
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      const py::object leaf = leaves[i];
+      const at::Tensor tensor = THPVariable_Check(leaf.ptr()) ? THPVariable_Unpack(leaf.ptr()) : at::Tensor();
+      const at::Tensor& found = call.leaves[i];
+      const bool sizes = tensor.defined() && found.defined() && tensor.numel() == 0 && tensor.sizes() == found.sizes();
+      if (!tensor.is_same(found) && !sizes) return false;  // a size that stands for a number is made anew
+    }
+    return std::equal(containers.begin(), containers.end(), given.begin(),
+                      [](const py::handle& a, const py::handle& b) { return a.is(b); });
+  }
+
   // Whether the call is like the one this was made for; what it is made of and the graph's inputs, if so.
   bool check(const py::tuple& args, const py::dict& kwargs, MatchedCall& given, std::vector<at::Tensor>& inputs) {
     if (at::GradMode::is_enabled() != grad_mode_ || c10::InferenceMode::is_enabled() != inference_mode_) return false;
@@ -301,16 +327,23 @@ void register_fast_call(py::module_& m) {
   m.def(
       "has_no_attributes", [](const py::object& object) { return has_no_attributes(object.ptr()); }, py::arg("object"),
       "Whether an object has no attributes of its own; a look at `__dict__` would make a dict of them.");
+  m.def(
+      "take_apart", [](const py::type& kind) { take_apart(kind); }, py::arg("type"),
+      "From now on native patterns take plain objects of this class apart into the attributes in their `__dict__`.");
+  m.def(
+      "count", [](const py::type& kind, const std::string& name) { count(kind, name); }, py::arg("type"),
+      py::arg("name"), "From now on a whole number in this attribute is a leaf: an empty tensor of that size.");
   m.def("class_version", &class_version, py::arg("type"),
         "A number that changes with the class and its bases; 0 where Python does not count.");
   py::class_<FastCall>(m, "FastCall", "A session bound to a call pattern: checks a call and runs it.",
                        py::custom_type_setup(&take_part_in_collection))
       .def(py::init<std::shared_ptr<Session>, const py::tuple&, const py::dict&,
                     const std::vector<std::pair<size_t, size_t>>&, const py::list&, const py::list&, py::object,
-                    const std::vector<at::Tensor>&, const py::list&, py::object, py::object, const py::list&>(),
+                    const std::vector<at::Tensor>&, const py::list&, py::object, py::object, const py::list&,
+                    const py::list&, const py::list&>(),
            py::arg("session"), py::arg("args"), py::arg("kwargs"), py::arg("dynamic"), py::arg("sources"),
            py::arg("watches"), py::arg("missing"), py::arg("unread"), py::arg("further"), py::arg("guard"),
-           py::arg("restore"), py::arg("reached"))
+           py::arg("restore"), py::arg("reached"), py::arg("leaves"), py::arg("given"))
       .def("call", &FastCall::call, py::arg("args"), py::arg("kwargs"),
            "The module's result, or NotImplemented when the call differs in anything that matters.")
       .def("matches", &FastCall::matches, py::arg("args"), py::arg("kwargs"), "Whether `call` would run.")

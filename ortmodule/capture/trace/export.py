@@ -21,11 +21,12 @@ from torch.utils import _pytree as pytree
 from ...errors import CaptureError, ORTModuleError, UndecidedError
 from .. import source_lines, torch_private
 from ..attempts import Attempt
+from ..containers.flattening import CallShape
+from ..containers.given import FoundChange
 from ..result_order import ResultOrder
 from ..rewrite import regions, writes
 from .aliases import stand_ins
 from .branches import Branch, Branches
-from .flattening import CallShape
 from .function_call import FunctionCall
 from .messages import SaidLine, SaidWarning, same_registries
 from .patches import sizes_of_one, tensor_data
@@ -50,10 +51,12 @@ class Exported:
         program: the ExportedProgram of the wrapper; its parameters are named `module.<FQN>`.
         tensor_index: for each input tensor of the program, its index among the call's flat leaves.
         outputs: one per flat output leaf: ("value", position among the program's outputs), ("constant", value),
-            ("given", index among the call's leaves), ("again", number of a container) or ("object", what gives it).
+            ("given", index among the call's leaves), ("container", number of one that the call is given), ("again",
+            number of one of the result) or ("object", what gives it).
         out_spec: pytree spec of the module's result.
         left_on_modules: (module, attribute, pytree spec) of what the forward sets on modules; their leaves follow the
             result's among `outputs`.
+        given_changes: what it changes of containers that it is given, and the pytree spec of that; their leaves follow.
         calls: the custom autograd Functions that the graph refers to.
         changed_attributes: names of the parameters and buffers that the forward changed in a way no graph can.
         settings: what of the call's settings the forward asked about (scope_settings.py).
@@ -74,6 +77,7 @@ class Exported:
     outputs: list[tuple[str, Any]]
     out_spec: pytree.TreeSpec
     left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]]
+    given_changes: list[tuple[FoundChange, pytree.TreeSpec]]
     calls: list[FunctionCall]
     changed_attributes: list[str]
     settings: list[str]
@@ -142,7 +146,7 @@ def export_module(
     assert result.spec is not None
     calls, state.calls = state.calls, []  # torch may keep the wrapper, and with it the state, for a while
     return Exported(
-        program, tensor_index, result.outputs, result.spec, result.left_on_modules, calls,
+        program, tensor_index, result.outputs, result.spec, result.left_on_modules, result.given_changes, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
         result.hook_order, result.histories, result.result_order, result.recorded,
         result.saved,

@@ -18,20 +18,24 @@ from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, ChangedValueError
 from .. import torch_private
+from ..containers.flattening import PLAIN, CallShape, FilledCall, ResultWalk, flatten_result
+from ..containers.given import FoundChange, GivenContainers
+from ..containers.plain_objects import holds_tensor
 from ..layouts import Layouts
 from ..result_order import ResultOrder, result_order
 from ..rewrite.regions import is_write
 from ..written_saved import saved_storages
 from .aliases import alias_names, read_alias
 from .assigned_tensors import AssignedTensors
-from .flattening import PLAIN, CallShape, ResultWalk, flatten_result, holds_tensor
 from .hook_order import leaves_in_hook_order
 from .patches import tensor_data
 from .patches.autograd_inside import refuse_left_mode
 from .patching import FORWARD, installed
 from .tracing import TraceState
 
-__all__ = ["TraceAudit", "Wrapper"]
+__all__ = ["CHANGED_WITH_GRADIENTS", "TraceAudit", "Wrapper"]
+
+CHANGED_WITH_GRADIENTS = "where a gradient is wanted, no graph changes a list, a dict or an object that it is given"
 
 
 class GivenNames(Protocol):
@@ -57,9 +61,9 @@ class TraceAudit(Protocol):
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Around the module's own forward, until after `finished`."""
 
-    def finished(self, results: Iterable[tuple[torch.nn.Module, str]]) -> None:
+    def finished(self, results: Iterable[tuple[torch.nn.Module, str]], given: Sequence[Any]) -> None:
         """After it, with everything that the trace has replaced still in place; `results`: the attributes of modules
-        that it has set before it looked at them.
+        that it has set before it looked at them; `given`: containers of the trace's, whose changes are results, too.
         """
 
     def is_kept(self, value: Any) -> bool:
@@ -110,6 +114,7 @@ class _Result:
         self.outputs: list[tuple[str, Any]] = []
         self.spec: pytree.TreeSpec | None = None
         self.left_on_modules: list[tuple[torch.nn.Module, str, pytree.TreeSpec]] = []
+        self.given_changes: list[tuple[FoundChange, pytree.TreeSpec]] = []
         self.changed: list[str] = []
         self.hook_order: list[str | int] = []
         self.histories: list[str | int] = []
@@ -171,7 +176,8 @@ class Wrapper(torch.nn.Module):
         for i, what in self.aliases.items():
             if i not in self._flags:
                 leaves[i] = read_alias(self.module, leaves, what)
-        args, kwargs = self._shape.filled(leaves)
+        call = self._shape.filled(leaves)
+        self._given = GivenContainers(call.given)
         self._state.side_outputs.begin()
         self._assigned.begin()
         layouts = Layouts(t for _, t in self._named(leaves))
@@ -182,8 +188,8 @@ class Wrapper(torch.nn.Module):
                 )
             stack.enter_context(installed(self._state, FORWARD))
             context = contextvars.copy_context()  # what the forward sets in it is gone with it
-            result, left = self._run(context, leaves, args, kwargs)
-        values = self._collect(result, left)
+            result, left, changes = self._run(context, leaves, call)
+        values = self._collect(result, left, changes)
         with torch_private.outside_the_trace():
             self.result.hook_order = self._hook_order(values, leaves)
             self.result.result_order = result_order(values)
@@ -195,10 +201,10 @@ class Wrapper(torch.nn.Module):
         return values
 
     def _run(
-        self, context: contextvars.Context, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, list[tuple[torch.nn.Module, str, Any]]]:
-        """The forward's result, and what it leaves on its modules. Whatever else it changes is taken back, whether the
-        trace goes on or ends here.
+        self, context: contextvars.Context, leaves: list[Any], call: FilledCall
+    ) -> tuple[Any, list[tuple[torch.nn.Module, str, Any]], list[FoundChange]]:
+        """The forward's result, what it leaves on its modules, and what it changes of what it is given. Whatever else
+        it changes is taken back, whether the trace goes on or ends here.
         """
         with self._audit.running() if self._audit is not None else contextlib.nullcontext():
             enabled = torch.is_grad_enabled()
@@ -206,24 +212,26 @@ class Wrapper(torch.nn.Module):
             try:
                 # A part's own hooks run around its graph.
                 own_hooks = self._audit is None or self._audit.own_hooks
-                result = context.run(self.module if own_hooks else self.module.forward, *args, **kwargs)
+                result = context.run(self.module if own_hooks else self.module.forward, *call.args, **call.kwargs)
             finally:
                 self._state.forward_runs = False
             if self._state.refusal is not None:
                 raise self._state.refusal
             refuse_left_mode(enabled)
-            _refuse_changed_containers(leaves, self._shape.spec, args, kwargs)
+            changes = list(self._given.changes())
+            if changes and enabled and any(t.requires_grad for _, t in self._named(leaves)):
+                raise CaptureError(CHANGED_WITH_GRADIENTS)
             with torch_private.outside_the_trace():  # the history of a view that was written is made when asked for
                 self.result.histories = [name for name, t in self._named(leaves) if t.grad_fn is not None]
             buffers, self.result.changed = self._assigned.finish()
             left = self._state.side_outputs.finish()
             if self._audit is not None:
-                context.run(self._audit.finished, [(module, name) for module, name, _ in left])
+                context.run(self._audit.finished, [(module, name) for module, name, _ in left], call.given)
                 if forgotten := ", ".join(self._state.side_outputs.forgotten()):
                     raise ChangedValueError(
                         f"the forward changes Python values, which a graph cannot repeat: the attributes {forgotten}"
                     )
-        return result, left + buffers
+        return result, left + buffers, changes
 
     @staticmethod
     def _flag(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -246,14 +254,21 @@ class Wrapper(torch.nn.Module):
         yield from self.module.named_buffers()
         yield from self.module.named_parameters()
 
-    def _collect(self, result: Any, left: list[tuple[torch.nn.Module, str, Any]]) -> list[Any]:
-        walk = ResultWalk(self._audit.is_kept if self._audit is not None else lambda value: False)
+    def _collect(
+        self, result: Any, left: list[tuple[torch.nn.Module, str, Any]], changes: list[FoundChange]
+    ) -> list[Any]:
+        walk = ResultWalk(self._is_kept)
         flat, self.result.spec = flatten_result(result, walk)
         self.result.left_on_modules = []
         for holder, name, value in left:
             leaves, spec = flatten_result(value, walk)
             flat = flat + leaves
             self.result.left_on_modules.append((holder, name, spec))
+        self.result.given_changes = []
+        for change in changes:
+            leaves, spec = flatten_result(change.content, walk)
+            flat = flat + leaves
+            self.result.given_changes.append((change, spec))
         values: list[Any] = []
         self.result.outputs = []
         for leaf in flat:
@@ -264,10 +279,16 @@ class Wrapper(torch.nn.Module):
                 self.result.outputs.append(self._object(leaf, walk))
         return values
 
+    def _is_kept(self, value: Any) -> bool:
+        """Whether a value was there before the forward."""
+        return self._given.number(value) is not None or (self._audit is not None and self._audit.is_kept(value))
+
     def _object(self, leaf: Any, walk: ResultWalk) -> tuple[str, Any]:
         """Where a leaf of the result comes from that is no tensor."""
         if isinstance(leaf, PLAIN):
             return "constant", leaf
+        if (container := self._given.number(leaf)) is not None:
+            return "container", container
         if isinstance(leaf, torch.Size) and not all(type(size) is int for size in leaf):
             raise CaptureError("the module returns the shape of a tensor that is another at each call")
         given = next((i for i, one in enumerate(self._leaves) if one is leaf), None)
@@ -291,16 +312,3 @@ def _may_be_refused(write: torch.fx.Node) -> bool:
     if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex():
         return True
     return bool(write.users) or len(written.users) > 1  # type: ignore[union-attr]
-
-
-def _refuse_changed_containers(
-    leaves: list[Any], spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """A graph writes into tensors that it is given, not into the lists, dicts and objects around them."""
-    now, structure = pytree.tree_flatten((args, kwargs))
-    if structure != spec or any(a is not b and _differ(a, b) for a, b in zip(now, leaves, strict=True)):
-        raise CaptureError("the forward changes a list, a dict or an object that it is given, which a graph cannot do")
-
-
-def _differ(now: Any, before: Any) -> bool:
-    return isinstance(now, torch.Tensor) or isinstance(before, torch.Tensor) or bool(now != before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +11,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ... import _C
 from ...errors import CaptureError
+from .plain_objects import counted_leaves, is_plain_object, size_of, take_apart
 
 __all__ = [
     "PLAIN",
@@ -19,10 +22,10 @@ __all__ = [
     "ResultWalk",
     "flatten_call",
     "flatten_result",
-    "holds_tensor",
     "lacks_a_field",
 ]
 
+_MAPPINGS: set[type] = set()  # classes of ordered dicts that native patterns take apart
 # Leaves that a result may hold as they are.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.SymInt)
 
@@ -34,16 +37,19 @@ class CallShape:
     Attributes:
         spec: the pytree spec of (args, kwargs).
         same: for each container, one before what it holds, the number of the first that is the same object.
+        counted: places of the leaves that stand for numbers, by their sizes (plain_objects.py).
     """
 
     spec: pytree.TreeSpec
     same: tuple[int, ...]
+    counted: frozenset[int] = frozenset()
 
-    def filled(self, leaves: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The (args, kwargs) with these leaves. A container that stood in two places does again."""
+    def filled(self, leaves: Iterable[Any]) -> FilledCall:
+        """The call with these leaves. A container that stood in two places does again."""
         made: list[Any] = []
-        args, kwargs = self._filled(self.spec, iter(leaves), made)
-        return args, kwargs
+        values = (leaf.shape[0] if i in self.counted else leaf for i, leaf in enumerate(leaves))
+        args, kwargs = self._filled(self.spec, values, made)
+        return FilledCall(args, kwargs, _given(self.spec, made))
 
     def _filled(self, spec: pytree.TreeSpec, leaves: Iterator[Any], made: list[Any]) -> Any:
         if spec.is_leaf():
@@ -56,6 +62,15 @@ class CallShape:
             pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context) if first == number else made[first]
         )
         return made[number]
+
+
+@dataclasses.dataclass(frozen=True)
+class FilledCall:
+    """A call put together again: what is passed, and the containers in it as `FlatCall.given` has them."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    given: list[Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +89,8 @@ class FlatCall:
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatCall:
-    """Takes a call apart; dataclasses that no one registered yet are registered.
+    """Takes a call apart; dataclasses that no one registered yet are registered, and classes of plain objects that hold
+    tensors.
 
     Raises:
         CaptureError: a container holds itself.
@@ -83,18 +99,37 @@ def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatCall:
     is_leaf = functools.partial(_is_kept_whole, containers)
     try:
         leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf)
-        while _registered(leaves):
+        while _registered(leaves) or take_apart(leaf for leaf in leaves if is_plain_object(leaf)):
             containers.clear()
             leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf)
         numbers: dict[int, int] = {}
         same = tuple(numbers.setdefault(id(value), number) for number, value in enumerate(containers))
-        of_kwargs = 1 + _containers_in(spec.child(0))
-        given = [value for number, value in enumerate(containers) if number not in (0, 1, of_kwargs)]
+        given = _given(spec, containers)
     except RecursionError:
         raise CaptureError("an argument is a list, a dict or an object that holds itself") from None
     finally:
         containers.clear()  # pytree keeps what it is given until the next collection
-    return FlatCall(leaves, CallShape(spec, same), given)
+    _learn_mappings(given)
+    counted = frozenset(counted_leaves(spec, leaves))
+    leaves = [size_of(leaf) if i in counted else leaf for i, leaf in enumerate(leaves)]
+    return FlatCall(leaves, CallShape(spec, same, counted), given)
+
+
+def _given(spec: pytree.TreeSpec, containers: list[Any]) -> list[Any]:
+    """Of all containers of a call those that its caller has made."""
+    of_call = (0, 1, 1 + _containers_in(spec.child(0)))
+    return [value for number, value in enumerate(containers) if number not in of_call]
+
+
+def _learn_mappings(given: list[Any]) -> None:
+    """Has native patterns take ordered dicts apart that torch's pytree has by their values: results of other models."""
+    for value in given:
+        kind = type(value)
+        if isinstance(value, collections.OrderedDict) and kind not in _MAPPINGS:
+            parts, _ = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+            if [*map(id, parts)] == [*map(id, collections.OrderedDict.values(value))]:
+                _MAPPINGS.add(kind)
+                _C.take_apart(kind)
 
 
 def _containers_in(spec: pytree.TreeSpec) -> int:
@@ -179,39 +214,7 @@ def flatten_result(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.Tree
     going = walk.copy()
     leaves, spec = _registering(value, going)
     own = [leaf for leaf in leaves if not isinstance(leaf, PLAIN) and not walk.is_kept(leaf)]
-    fresh = {type(leaf) for leaf in own if _is_plain_object(leaf)} - pytree.SUPPORTED_NODES.keys()
-    if not fresh:
+    if not take_apart(leaf for leaf in own if is_plain_object(leaf)):
         walk.take(going)
         return leaves, spec
-    for cls in fresh:
-        pytree.register_pytree_node(cls, _object_parts, functools.partial(_object_from, cls))
     return flatten_result(value, walk)
-
-
-def _is_plain_object(leaf: Any) -> bool:
-    """Whether all that `leaf` holds is in its `__dict__`, so that a copy can be made of changed parts."""
-    cls = type(leaf)
-    if isinstance(leaf, (torch.Tensor, torch.nn.Module, type)) or cls.__new__ is not object.__new__:
-        return False
-    slots = any(getattr(base, "__slots__", ()) for base in cls.__mro__)
-    return not slots and hasattr(leaf, "__dict__") and holds_tensor(leaf)
-
-
-def _object_parts(value: Any) -> tuple[list[Any], tuple[str, ...]]:
-    return list(vars(value).values()), tuple(vars(value))
-
-
-def _object_from(cls: type, parts: Any, names: Any) -> Any:
-    made: Any = object.__new__(cls)
-    made.__dict__.update(zip(names, parts, strict=True))
-    return made
-
-
-def holds_tensor(value: Any, depth: int = 6) -> bool:
-    if isinstance(value, torch.Tensor):
-        return True
-    if depth == 0 or isinstance(value, type):
-        return False
-    inner = value if isinstance(value, (list, tuple, set)) else [*getattr(value, "__dict__", {}).values()]
-    inner = [*inner, *value.values()] if isinstance(value, dict) else inner
-    return any(holds_tensor(item, depth - 1) for item in inner)
