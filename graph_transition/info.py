@@ -105,8 +105,7 @@ class PostExportProcessedModelInfo:
                 'returns none (pass the labels, compute the loss in forward, or use outputs="all")'
             )
         sizes = {ref.name for ref in self.captured.outputs if ref.kind == "size"}
-        beside = (*self.captured.left, *self.captured.given_changes)
-        sizes |= {ref.name for one in beside for ref in one.leaves if ref.kind in ("tensor", "size")}
+        sizes |= {ref.name for ref in self.captured.beside if ref.kind in ("tensor", "size")}
         return self.only({*losses, *sizes} | {output for output, _, _ in self.captured.mutations})
 
     def only(self, outputs: Set[str | None]) -> PostExportProcessedModelInfo:

@@ -64,7 +64,7 @@ def _large(info: PostExportProcessedModelInfo, session: _C.Session, sizes: Mappi
     """The results that may be late, with their bytes."""
     captured = info.captured
     bases = {ref.view[0].name for ref in captured.result_refs if ref.view is not None}
-    left = {ref.name for one in (*captured.left, *captured.given_changes) for ref in one.leaves}
+    left = {ref.name for ref in captured.beside}
     results = {ref.name for ref in captured.outputs if ref.kind == "tensor" and ref.view is None}
     taken = results - bases - left - info.losses
     given = dict(zip(session.output_names, session.output_bytes(dict(sizes)), strict=True))

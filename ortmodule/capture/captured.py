@@ -106,7 +106,12 @@ class Captured:
     @property
     def result_refs(self) -> list[OutputRef]:
         """Of the result, of what is left on modules, and of what is changed of what the call is given."""
-        return [*self.outputs, *(ref for one in (*self.left, *self.given_changes) for ref in one.leaves)]
+        return [*self.outputs, *self.beside]
+
+    @property
+    def beside(self) -> list[OutputRef]:
+        """The same without the result."""
+        return [*(r for one in self.left for r in one.leaves), *(r for one in self.given_changes for r in one.leaves)]
 
     @property
     def needs_given(self) -> bool:
