@@ -42,7 +42,7 @@ class MethodCalls:
         wrapper: what is called in its place; it holds this object as `_methods`.
     """
 
-    def __init__(self, module: nn.Module, wrapper: Callable[..., Any]) -> None:
+    def __init__(self, module: nn.Module, wrapper: Any) -> None:
         self._module, self._wrapper = module, weakref.ref(wrapper)
         self._lock = threading.Lock()
         self._methods = 0  # how many run

@@ -224,9 +224,9 @@ class _Run:
     def module(self) -> tuple[Any, dict[str, torch.Tensor | None]]:
         """The module itself in PyTorch: its result and gradients."""
         state, leaves = self._copies()
-        args, kwargs = self._shape.filled(leaves)
+        call = self._shape.filled(leaves)
         with _same_random_numbers():
-            result = torch.func.functional_call(self._module, state, args, kwargs)
+            result = torch.func.functional_call(self._module, state, call.args, call.kwargs)
         return _detached(result), self._gradients(result, state, leaves)
 
     def program(self) -> dict[str, Any]:
