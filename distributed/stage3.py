@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from ortmodule import ORTModule
+from ortmodule.capture.containers.nodes import leaves_of
 from ortmodule.distributed import collectives
 from ortmodule.distributed.agreement import Agreement
 from ortmodule.distributed.bucket import packed, whole_buckets
@@ -136,7 +136,7 @@ class _Sharding:
             self._agreement.watch(f"the graph of the backward of forward {number}")
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
-        for leaf in pytree.tree_leaves(result):
+        for leaf in leaves_of(result):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(begins)
                 return

@@ -29,6 +29,7 @@ import torch
 
 from ..capture import Captured, capture_once
 from ..capture.attempts import Attempt, Failures, Sizes, first_capture, from_one_then_two, with_and_without
+from ..capture.containers.plain_objects import is_taken_apart
 from ..errors import CaptureError, UnfitError
 from .audit import Audit
 from .captured_graph import CapturedGraph, flag_value, is_flag
@@ -185,11 +186,14 @@ def _of_call(
 
 
 def _others(call: Call, sizes: Sizes, axes: int) -> Sizes:
-    """The sizes that may change where these do: those of the first `axes` of every tensor."""
+    """The sizes that may change where these do: those of the first `axes` of every tensor. Of a call that is given an
+    object with tensors, a cache say, any may at the next call.
+    """
+    grows = axes > 0 and any(map(is_taken_apart, call.given))
     return frozenset(
         (i, axis)
         for i, leaf in enumerate(call.leaves)
-        if sizes and isinstance(leaf, torch.Tensor)
-        for axis in range(min(axes, leaf.dim()))
+        if (sizes or grows) and isinstance(leaf, torch.Tensor)
+        for axis in range(leaf.dim() if grows else min(axes, leaf.dim()))
         if leaf.shape[axis] > 1
     )

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..capture.containers.nodes import leaves_of
 from ..errors import UnsupportedError
 from .derivatives import Derivatives, Gradients
 from .info import PostExportProcessedModelInfo
@@ -161,10 +161,10 @@ class HigherOrder:
                 if self._counted and (draws := draws_of(self._info.captured.model)):
                     stack.enter_context(SameMasks(draws))
             call = self._module if self._own_hooks else self._module.forward
-            results = dict(zip(self._outputs, pytree.tree_leaves(call(*again.args, **again.kwargs)), strict=True))
+            results = dict(zip(self._outputs, leaves_of(call(*again.args, **again.kwargs)), strict=True))
             for side in left:
                 names = (ref.name if ref.kind == "tensor" else None for ref in side.leaves)
-                results.update(zip(names, pytree.tree_leaves(side.table[side.name]), strict=True))
+                results.update(zip(names, leaves_of(side.table[side.name]), strict=True))
             return results, wanted
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..capture import Captured, OutputRef
+from ..capture.containers.nodes import put_together, unflatten
 from ..capture.result_views import replayed, symbols_of
 from ..errors import InternalError, InvalidArgumentError
 from .until_backward import UntilBackward
@@ -194,10 +195,10 @@ class PostExportProcessedModelInfo:
                 change.make(given[change.number], _unflattened(change.spec, map(leaf, change.leaves), made))
             return result
         for left in self.captured.left:
-            left.table[left.name] = pytree.tree_unflatten(map(leaf, left.leaves), left.spec)
+            left.table[left.name] = unflatten(map(leaf, left.leaves), left.spec)
         for change in self.captured.given_changes:
-            change.make(given[change.number], pytree.tree_unflatten(map(leaf, change.leaves), change.spec))
-        return pytree.tree_unflatten(map(leaf, self.captured.outputs), self.module_forward_output_schema)
+            change.make(given[change.number], unflatten(map(leaf, change.leaves), change.spec))
+        return unflatten(map(leaf, self.captured.outputs), self.module_forward_output_schema)
 
     def _plain(
         self, ref: OutputRef, by_name: Mapping[str | None, Any], leaves: Sequence[Any], own: Mapping[str, torch.Tensor]
@@ -226,14 +227,14 @@ class _Again:
 
 
 def _unflattened(spec: pytree.TreeSpec, leaves: Iterator[Any], made: list[Any]) -> Any:
-    """What `pytree.tree_unflatten` makes, where a container may stand in several places; `made` receives all."""
+    """What `unflatten` makes, where a container may stand in several places; `made` receives all."""
     number = len(made)
     made.append(None)
     if spec.is_leaf():
         leaf = next(leaves)
         return made[leaf.number] if isinstance(leaf, _Again) else leaf
     children = [_unflattened(spec.child(i), leaves, made) for i in range(spec.num_children)]
-    made[number] = pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
+    made[number] = put_together(spec, children)
     return made[number]
 
 

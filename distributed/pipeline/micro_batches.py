@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ortmodule.capture.containers.nodes import flatten, unflatten
 from ortmodule.errors import InvalidArgumentError
 
 __all__ = ["MicroBatches"]
@@ -45,7 +45,7 @@ class MicroBatches:
         return self._targets[micro]
 
     def _divide(self, tree: Any, name: str, count: int) -> list[Any]:
-        leaves, spec = pytree.tree_flatten(tree)
+        leaves, spec = flatten(tree)
         columns: list[list[Any]] = []
         seen: dict[int, Any] = {}
         for leaf in leaves:
@@ -60,4 +60,4 @@ class MicroBatches:
                 raise InvalidArgumentError(f"{name} of {rows} rows cannot be divided into {count} micro-batches")
             seen.setdefault(id(leaf), leaf.detach().chunk(count))  # a tensor that is given twice stays one
             columns.append(list(seen[id(leaf)]))
-        return [pytree.tree_unflatten([column[i] for column in columns], spec) for i in range(count)]
+        return [unflatten([column[i] for column in columns], spec) for i in range(count)]

@@ -20,6 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...capture import Captured, OutputRef, ResultOrder
+from ...capture.containers.plain_objects import take_class_apart
 from ...capture.convert.onnx_graph import ATEN, ONNX_TYPES
 from ...capture.guards import compile_check
 from ..conditions import NotStorable
@@ -291,9 +292,8 @@ def _spec_from_data(data: Any) -> pytree.TreeSpec:
         return pytree.tree_flatten(0)[1]
     kind, context, children = data
     cls = _decoded(kind)
-    if isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls not in pytree.SUPPORTED_NODES:
-        torch.export.register_dataclass(cls)
-    if cls not in pytree.SUPPORTED_NODES:
+    apart = isinstance(cls, type) and dataclasses.is_dataclass(cls) and take_class_apart(cls)
+    if not apart and cls not in pytree.SUPPORTED_NODES:
         raise Unfit(f"{cls.__qualname__} is no class of a module's result")
     return pytree.TreeSpec(cls, _decoded(context), [_spec_from_data(child) for child in children])
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured
+from ..capture.containers.nodes import leaves_of
 from ..capture.trace.tracing import LOCK, captured_elsewhere
 from ..errors import IndexOutOfRangeError, ORTModuleError, UnfitCallError, UnsupportedError
 from ..graph_transition import GraphTransitionManager, NoLossError
@@ -38,7 +38,7 @@ def _is_of_data(error: Exception, given: Any) -> bool:
     of what it points into. PyTorch runs such a call; not the latter on a GPU, which would be lost to the process.
     """
     if isinstance(error, IndexOutOfRangeError):
-        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in leaves_of(given) if isinstance(leaf, torch.Tensor)]
         return all(tensor.device.type == "cpu" for tensor in tensors)
     return isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
 

@@ -6,9 +6,9 @@ import inspect
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from .containers.flattening import lacks_a_field
+from .containers.flattening import flatten_call
+from .containers.nodes import paths_of
 
 __all__ = ["first_names", "leaf_names"]
 
@@ -20,18 +20,10 @@ def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     except (TypeError, ValueError):
         given = []
     positional = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    names = []
-    try:
-        paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path((args, kwargs), lacks_a_field)[0]
-    except ValueError:  # a class that is registered without names for its parts
-        return [f"leaf{i}" for i in range(len(pytree.tree_leaves((args, kwargs), lacks_a_field)))]
-    for path, _ in paths:
-        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path[1:]]
-        if path[0].idx == 0:
-            index = path[1].idx
-            parts[0] = positional[index] if index < len(positional) else f"arg{index}"
-        names.append(".".join(parts))
-    return names
+    flatten_call(args, kwargs)
+    further = [f"arg{i}" for i in range(len(positional), len(args))]
+    named = [*zip((*positional, *further), args, strict=False), *kwargs.items()]
+    return [".".join((name, *path)) for name, one in named for path in paths_of(one)]
 
 
 def first_names(module: torch.nn.Module) -> dict[str, str]:

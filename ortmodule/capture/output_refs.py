@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .containers.plain_objects import set_attributes
 from .result_views import ViewStep
 
 __all__ = ["GivenChange", "OutputRef", "SideOutput"]
@@ -78,7 +79,9 @@ class GivenChange:
                 container.clear()
                 container.extend(content)
             return
-        table = container if isinstance(container, dict) else vars(container)
+        if not isinstance(container, dict):
+            set_attributes(container, content, self.removed)  # type: ignore[arg-type]
+            return
         for key in self.removed:
-            del table[key]
-        table.update(content)
+            del container[key]
+        container.update(content)

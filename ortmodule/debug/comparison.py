@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from .. import _C
 from ..capture import Captured, Trace, capture_for_call
 from ..capture.containers.flattening import flatten_call
+from ..capture.containers.nodes import flatten, leaves_of, unflatten
 from ..capture.source_lines import user_line_of
 from ..errors import InvalidArgumentError
 from ..graph_transition.info import PostExportProcessedModelInfo
@@ -367,11 +368,12 @@ def _part(result: Any, name: str, trace: Trace, node: torch.fx.Node) -> Any:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _detached(value: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), value)
+    leaves, spec = flatten(value)
+    return unflatten((t.detach().clone() if isinstance(t, torch.Tensor) else t for t in leaves), spec)
 
 
 def _backward_order(trace: Trace, names: list[str]) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 import onnx
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from ..capture import Captured, leaf_names
+from ..capture.containers.nodes import leaves_of, paths_of, unflatten
 from ..capture.convert.onnx_graph import tensor_proto
 from ..errors import InvalidArgumentError
 
@@ -56,7 +56,7 @@ def dynamic_dims(
 ) -> set[tuple[int, int]] | None:
     if not axes:
         return None
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = leaves_of((args, kwargs))
     every = leaf_names(model, args, kwargs)
     names = {name: i for i, name in enumerate(every) if isinstance(leaves[i], torch.Tensor)}
     dims: set[tuple[int, int]] = set()
@@ -73,15 +73,13 @@ def dynamic_dims(
 
 def name_outputs(proto: onnx.ModelProto, captured: Captured) -> list[str]:
     """Gives graph outputs the names that users know; those of the module's own results are returned."""
-    flat = pytree.tree_unflatten(list(range(len(captured.outputs))), captured.out_spec)
-    paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path(flat)[0]
+    paths = paths_of(unflatten(captured.outputs, captured.out_spec))
     taken = {v.name for v in (*proto.graph.input, *proto.graph.value_info, *proto.graph.initializer)}
     renamed: dict[str, str] = {}
-    for path, position in paths:
-        ref = captured.outputs[position]
+    for path, ref in zip(paths, captured.outputs, strict=True):
         if ref.kind not in ("tensor", "size") or ref.name is None or ref.name in renamed:
             continue
-        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+        parts = list(path)
         if not parts or parts[0].isdigit():
             parts.insert(0, "output")
         renamed[ref.name] = unique(".".join(parts), taken - {ref.name})

@@ -15,10 +15,10 @@ from typing import Any
 import onnx
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured, capture_for_call, leaf_names
+from ..capture.containers.nodes import leaves_of, paths_of
 from ..errors import InvalidArgumentError, UnsupportedError
 from .captured_graph import call_of, embed_constants, name_outputs, rename, unique, ways_of, without_left
 
@@ -120,9 +120,7 @@ class StepCall:
         own = leaf_names(module, self.args, self.kwargs)
         if not with_target:
             return own
-        paths: list[tuple[Any, Any]] = pytree.tree_flatten_with_path(self.target)[0]
-        parts = [[str(getattr(key, "key", getattr(key, "idx", key))) for key in path[1:]] for path, _ in paths]
-        return own + [unique(".".join(["target", *inner]), set(own)) for inner in parts]
+        return own + [unique(".".join(["target", *path[1:]]), set(own)) for path in paths_of(self.target)]
 
     def arguments(self, with_target: bool) -> tuple[Any, ...]:
         return (self.args, self.kwargs, *(self.target if with_target else ()))
@@ -186,7 +184,7 @@ def _dynamic_dims(
     module: nn.Module, call: StepCall, with_target: bool, axes: Mapping[str, Iterable[int]] | None
 ) -> set[tuple[int, int]]:
     """Without `axes` the first axis of every tensor, the batch's."""
-    leaves = pytree.tree_leaves(call.arguments(with_target))
+    leaves = leaves_of(call.arguments(with_target))
     names = call.names(module, with_target)
     tensors = {name: i for i, name in enumerate(names) if isinstance(leaves[i], torch.Tensor)}
     if axes is None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import onnx
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from .. import _C
 from ..capture import Captured, capture_for_call
+from ..capture.containers.nodes import leaves_of
 from ..errors import InvalidArgumentError
 from ..ortmodule import ORTModule
 from .captured_graph import call_of, dynamic_dims, embed_constants, name_outputs, ways_of, without_left
@@ -82,7 +82,7 @@ def export_training_graph(
 
 def _trainable(model: nn.Module, captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = leaves_of((args, kwargs))
     inputs = [name for leaf, name in captured.user_inputs if leaves[leaf].requires_grad]
     names = inputs + [name for name in captured.parameters if parameters[name].requires_grad]
     if not names:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from ... import _C
 from ...errors import CaptureError
-from .plain_objects import counted_leaves, is_plain_object, size_of, take_apart
+from .nodes import flatten, is_node, parts_of, put_together
+from .plain_objects import counted_leaves, is_plain_object, size_of
 
 __all__ = [
     "PLAIN",
@@ -22,7 +22,6 @@ __all__ = [
     "ResultWalk",
     "flatten_call",
     "flatten_result",
-    "lacks_a_field",
 ]
 
 _MAPPINGS: set[type] = set()  # classes of ordered dicts that native patterns take apart
@@ -58,9 +57,7 @@ class CallShape:
         made.append(None)
         children = [self._filled(spec.child(i), leaves, made) for i in range(spec.num_children)]
         first = self.same[number]
-        made[number] = (
-            pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context) if first == number else made[first]
-        )
+        made[number] = put_together(spec, children) if first == number else made[first]
         return made[number]
 
 
@@ -89,26 +86,25 @@ class FlatCall:
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatCall:
-    """Takes a call apart; dataclasses that no one registered yet are registered, and classes of plain objects that hold
-    tensors.
-
-    Raises:
-        CaptureError: a container holds itself.
-    """
+    """Takes a call apart. Raises CaptureError for a container that holds itself."""
     containers: list[Any] = []
-    is_leaf = functools.partial(_is_kept_whole, containers)
+
+    def begin() -> Callable[[Any], bool]:
+        containers.clear()
+        return note
+
+    def note(value: Any) -> bool:
+        if is_node(value) or is_plain_object(value):
+            containers.append(value)
+        return False
+
     try:
-        leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf)
-        while _registered(leaves) or take_apart(leaf for leaf in leaves if is_plain_object(leaf)):
-            containers.clear()
-            leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf)
-        numbers: dict[int, int] = {}
-        same = tuple(numbers.setdefault(id(value), number) for number, value in enumerate(containers))
-        given = _given(spec, containers)
+        leaves, spec = flatten((args, kwargs), begin)
     except RecursionError:
         raise CaptureError("an argument is a list, a dict or an object that holds itself") from None
-    finally:
-        containers.clear()  # pytree keeps what it is given until the next collection
+    numbers: dict[int, int] = {}
+    same = tuple(numbers.setdefault(id(value), number) for number, value in enumerate(containers))
+    given = _given(spec, containers)
     _learn_mappings(given)
     counted = frozenset(counted_leaves(spec, leaves))
     leaves = [size_of(leaf) if i in counted else leaf for i, leaf in enumerate(leaves)]
@@ -126,7 +122,7 @@ def _learn_mappings(given: list[Any]) -> None:
     for value in given:
         kind = type(value)
         if isinstance(value, collections.OrderedDict) and kind not in _MAPPINGS:
-            parts, _ = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+            parts, _ = parts_of(value)
             if [*map(id, parts)] == [*map(id, collections.OrderedDict.values(value))]:
                 _MAPPINGS.add(kind)
                 _C.take_apart(kind)
@@ -135,16 +131,6 @@ def _learn_mappings(given: list[Any]) -> None:
 def _containers_in(spec: pytree.TreeSpec) -> int:
     """How many containers there are in a spec, itself included."""
     return 0 if spec.is_leaf() else 1 + sum(_containers_in(spec.child(i)) for i in range(spec.num_children))
-
-
-def _is_kept_whole(containers: list[Any], value: Any) -> bool:
-    """Whether an argument that pytree could take apart is a leaf; `containers` receives what is none."""
-    if pytree.tree_is_leaf(value):
-        return False
-    if isinstance(value, torch.Size) or lacks_a_field(value):  # the first would become a tuple
-        return True
-    containers.append(value)
-    return False
 
 
 class ResultWalk:
@@ -173,12 +159,10 @@ class ResultWalk:
     def stops_at(self, value: Any) -> bool:
         """Called with each value on the way, a container before what it holds."""
         number, self._count = self._count, self._count + 1
-        if self.is_kept(value) or isinstance(value, torch.Size):  # which torch would make a tuple of
+        if self.is_kept(value):
             return True
-        if isinstance(value, tuple) or pytree.tree_is_leaf(value):
+        if isinstance(value, tuple) or not (is_node(value) or is_plain_object(value)):
             return False
-        if lacks_a_field(value):
-            return True
         return self._numbers.setdefault(id(value), number) != number
 
     def number(self, value: Any) -> int | None:
@@ -186,35 +170,15 @@ class ResultWalk:
         return self._numbers.get(id(value))
 
 
-def lacks_a_field(value: Any) -> bool:
-    """Whether `value` is of a dataclass and has lost a field, which taking it apart would ask for."""
-    return dataclasses.is_dataclass(value) and not all(hasattr(value, f.name) for f in dataclasses.fields(value))
+def flatten_result(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:
+    """Takes a result apart; `walk` goes on behind it."""
+    going = walk
 
+    def begin() -> Callable[[Any], bool]:
+        nonlocal going
+        going = walk.copy()
+        return going.stops_at
 
-def _registering(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:
-    going = walk.copy()
-    leaves, spec = pytree.tree_flatten(value, going.stops_at)
-    if _registered(leaf for leaf in leaves if not walk.is_kept(leaf)):
-        return _registering(value, walk)
+    leaves, spec = flatten(value, begin)
     walk.take(going)
     return leaves, spec
-
-
-def _registered(leaves: Iterable[Any]) -> bool:
-    """Registers the dataclasses among leaves that no one registered yet; whether there was one."""
-    fresh = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
-    fresh -= pytree.SUPPORTED_NODES.keys()
-    for cls in fresh:
-        torch.export.register_dataclass(cls)
-    return bool(fresh)
-
-
-def flatten_result(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:
-    """As `_registering`, where plain objects that hold tensors (a key-value cache) are taken apart as well."""
-    going = walk.copy()
-    leaves, spec = _registering(value, going)
-    own = [leaf for leaf in leaves if not isinstance(leaf, PLAIN) and not walk.is_kept(leaf)]
-    if not take_apart(leaf for leaf in own if is_plain_object(leaf)):
-        walk.take(going)
-        return leaves, spec
-    return flatten_result(value, walk)

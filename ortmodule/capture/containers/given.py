@@ -12,10 +12,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, ChangedValueError
-from .plain_objects import is_counter, is_taken_apart
+from .nodes import leaves_of
+from .plain_objects import attributes_of, is_counter, is_taken_apart
 
 __all__ = ["FoundChange", "GivenContainers", "shallow_change"]
 
@@ -114,22 +114,16 @@ def _is_size(number: Any) -> bool:
 
 def _can_be_set(container: Any) -> bool:
     kind = type(container)
-    return kind in _SEQUENCES or kind in _MAPPINGS or _is_plain(container)
-
-
-def _is_plain(container: Any) -> bool:
-    return type(container).__new__ is object.__new__ and isinstance(getattr(container, "__dict__", None), dict)
+    return kind in _SEQUENCES or kind in _MAPPINGS or is_taken_apart(container)
 
 
 def _content(container: Any) -> list[Any] | dict[Any, Any]:
-    """What a container itself holds."""
+    """What a container itself holds; of one of a class that somebody has registered with pytree its leaves."""
     if type(container) in _MAPPINGS:
         return dict(container)
     if type(container) in _SEQUENCES:
         return list(container)
-    if _is_plain(container):
-        return dict(vars(container))
-    return list(pytree.SUPPORTED_NODES[type(container)].flatten_fn(container)[0])
+    return attributes_of(container) if is_taken_apart(container) else leaves_of(container)
 
 
 def _same_content(now: Any, before: Any) -> bool:

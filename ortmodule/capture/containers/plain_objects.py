@@ -1,16 +1,17 @@
 """Plain objects among what a call is given and gives back: those of classes that are taken apart into their attributes.
 
-A class is taken apart from the first time on that an object of it holds a tensor, or that a forward was seen to change
-one that it was given. A whole number that a forward counts on such an object (how many tokens a cache has seen) is a
-leaf of the call as the size of an empty tensor, which a graph may have for any number.
+A class is taken apart if it is a dataclass, and from the first time on that an object of it holds a tensor, or that a
+forward was seen to change one that it was given. A whole number that a forward counts on such an object (how many
+tokens a cache has seen) is a leaf of the call as the size of an empty tensor, which a graph may have for any number.
 
-Not here: lists, dicts and dataclasses (flattening.py), what a forward changes (given.py).
+Not here: lists, dicts and tuples (nodes.py), what a forward changes (given.py).
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,23 +20,35 @@ from torch.utils import _pytree as pytree
 from ... import _C
 
 __all__ = [
+    "attributes_of",
     "count",
     "counted_leaves",
     "holds_tensor",
     "is_counter",
+    "is_class_apart",
     "is_plain_object",
     "is_taken_apart",
+    "object_with",
+    "set_attributes",
     "size_of",
     "take_apart",
+    "take_class_apart",
     "take_changed_apart",
 ]
 
+# What holds something of torch's own, sizes of a trace among them.
+_WHOLE = (torch.Tensor, torch.nn.Module, type, torch.SymInt, torch.SymFloat, torch.SymBool)
+_HEAP_TYPE = 1 << 9  # in Py_TPFLAGS: a class that a program has made
 _COUNTERS: dict[type, set[str]] = {}  # by class that is taken apart, the attributes that forwards count in
 
 
 def is_taken_apart(value: Any) -> bool:
     """Whether an object is of a class that is."""
     return type(value) in _COUNTERS
+
+
+def is_class_apart(kind: Any) -> bool:
+    return kind in _COUNTERS
 
 
 def is_counter(kind: type, name: str) -> bool:
@@ -70,28 +83,70 @@ def size_of(number: int) -> torch.Tensor:
 
 
 def take_apart(objects: Iterable[Any]) -> bool:
-    """Registers the classes of plain objects, which are taken apart from now on; whether there was one."""
-    fresh = {type(one) for one in objects} - pytree.SUPPORTED_NODES.keys()
-    for cls in fresh:
-        pytree.register_pytree_node(
-            cls, _object_parts, functools.partial(_object_from, cls), flatten_with_keys_fn=_named_object_parts
-        )
+    """Notes the classes of plain objects, which are taken apart from now on; whether there was a new one. Not those
+    that somebody has registered with torch's pytree.
+    """
+    fresh = {type(one) for one in objects} - _COUNTERS.keys()
+    return any([take_class_apart(cls) for cls in fresh])
+
+
+def take_class_apart(cls: type) -> bool:
+    """Notes a class, if its objects can be made again of their attributes; whether they can."""
+    if cls not in _COUNTERS:
+        if not _is_plain_class(cls):
+            return False
         _COUNTERS[cls] = set()
-        _C.take_apart(cls)
-    return bool(fresh)
+        if not _slots(cls):
+            _C.take_apart(cls)
+    return True
 
 
 def is_plain_object(leaf: Any) -> bool:
-    """Whether `leaf` holds a tensor, and all that it holds in its `__dict__`: a copy can be made of changed parts."""
-    return _can_be_copied(leaf) and holds_tensor(leaf)
+    """Whether `leaf` is a dataclass's or holds a tensor, and can be made again of its attributes."""
+    if type(leaf) in _COUNTERS:
+        return True
+    return _is_plain_class(type(leaf)) and (dataclasses.is_dataclass(leaf) or holds_tensor(leaf))
 
 
-def _can_be_copied(leaf: Any) -> bool:
-    cls = type(leaf)
-    if isinstance(leaf, (torch.Tensor, torch.nn.Module, type)) or cls.__new__ is not object.__new__:
+def attributes_of(value: Any) -> dict[str, Any]:
+    """What a plain object holds."""
+    found = dict(getattr(value, "__dict__", ()))
+    for name in _slots(type(value)):
+        if hasattr(value, name):
+            found[name] = getattr(value, name)
+    return found
+
+
+def object_with(cls: type, names: Iterable[str], parts: Iterable[Any]) -> Any:
+    """A plain object of these attributes."""
+    made: Any = object.__new__(cls)
+    set_attributes(made, dict(zip(names, parts, strict=True)))
+    return made
+
+
+def set_attributes(value: Any, attributes: Mapping[str, Any], removed: Iterable[str] = ()) -> None:
+    """Sets attributes of a plain object, past what its class does when one is set."""
+    for name in removed:
+        object.__delattr__(value, name)
+    for name, part in attributes.items():
+        object.__setattr__(value, name, part)
+
+
+def _is_plain_class(cls: type) -> bool:
+    if issubclass(cls, _WHOLE) or cls.__new__ is not object.__new__:
         return False
-    slots = any(getattr(base, "__slots__", ()) for base in cls.__mro__)
-    return not slots and hasattr(leaf, "__dict__") and not hasattr(cls, "__del__")
+    return cls not in pytree.SUPPORTED_NODES and cls.__flags__ & _HEAP_TYPE != 0 and not hasattr(cls, "__del__")
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    """The attributes that the classes give a place of their own."""
+    return tuple(
+        name
+        for base in cls.__mro__
+        if base.__flags__ & _HEAP_TYPE
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType)
+    )
 
 
 def take_changed_apart(leaves: Iterable[Any], changed: Iterable[Any]) -> bool:
@@ -109,27 +164,13 @@ def _leads_to(value: Any, sought: frozenset[int], found: list[Any], depth: int =
     if depth == 0 or isinstance(value, (torch.Tensor, torch.nn.Module, type)):
         return False
     inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    own = [*vars(value).values()] if _can_be_copied(value) else ()
+    own = attributes_of(value).values() if _is_plain_class(type(value)) else ()
     leads = [_leads_to(one, sought, found, depth - 1) for one in (*inner, *own)]
     if id(value) not in sought and not any(leads):
         return False
-    if _can_be_copied(value):
+    if _is_plain_class(type(value)):
         found.append(value)
     return True
-
-
-def _object_parts(value: Any) -> tuple[list[Any], tuple[str, ...]]:
-    return list(vars(value).values()), tuple(vars(value))
-
-
-def _named_object_parts(value: Any) -> tuple[list[tuple[pytree.KeyEntry, Any]], tuple[str, ...]]:
-    return [(pytree.GetAttrKey(name), part) for name, part in vars(value).items()], tuple(vars(value))
-
-
-def _object_from(cls: type, parts: Any, names: Any) -> Any:
-    made: Any = object.__new__(cls)
-    made.__dict__.update(zip(names, parts, strict=True))
-    return made
 
 
 def holds_tensor(value: Any, depth: int = 6) -> bool:
@@ -137,6 +178,6 @@ def holds_tensor(value: Any, depth: int = 6) -> bool:
         return True
     if depth == 0 or isinstance(value, type):
         return False
-    inner = value if isinstance(value, (list, tuple, set)) else [*getattr(value, "__dict__", {}).values()]
+    inner = value if isinstance(value, (list, tuple, set)) else attributes_of(value).values()
     inner = [*inner, *value.values()] if isinstance(value, dict) else inner
     return any(holds_tensor(item, depth - 1) for item in inner)
