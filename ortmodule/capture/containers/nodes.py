@@ -58,23 +58,23 @@ def flatten(value: Any, walk: Callable[[], Callable[[Any], bool]] = _to_the_end)
             whether that is a leaf. After one that has met a new class there is another, as that counts everywhere.
     """
     leaves: list[Any] = []
-    is_leaf, known = walk(), True
+    fresh: list[Any] = []
+    spec = _spec_of(value, walk(), leaves, fresh)
+    return flatten(value, walk) if fresh else (leaves, spec)
 
-    def spec_of(one: Any) -> pytree.TreeSpec:
-        nonlocal known
-        if is_leaf(one):
-            leaves.append(one)
-            return _LEAF
-        if is_plain_object(one) and take_apart([one]):
-            known = False
-        if not is_node(one):
-            leaves.append(one)
-            return _LEAF
-        parts, context = parts_of(one)
-        return pytree.TreeSpec(_kind(one), context, [spec_of(part) for part in parts])
 
-    spec = spec_of(value)
-    return (leaves, spec) if known else flatten(value, walk)
+def _spec_of(value: Any, is_leaf: Callable[[Any], bool], leaves: list[Any], fresh: list[Any]) -> pytree.TreeSpec:
+    """The structure; `leaves` and `fresh` receive what it holds, and objects of new classes. No closure that calls
+    itself, which would keep the leaves until the next collection.
+    """
+    if not is_leaf(value):
+        if is_plain_object(value) and take_apart([value]):
+            fresh.append(value)
+        if is_node(value):
+            parts, context = parts_of(value)
+            return pytree.TreeSpec(_kind(value), context, [_spec_of(part, is_leaf, leaves, fresh) for part in parts])
+    leaves.append(value)
+    return _LEAF
 
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
