@@ -85,7 +85,7 @@ class _Derivative:
         flowing: Sequence[str],
         options: Mapping[str, Any],
     ) -> None:
-        model, dys, dxs, self._reads = _C.derivative_graph(model, [wanted[i] for i in places], ys)
+        model, dys, dxs, self._reads = _C.derivative_graph(model, [wanted[i] for i in places], ys, wanted)
         self._dxs, self._dys, self._count = [places[i] for i in dxs], [ys[i] for i in dys], len(wanted)
         wanted = [*wanted, *(f"{name}_grad" for name in self._dys if name in flowing)]
         self.session = _C.Session(model, "training", wanted, dict(options))

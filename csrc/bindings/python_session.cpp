@@ -300,16 +300,17 @@ void register_session(py::module_& m) {
       "The model with its gradients in standard ONNX operators, serialized.");
   m.def(
       "derivative_graph",
-      [](const py::bytes& model, std::vector<std::string> xs, std::vector<std::string> ys) {
+      [](const py::bytes& model, std::vector<std::string> xs, std::vector<std::string> ys,
+         std::vector<std::string> trainable) {
         const auto text = static_cast<std::string_view>(model);
         DerivativeGraph graph;
         {
           const py::gil_scoped_release release;
-          graph = derivative_graph(text, {std::move(xs), std::move(ys)});
+          graph = derivative_graph(text, {std::move(xs), std::move(ys), std::move(trainable)});
         }
         return py::make_tuple(py::bytes(graph.model), graph.dys, graph.dxs, graph.reads);
       },
-      py::arg("model"), py::arg("xs"), py::arg("ys"),
+      py::arg("model"), py::arg("xs"), py::arg("ys"), py::arg("trainable"),
       "The gradients of `xs` as a graph that has gradients again, serialized; the places of the ys that it has as "
       "further inputs, of the xs whose gradients are its outputs, and of the model's inputs that it reads.");
   m.def("register_custom_ops_library", &load_custom_ops, py::arg("path"), py::call_guard<py::gil_scoped_release>(),

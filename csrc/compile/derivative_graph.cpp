@@ -35,12 +35,15 @@ std::vector<NodeArg*> floating(const std::vector<NodeArg*>& values) {
 // What the standard has is not differentiable because its derivative is zero.
 bool is_own(const Node& node) { return !node.domain().empty() && node.domain() != "ai.onnx.ml"; }
 
+// A `detach`, or a write that autograd does not see: the second derivative ends there as the first does.
+bool is_meant(const Node& node) { return node.record()->has(kMeantEnd) && node.get_int("first_order", 0) == 0; }
+
 // Whether a gradient of one of its outputs would not come to an input that depends on an x.
 bool cuts_off(const Node& node, const std::vector<char>& depends) {
   const bool results = std::any_of(node.outputs().begin(), node.outputs().end(), [](const NodeArg* out) {
     return out && is_floating(out->type().dtype) && (!out->uses().empty() || out->is_graph_output());
   });
-  if (!results || !is_own(node)) return false;
+  if (!results || !is_own(node) || is_meant(node)) return false;
   for (size_t i = 0; i < node.inputs().size(); ++i) {
     const NodeArg* in = node.inputs()[i];
     if (!in || !is_floating(in->type().dtype) || !depends[in->id()]) continue;
@@ -56,11 +59,12 @@ void expand(Graph& graph, Node& node) {
   ORTMODULE_CHECK(!has_values_alone && expand_body(graph, node), kUnsupported, described, " has no second derivative");
 }
 
-// Values that depend on an x in any way, also through what has no gradient.
-std::vector<char> reached_values(const Graph& graph) {
+// Values that depend on an x in any way, also through what has no gradient but is not meant to end there.
+std::vector<char> reached_values(const Graph& graph, const std::vector<NodeArg*>& xs) {
   std::vector<char> reached(graph.value_id_bound(), 0);
-  for (const NodeArg* x : floating(graph.inputs())) reached[x->id()] = 1;
+  for (const NodeArg* x : floating(xs)) reached[x->id()] = 1;
   graph.for_each([&](Node& node) {
+    if (node.op() == "StopGradient" && is_meant(node)) return;
     const auto is_reached = [&](const NodeArg* in) { return in && reached[in->id()]; };
     if (!std::any_of(node.inputs().begin(), node.inputs().end(), is_reached)) return;
     for (const NodeArg* out : node.outputs())
@@ -70,8 +74,8 @@ std::vector<char> reached_values(const Graph& graph) {
 }
 
 // From the back: the body of a gradient's kernel may leave a saved output of the forward operator unread.
-bool expand_what_cuts_off(Graph& graph) {
-  const std::vector<char> reached = reached_values(graph);
+bool expand_what_cuts_off(Graph& graph, const std::vector<NodeArg*>& xs) {
+  const std::vector<char> reached = reached_values(graph, xs);
   const std::vector<Node*> nodes = graph.nodes();
   bool changed = false;
   for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
@@ -83,9 +87,11 @@ bool expand_what_cuts_off(Graph& graph) {
 }
 
 // Formulas that leave the gradient of an output aside are found by differentiating a copy.
-bool expand_what_is_unheard(Graph& graph) {
+bool expand_what_is_unheard(Graph& graph, const std::vector<NodeArg*>& xs) {
   const std::unique_ptr<Graph> copy = graph.clone();
-  const GradientResult again = build_gradient(*copy, {copy->outputs(), floating(copy->inputs())});
+  std::vector<NodeArg*> of_copy;
+  for (const NodeArg* x : floating(xs)) of_copy.push_back(named(copy->inputs(), x->name(), "input"));
+  const GradientResult again = build_gradient(*copy, {copy->outputs(), of_copy});
   std::unordered_set<std::string> unheard;
   for (const Node* node : again.unheard)
     for (const NodeArg* out : node->outputs())
@@ -106,9 +112,9 @@ void clean_up(Graph& graph) {
   resolve(graph);
 }
 
-void make_differentiable(Graph& graph) {
+void make_differentiable(Graph& graph, const std::vector<NodeArg*>& xs) {
   for (int depth = 0; depth < kMaxDepth; ++depth) {
-    const bool changed = expand_what_cuts_off(graph) || expand_what_is_unheard(graph);
+    const bool changed = expand_what_cuts_off(graph, xs) || expand_what_is_unheard(graph, xs);
     clean_up(graph);
     if (!changed) return;
   }
@@ -124,11 +130,11 @@ void refuse_control_flow(const Graph& graph) {
 
 // Where gradients end (a `detach`), or go another way than the values, a captured forward may be written so that its
 // first derivative is right, and say nothing of the second.
-void refuse_other_ways(const Graph& graph) {
-  const std::vector<char> reached = reached_values(graph);
+void refuse_other_ways(const Graph& graph, const std::vector<NodeArg*>& xs) {
+  const std::vector<char> reached = reached_values(graph, xs);
   graph.for_each([&](Node& node) {
-    const bool other =
-        cuts_off(node, reached) || node.record()->has(kBodyOfValues) || node.find_attribute("no_grad_inputs");
+    const bool of_values = node.record()->has(kBodyOfValues) && !is_meant(node);
+    const bool other = cuts_off(node, reached) || of_values || node.find_attribute("no_grad_inputs");
     ORTMODULE_CHECK(!other, kUnsupported, node.describe(), " has a first derivative alone");
   });
 }
@@ -175,7 +181,9 @@ DerivativeGraph derivative_graph(std::string_view model, const DerivativeRequest
   transform(*graph, PassStage::kForward, settings);
   resolve(*graph);
   refuse_random(*graph);
-  refuse_other_ways(*graph);
+  std::vector<NodeArg*> trainable;
+  for (const std::string& name : request.trainable) trainable.push_back(named(graph->inputs(), name, "input"));
+  refuse_other_ways(*graph, trainable);
   GradientRequest gradient;
   for (const std::string& name : request.xs) gradient.xs.push_back(named(graph->inputs(), name, "input"));
   for (const std::string& name : request.ys) gradient.ys.push_back(named(graph->outputs(), name, "output"));
@@ -194,12 +202,13 @@ DerivativeGraph derivative_graph(std::string_view model, const DerivativeRequest
   for (size_t i = 0; i < result.dys.size(); ++i) {
     if (!result.dys[i]) continue;
     out.dys.push_back(i);
-    graph->replace_all_uses(result.dys[i], graph->add_input(request.ys[i] + "_grad", gradient.ys[i]->type()));
+    trainable.push_back(graph->add_input(request.ys[i] + "_grad", gradient.ys[i]->type()));
+    graph->replace_all_uses(result.dys[i], trainable.back());
     graph->remove_input(result.dys[i]);
   }
   clean_up(*graph);
   graph->for_each([](Node& node) { node.set_phase(Phase::kForward); });
-  make_differentiable(*graph);
+  make_differentiable(*graph, trainable);
   refuse_control_flow(*graph);
   for (size_t i = 0; i + out.dys.size() < graph->inputs().size(); ++i)
     if (!graph->inputs()[i]->uses().empty()) out.reads.push_back(i);

@@ -15,8 +15,9 @@
 namespace ortmodule {
 
 struct DerivativeRequest {
-  std::vector<std::string> xs;  // graph inputs whose gradients are wanted
-  std::vector<std::string> ys;  // graph outputs that have a gradient, each a new input `<y>_grad`
+  std::vector<std::string> xs;         // graph inputs whose gradients are wanted
+  std::vector<std::string> ys;         // graph outputs that have a gradient, each a new input `<y>_grad`
+  std::vector<std::string> trainable;  // every graph input whose gradient may be asked for, the xs included
 };
 
 struct DerivativeGraph {

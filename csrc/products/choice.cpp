@@ -12,6 +12,7 @@ using Machine = ProductMachine;
 constexpr int64_t kSmallProduct = int64_t{1} << 21;
 // Of packed_product, which shares its work out to few threads well.
 constexpr int kMostPackedThreads = 8;
+constexpr int64_t kLeastTileRows = 24, kFewRows = 8;
 constexpr int64_t kLeastPacked = int64_t{1} << 17, kLeastPackedBfloat16 = int64_t{1} << 18;
 // On Intel's processors: without a bias, and what counts as short.
 constexpr int64_t kLeastWithoutBias = int64_t{1} << 20, kShortSums = 512, kShortProduct = int64_t{1} << 25;
@@ -35,7 +36,7 @@ bool may_pack_floats(const Facts& p, const Machine& machine) {
   return may_pack(p, machine) && p.type != Facts::Type::kBFloat16;
 }
 
-bool fits_tiles(const Facts& p) { return p.m >= 24 && p.n >= 16 && p.k >= 16; }
+bool fits_tiles(const Facts& p) { return p.m >= kLeastTileRows && p.n >= 16 && p.k >= 16; }
 
 // What a copy of b costs each product is paid once: on one thread a tenth to a quarter faster than MKL with a copy for
 // up to 128 rows, as fast for thousands (Intel, AVX-512). Elsewhere MKL is no faster.
@@ -44,17 +45,34 @@ bool packed_once(const Facts& p, const Machine& machine) {
          (machine.avx512 || !machine.intel);
 }
 
-// Where pairs are fast oneDNN's are, but for Zen 4, where they copy and reorder more; tiles of the processor are its
+// oneDNN's copy and reorder more, and are a kernel of their own for each shape (below); tiles of the processor are its
 // alone.
 bool bfloat16_packed(const Facts& p, const Machine& machine) {
-  return may_pack(p, machine) && p.type == Facts::Type::kBFloat16 && !machine.tiles &&
-         (!machine.pairs_pay || machine.split_avx512) && p.m >= 24 && p.n >= 16 && p.k >= 32;
+  return may_pack(p, machine) && p.type == Facts::Type::kBFloat16 && !machine.tiles && p.m >= 24 && p.n >= 16 &&
+         p.k >= 32;
 }
 
 // A tenth faster for all but tiny products, and up to twice over a vocabulary.
 bool packed_on_split_vectors(const Facts& p, const Machine& machine) {
   return may_pack_floats(p, machine) && machine.split_avx512 && fits_tiles(p);
 }
+
+bool may_take_onednn(const Facts& p, const Machine& machine) {
+  return p.on_cpu && p.type == Facts::Type::kFloat && machine.onednn;
+}
+
+// Vectors of full width that MKL does not use.
+bool has_spare_vectors(const Machine& machine) { return machine.avx512 && !machine.split_avx512 && !machine.intel; }
+
+// Half of MKL's time. So is oneDNN's, but that makes a kernel for each shape that it meets, and keeps some half MiB of
+// it: rows that vary from step to step took it four times as long, and memory grew with every size.
+bool packed_on_spare_vectors(const Facts& p, const Machine& machine) {
+  return may_pack_floats(p, machine) && has_spare_vectors(machine) && p.m >= kFewRows && p.n >= 16 && p.k >= 16;
+}
+
+// Few rows by a weight, as a model that decodes has them, are shapes that come again: oneDNN reads the weight at up to
+// twice MKL's rate, and does not copy it first.
+bool few_rows_of_a_layer(const Facts& p) { return p.linear && p.m < kLeastTileRows; }
 
 // MKL is as fast on its own processors, but slower where operands are no longer in the caches nearest to a thread, and
 // a bias goes before it, in a pass over the result.
@@ -87,19 +105,13 @@ bool bfloat16_bias(const Facts& p, const Machine& machine) {
          p.provider != MatmulProvider::kAten && !p.deterministic && machine.pairs && machine.onednn;
 }
 
-bool may_take_onednn(const Facts& p, const Machine& machine) {
-  return p.on_cpu && p.type == Facts::Type::kFloat && machine.onednn;
-}
 bool onednn_asked_for(const Facts& p, const Machine& machine) {
   return p.provider == MatmulProvider::kOneDnn && may_take_onednn(p, machine);
 }
 
-// Vectors of full width that MKL does not use: half the time for every shape measured.
-bool onednn_gains(const Machine& machine) {
-  return machine.onednn && machine.avx512 && !machine.split_avx512 && !machine.intel;
-}
-bool onednn_twice_as_wide(const Facts& p, const Machine& machine) {
-  return is_free(p) && may_take_onednn(p, machine) && onednn_gains(machine);
+bool onednn_on_spare_vectors(const Facts& p, const Machine& machine) {
+  return is_free(p) && may_take_onednn(p, machine) && has_spare_vectors(machine) &&
+         (few_rows_of_a_layer(p) || p.threads > kMostPackedThreads);
 }
 
 // The BLAS reads a weight badly in one call.
@@ -113,14 +125,16 @@ constexpr ProductRow kTable[] = {
     {"a constant's panels, made once", ProductKernel::kPackedOnce, kLeastPacked, kAny, packed_once},
     {"bfloat16 in panels of our own", ProductKernel::kPacked, kLeastPackedBfloat16, kAny, bfloat16_packed},
     {"AVX-512 in halves: tiles of our own", ProductKernel::kPacked, kLeastPacked, kAny, packed_on_split_vectors},
+    {"few rows on AVX-512 that MKL does not use: oneDNN", ProductKernel::kOneDnn, kSmallProduct, kAny,
+     onednn_on_spare_vectors},
+    {"AVX-512 that MKL does not use: tiles of our own", ProductKernel::kPacked, kLeastPacked, kAny,
+     packed_on_spare_vectors},
     {"short on Intel's AVX-512: tiles of our own", ProductKernel::kPacked, kLeastPacked, kAny, packed_on_intel},
     {"few rows, many columns on AVX2: tiles of our own", ProductKernel::kPacked, kLeastOnAvx2, kAny, packed_few_rows},
     {"short sums on AVX2: tiles of our own", ProductKernel::kPacked, kLeastOnAvx2, kAny, packed_short_sums},
     {"small: past the dispatcher", ProductKernel::kBlas, 0, kSmallProduct, small},
     {"bfloat16 with a bias in oneDNN's sums", ProductKernel::kOneDnn, kSmallProduct, kAny, bfloat16_bias},
     {"oneDNN was asked for", ProductKernel::kOneDnn, 1, kAny, onednn_asked_for},
-    {"AVX-512 of full width that MKL does not use: oneDNN", ProductKernel::kOneDnn, kSmallProduct, kAny,
-     onednn_twice_as_wide},
     {"few rows, many columns: strips past the dispatcher", ProductKernel::kBlas, 1, kAny, flat},
     {"ATen's", ProductKernel::kAten, 0, kAny, always},
 };
@@ -136,10 +150,9 @@ const ProductRow& choose_product(const ProductFacts& product, const ProductMachi
   return *row;
 }
 
-bool shares_threads(const ProductFacts& p, const ProductMachine& machine) {
+bool shares_threads(const ProductFacts& p) {
   if (p.provider == MatmulProvider::kOneDnn || p.deterministic) return false;
   if (p.threads > kMostPairThreads || std::min(p.m, p.n) < 16 * p.threads) return false;
-  if (p.provider == MatmulProvider::kAuto && size_of(p) >= kSmallProduct && onednn_gains(machine)) return false;
   return size_of(p) >= kLeastPair && size_of(p) <= kLargestPair;
 }
 

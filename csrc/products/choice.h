@@ -19,9 +19,9 @@ enum class MatmulProvider { kAuto, kAten, kOneDnn };
 // What the table asks of a machine.
 struct ProductMachine {
   bool avx2 = false, intel = false;
-  bool avx512 = false, split_avx512 = false;             // split: each vector of 512 bits in two, as Zen 4 does
-  bool pairs = false, pairs_pay = false, tiles = false;  // of bfloat16 (kernels/processor.h)
-  bool onednn = false;                                   // torch has it
+  bool avx512 = false, split_avx512 = false;  // split: each vector of 512 bits in two, as Zen 4 does
+  bool pairs = false, tiles = false;          // of bfloat16 (kernels/processor.h)
+  bool onednn = false;                        // torch has it
 };
 
 // A product of a [m, k] and b [k, n].
@@ -66,6 +66,6 @@ const ProductRow& choose_product(const ProductFacts& product, const ProductMachi
 // Whether both gradients of a linear layer, products of [m, n, k] in some order, should share the threads as
 // blas_linear_grads does: where they are so short that threads meeting, and reading what others wrote, is much of their
 // time.
-bool shares_threads(const ProductFacts& product, const ProductMachine& machine);
+bool shares_threads(const ProductFacts& product);
 
 }  // namespace ortmodule

@@ -56,8 +56,8 @@ at::Tensor by_panels(const at::Tensor& a, const at::Tensor& b, const at::Tensor&
 }
 
 const ProductMachine& machine() {
-  static const ProductMachine found{has_packed_product(), is_intel(),  has_avx512(),         has_split_avx512(),
-                                    has_pairs(),          pairs_pay(), has_bfloat16_tiles(), onednn().has_value()};
+  static const ProductMachine found{has_packed_product(), is_intel(),           has_avx512(),        has_split_avx512(),
+                                    has_pairs(),          has_bfloat16_tiles(), onednn().has_value()};
   return found;
 }
 
@@ -153,7 +153,7 @@ LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Te
   if (dx && dw && dy.is_cpu() && dy.scalar_type() == at::kFloat) {
     const int64_t m = dy.size(0), n = dy.size(1), k = x.size(1);
     const bool packed = choose_product(facts(m, k, n, dy, w), machine()).kernel == ProductKernel::kPacked;
-    if (shares_threads(facts(m, n, k, dy, x), machine()) && blas_linear_grads(dy, x, w, db, packed, out)) return out;
+    if (shares_threads(facts(m, n, k, dy, x)) && blas_linear_grads(dy, x, w, db, packed, out)) return out;
   }
   if (dx) out.dx = matrix_product(dy, w);
   if (dw) out.dw = transposed_product(dy, x);
@@ -163,14 +163,10 @@ LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Te
 
 std::string matmul_choices() {
   std::string out = "float: ";
-  // A large product of plain matrices.
-  ProductFacts large;
-  large.m = large.n = large.k = 1024;
-  if (choose_product(large, machine()).kernel == ProductKernel::kOneDnn)
-    out += "oneDNN, AVX-512 of full width beside an MKL that does not use it";
-  else if (has_packed_product())
+  if (has_packed_product())
     out += std::string("ATen (MKL) and packed tiles, ") + (is_intel()           ? "Intel"
                                                            : has_split_avx512() ? "AVX-512 in halves"
+                                                           : has_avx512()       ? "AVX-512 that MKL does not use"
                                                                                 : "no AVX-512");
   else
     out += "ATen, no AVX2";

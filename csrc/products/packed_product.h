@@ -1,7 +1,7 @@
 // Products of fp32 and bfloat16 matrices where torch's BLAS falls short; where that is, choice.h says.
 //
-// oneDNN's products of bfloat16, which ATen takes, copy and reorder more than these do on Zen 4; and they take its
-// instructions for pairs where those are slow (processor.h): there, and where there are none, panels hold floats.
+// oneDNN's products of bfloat16, which ATen takes, copy and reorder more than these do on Zen 4 and 5; and they take
+// its instructions for pairs where those are slow (processor.h): there, and where there are none, panels hold floats.
 //
 // Each thread copies its part of both operands into panels and meets the others once, at the end. What an element of
 // the result is summed up from, and in which order, depends on the inner size alone: neither on the threads nor on the

@@ -62,6 +62,7 @@ enum Trait : uint32_t {
   kTransfer = 1 << 15,         // copies between places, in the devices' own time (plan/streams.h)
   kProvidersBody = 1 << 16,    // its body is its provider's as a whole: nothing in it is placed
   kBodyOfValues = 1 << 17,     // its body has its values everywhere, and not everywhere its derivative
+  kMeantEnd = 1 << 18,         // where it has no gradient, or one of another value, the program means that
 };
 
 enum class Presence { kRequired, kOptional, kVariadic };

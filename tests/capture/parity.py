@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx
 import torch
-from torch.utils import _pytree as pytree
 
 from ortmodule.capture import Captured
+from ortmodule.capture.containers.nodes import flatten, leaves_of, unflatten
 
 from .interpreter import run
 
@@ -19,7 +19,7 @@ def call(
     captured: Captured, module: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Any:
     """The module's result as the captured graph gives it; what the forward writes is written back."""
-    leaves, spec = pytree.tree_flatten((args, kwargs or {}))
+    leaves, spec = flatten((args, kwargs or {}))
     assert spec == captured.in_spec
     assert captured.check([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]) is None
     env = run(captured, leaves, module)
@@ -37,7 +37,7 @@ def call(
             results.append(int(env[ref.name]) if ref.kind == "size" else env[ref.name])
     for name, kind, target in captured.mutations:
         (leaves[target] if kind == "input" else state[target]).data.copy_(env[name])
-    return pytree.tree_unflatten(results, captured.out_spec)
+    return unflatten(results, captured.out_spec)
 
 
 def assert_same_training(
@@ -67,7 +67,7 @@ def assert_same_training(
             p.grad = None
     for (name, p), q in zip(module.named_buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(p, q, **tolerance, msg=lambda m, n=name: f"buffer {n}: {m}")
-    for a, b in zip(pytree.tree_leaves(mine), pytree.tree_leaves(theirs), strict=True):
+    for a, b in zip(leaves_of(mine), leaves_of(theirs), strict=True):
         if isinstance(a, torch.Tensor):
             torch.testing.assert_close(a, b, **tolerance)
             torch.testing.assert_close(a.grad, b.grad, **tolerance) if b.is_leaf and b.grad is not None else None

@@ -119,6 +119,30 @@ def test_what_has_second_derivatives_stays_in_the_engine(step: Step) -> None:
     assert sum(session.runs for session in report.sessions) >= 3
 
 
+class Detaching(nn.Module):
+    """A gate that no gradient reaches, and a scale that is measured without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gate = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = self.layer.weight.norm()
+        return torch.tanh(self.layer(x)) * self.gate(x).detach() * scale
+
+
+@pytest.mark.parametrize("layer", [Detaching, lambda: nn.BatchNorm1d(4)], ids=["detach", "batch norm"])
+def test_what_is_meant_to_have_no_gradient_has_none_of_second_order(layer: Callable[[], nn.Module]) -> None:
+    model, eager = pair(nn.Sequential(nn.Linear(4, 4), layer(), nn.Tanh(), nn.Linear(4, 2)), fallback="eager")
+    for _ in range(2):
+        for module in (model, eager):
+            module.zero_grad()
+            penalty(module).backward()
+        assert_same_gradients(model, eager)
+    assert model.report().fallback == "none"
+
+
 def test_functional_calls_are_differentiated_through_their_parameters() -> None:
     model, eager = pair(smooth(), fallback="eager")
     x = torch.randn(5, 4)

@@ -139,11 +139,11 @@ def test_a_method_that_calls_the_module_itself_runs_in_the_engine() -> None:
     assert exports(model) == 1 and model.report().sessions[0].runs == 3, "the graph of model(X) is the same one"
 
 
-def test_a_method_that_records_no_gradients_stays_in_pytorch() -> None:
+def test_a_method_that_records_no_gradients_runs_in_the_engine() -> None:
     model, eager = pair(Trained())
     with torch.no_grad():
         torch.testing.assert_close(model.training_step(X), eager.training_step(X))
-    assert exports(model) == 0
+    assert exports(model) == 1 and model.report().sessions[0].mode == "inference"
 
 
 def test_a_method_leaves_the_wrapped_module_as_it_was() -> None:

@@ -233,7 +233,7 @@ def test_every_part_of_a_capture_is_kept_or_made_anew() -> None:
         "baked", "changed_attributes", "settings", "guards", "check", "specialized", "fixed",
         "needs_python", "seconds", "trace", "flags", "branches",
         "left", "messages", "hook_order", "histories", "recorded", "saved_writes", "repeats",
-        "result_order",
+        "result_order", "given_changes",
     }  # fmt: skip
 
 

@@ -51,11 +51,13 @@ ORTMODULE_OP("ai.ortmodule", Copy, 1)
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 
 // detach: the value passes, the gradient does not. Not kIdentity, or a pass would drop it before differentiation.
+// `first_order`, here and below: it is part of a formula that is right in its value and its first derivative alone.
 ORTMODULE_OP("ai.ortmodule", StopGradient, 1)
     .input("input")
     .output("output")
+    .attr("first_order", AttrKind::kInt)
     .infer(infer_same)
-    .traits(kElementwise | kCheap | kView)
+    .traits(kElementwise | kCheap | kView | kMeantEnd)
     .not_differentiable()
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 
@@ -64,7 +66,8 @@ ORTMODULE_OP("ai.ortmodule", WithValue, 1)
     .input("value")
     .input("history")
     .output("output")
-    .traits(kCheap | kView | kBodyOfValues)
+    .attr("first_order", AttrKind::kInt)
+    .traits(kCheap | kView | kBodyOfValues | kMeantEnd)
     .no_grad({"value"})
     .infer(infer_same)
     .grad({"history"}, [](GradContext& c) { c.GI(1, c.GO(0)); })

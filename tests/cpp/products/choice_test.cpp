@@ -12,10 +12,8 @@ using Kernel = ProductKernel;
 using Type = ProductFacts::Type;
 
 ProductMachine amd_avx2() { return {.avx2 = true, .onednn = true}; }
-ProductMachine zen4() {
-  return {.avx2 = true, .avx512 = true, .split_avx512 = true, .pairs = true, .pairs_pay = true, .onednn = true};
-}
-ProductMachine zen5() { return {.avx2 = true, .avx512 = true, .pairs = true, .pairs_pay = true, .onednn = true}; }
+ProductMachine zen4() { return {.avx2 = true, .avx512 = true, .split_avx512 = true, .pairs = true, .onednn = true}; }
+ProductMachine zen5() { return {.avx2 = true, .avx512 = true, .pairs = true, .onednn = true}; }
 ProductMachine intel() { return {.avx2 = true, .intel = true, .avx512 = true, .pairs = true, .onednn = true}; }
 ProductMachine intel_with_tiles() {
   ProductMachine machine = intel();
@@ -39,15 +37,28 @@ TEST(ProductChoice, LargeProductsOfFloats) {
   const ProductFacts large = product(1024, 1024, 1024);
   EXPECT_EQ(chosen(large, amd_avx2()), Kernel::kAten);
   EXPECT_EQ(chosen(large, zen4()), Kernel::kPacked);
-  EXPECT_EQ(chosen(large, zen5()), Kernel::kOneDnn);
+  EXPECT_EQ(chosen(large, zen5()), Kernel::kPacked);
+  EXPECT_EQ(chosen(product(1024, 1024, 1024, Type::kFloat, 16), zen5()), Kernel::kOneDnn) << "many threads";
   EXPECT_EQ(chosen(large, intel()), Kernel::kAten);
   EXPECT_EQ(chosen(large, {}), Kernel::kAten) << "no AVX2, no oneDNN";
 }
 
+TEST(ProductChoice, FewRowsOfALayerAreOneDnnsWhereMklIsNarrow) {
+  ProductFacts token = product(1, 3072, 768);
+  EXPECT_EQ(chosen(token, zen5()), Kernel::kAten) << "shapes that may vary";
+  token.linear = true;
+  EXPECT_EQ(chosen(token, zen5()), Kernel::kOneDnn);
+  EXPECT_NE(chosen(token, zen4()), Kernel::kOneDnn);
+  EXPECT_EQ(chosen(product(8, 3072, 768), zen5()), Kernel::kPacked);
+}
+
 TEST(ProductChoice, SmallOnesGoPastTheDispatcher) {
-  for (const ProductMachine& machine : {amd_avx2(), zen5(), intel()})
+  for (const ProductMachine& machine : {amd_avx2(), intel()})
     EXPECT_EQ(chosen(product(32, 64, 64), machine), Kernel::kBlas);
-  EXPECT_EQ(chosen(product(32, 64, 128), zen4()), Kernel::kPacked) << "2^18 multiplications";
+  for (const ProductMachine& machine : {zen4(), zen5()}) {
+    EXPECT_EQ(chosen(product(32, 64, 63), machine), Kernel::kBlas);
+    EXPECT_EQ(chosen(product(32, 64, 128), machine), Kernel::kPacked) << "2^18 multiplications";
+  }
 }
 
 TEST(ProductChoice, ConstantsGoByPanelsThatAreKept) {
@@ -88,7 +99,7 @@ TEST(ProductChoice, FewRowsAndShortSumsOnAvx2) {
 TEST(ProductChoice, Bfloat16) {
   const ProductFacts large = product(512, 512, 512, Type::kBFloat16);
   EXPECT_EQ(chosen(large, zen4()), Kernel::kPacked);
-  EXPECT_EQ(chosen(large, zen5()), Kernel::kAten);
+  EXPECT_EQ(chosen(large, zen5()), Kernel::kPacked);
   EXPECT_EQ(chosen(large, intel()), Kernel::kPacked) << "pairs are slow there";
   EXPECT_EQ(chosen(large, intel_with_tiles()), Kernel::kAten);
   EXPECT_EQ(chosen(large, amd_avx2()), Kernel::kPacked);
@@ -114,13 +125,12 @@ TEST(ProductChoice, AUsersWordComesFirst) {
 }
 
 TEST(ProductChoice, GradientsShareThreadsWhereTheyAreShort) {
-  EXPECT_TRUE(shares_threads(product(64, 64, 64), amd_avx2()));
-  EXPECT_FALSE(shares_threads(product(8, 64, 64), amd_avx2())) << "few rows for each thread";
-  EXPECT_FALSE(shares_threads(product(4096, 4096, 4096), amd_avx2()));
-  EXPECT_FALSE(shares_threads(product(256, 256, 256), zen5())) << "oneDNN's";
+  EXPECT_TRUE(shares_threads(product(64, 64, 64)));
+  EXPECT_FALSE(shares_threads(product(8, 64, 64))) << "few rows for each thread";
+  EXPECT_FALSE(shares_threads(product(4096, 4096, 4096)));
   ProductFacts asked = product(64, 64, 64);
   asked.deterministic = true;
-  EXPECT_FALSE(shares_threads(asked, amd_avx2()));
+  EXPECT_FALSE(shares_threads(asked));
 }
 
 TEST(ProductChoice, EveryRowHasAReason) {

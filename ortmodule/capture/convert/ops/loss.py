@@ -150,7 +150,7 @@ def huber_loss(c: Emitter, self: Value, target: Value, reduction: int = 1, delta
 def _huber(f: Formula, x: Value, target: Value, delta: float) -> Value:
     """With m = min(|d|, delta), a constant to the gradient: m (|d| - m / 2), a parabola that goes on as a line."""
     size = f("Abs", f("Sub", x, target))
-    slope = f("StopGradient", f("Min", size, delta), domain=ORTMODULE)
+    slope = f("StopGradient", f("Min", size, delta), domain=ORTMODULE, first_order=1)
     return f("Mul", slope, f("Sub", size, f("Mul", slope, 0.5)))
 
 
@@ -178,13 +178,13 @@ def binary_cross_entropy_with_logits(
         below, beyond = f("Mul", scale, below), f("Mul", scale, beyond)
     value = f("Add", f("Sub", f("Mul", f("Sub", 1, t), x), below), beyond)
     tangent = f("Add", _times(f, x, f("Sub", slope, hits)), _times(f, t, by_target))
-    losses = f("WithValue", value, tangent, domain=ORTMODULE)
+    losses = f("WithValue", value, tangent, domain=ORTMODULE, first_order=1)
     return _reduced(f, losses if weight is None else f("Mul", losses, weight), reduction)
 
 
 def _times(f: Formula, x: Value, slope: Value) -> Value:
     """What has the gradient `slope` at x; its value is of no use."""
-    return f("Mul", x, f("StopGradient", slope, domain=ORTMODULE))
+    return f("Mul", x, f("StopGradient", slope, domain=ORTMODULE, first_order=1))
 
 
 @translates("kl_div")
