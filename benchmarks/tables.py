@@ -161,8 +161,26 @@ def first_steps(result: Result) -> str:
     )
 
 
+def decoding(result: Result) -> str:
+    """Seconds that `generate` takes (generate.py), by model and batch."""
+    titles = {"gpt2": "GPT-2 small", "llama": "Llama-like"}
+    rows = [
+        [f"{titles[row['model']]}, {row['parameters'] / 1e6:.0f} million", str(row["batch"]),
+         *(f"{row[key]:.2f}" for key in ("eager_s", "ortmodule_s", "speedup", "eager_first_s", "first_s")),
+         "yes" if row["equal"] else "no"]
+        for row in result["rows"]
+    ]  # fmt: skip
+    header = ["model", "batch", "eager s", "ORTModule s", "eager / ORTModule", "first call: eager s", "ORTModule s",
+              "tokens equal"]  # fmt: skip
+    where, how = result["environment"], result["arguments"]
+    return _markdown(header, rows) + (
+        f"\n{where['date'][:10]}, commit {where['commit'][:9]}, {where['cpu']}, {where['threads']} threads, torch "
+        f"{where['torch']}, {how['prompt']} tokens given, {how['tokens']} made, {how['rounds']} rounds.\n"
+    )
+
+
 KINDS: dict[str, Callable[[Result], str]] = {
-    f.__name__: f for f in (steps, steps_short, trainer, gpu_steps, first_steps)
+    f.__name__: f for f in (steps, steps_short, trainer, gpu_steps, first_steps, decoding)
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -126,3 +127,34 @@ def test_training_goes_on_after_decoding() -> None:
         for expected, found in zip(model.parameters(), wrapped.parameters(), strict=True):
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-4)
     assert wrapped.report().fallback == "none"
+
+
+@pytest.mark.parametrize("around", ["inference mode", "autocast"])
+def test_generate_within(around: str) -> None:
+    model, wrapped = made("llama")
+    ids = prompt(5)
+    inside = torch.inference_mode() if around == "inference mode" else torch.autocast("cpu", torch.bfloat16)
+    for _ in range(2):
+        with inside:
+            expected = generated(model, ids, return_dict_in_generate=True, output_logits=True)
+            found = generated(wrapped, ids, return_dict_in_generate=True, output_logits=True)
+        if around == "inference mode":
+            assert torch.equal(found.sequences, expected.sequences)
+        else:  # tokens of equal scores in bfloat16 may change places
+            torch.testing.assert_close(found.logits[0], expected.logits[0], rtol=0.1, atol=0.3)
+
+
+@torch.no_grad()
+def test_a_cache_goes_from_eager_to_the_engine_and_back() -> None:
+    model, wrapped = made("llama")
+    ids = prompt(7)
+    caches = [transformers.DynamicCache(config=model.config) for _ in range(2)]
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    for begin, end in ((0, 3), (3, 5), (5, 6), (6, 7)):
+        part = ids[:, begin:end]
+        expected = model(input_ids=part, use_cache=True, **{name: caches[0]}).logits
+        runner = wrapped if begin in (3, 6) else model
+        found = runner(input_ids=part, use_cache=True, **{name: caches[1]})
+        torch.testing.assert_close(found.logits, expected, rtol=1e-3, atol=1e-3)
+        assert getattr(found, name) is caches[1]
+    assert caches[1].get_seq_length() == 7
