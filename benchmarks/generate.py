@@ -59,6 +59,8 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
     eager_first_s, expected = seconds(eager)
     first_s, found = seconds(model)
     equal = torch.equal(expected, found)
+    for _ in range(args.warm):
+        seconds(model)
     taken: dict[str, list[float]] = {"eager": [], "ortmodule": []}
     for _ in rounds(args.rounds):
         for runner, module in (("eager", eager), ("ortmodule", model)):
@@ -81,6 +83,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=64, help="tokens made")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=1, help="further calls before the first round")
     parser.add_argument("--small", action="store_true", help="narrow networks, to try the harness")
     parser.add_argument("--json", metavar="OUT")
     args = parser.parse_args()

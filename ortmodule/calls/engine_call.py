@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +29,10 @@ from ..report import Export, SessionReport
 from .eager_calls import around_reason, stays_eager
 from .fallback import Fallback
 
-__all__ = ["EngineCall"]
+__all__ = ["FIRST_IN_PYTORCH", "EngineCall"]
+
+# Of the calls that run whole and look alike. A count, not a time: two runs of a program decode alike.
+FIRST_IN_PYTORCH = 16
 
 _Within = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -43,7 +47,7 @@ def _is_of_data(error: Exception, given: Any) -> bool:
     return isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
 
 
-def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What tells kinds of calls apart at a glance."""
     return tuple(map(type, args)), tuple((name, type(value)) for name, value in kwargs.items())
 
@@ -78,7 +82,8 @@ class EngineCall:
         self._aside, self._capturing = aside, capturing
         self.eager: Callable[..., Any] = module
         self._whole_or_not = threading.local()  # whether calls of this thread run whole, in the engine or in PyTorch
-        self._refused: set[Any] = set()  # kinds of these that run in PyTorch
+        self._looks: Counter[Any] = Counter()  # how many of these looked alike
+        self._refused: set[Any] = set()  # those that run in PyTorch
         self.fallback = fallback
         self.manager = GraphTransitionManager(module, options, debug, own_hooks)
 
@@ -95,7 +100,8 @@ class EngineCall:
     @contextlib.contextmanager
     def whole_or_not(self) -> Iterator[None]:
         """Within it, a call of this thread that is not captured runs in PyTorch, and its parts as well. So do others
-        like it, whatever their arguments hold: a loop that decodes makes thousands, each with another cache.
+        that look like it, whatever their arguments hold: a loop that decodes makes thousands, each with another cache.
+        And so do the first few, which would be over before their graphs were made.
         """
         before, self._whole_or_not.on = getattr(self._whole_or_not, "on", False), True
         try:
@@ -139,12 +145,11 @@ class EngineCall:
         whole = getattr(self._whole_or_not, "on", False)
         with self._aside():
             self.manager.release_edges()  # PyTorch may run this one, or another session
-            if whole and _looks(args, kwargs) in self._refused:
-                return self.eager(*args, **kwargs)
-            if self.manager.is_higher_order(args, kwargs):
+            if (whole and self._is_for_pytorch(args, kwargs)) or self.manager.is_higher_order(args, kwargs):
                 return self.eager(*args, **kwargs)
             if self.fallback.has_failed(lambda: self._kind(args, kwargs)):
-                return self.fallback.run(self.eager, args, kwargs)
+                return self.eager(*args, **kwargs) if whole else self.fallback.run(self.eager, args, kwargs)
+            graphs = len(self.manager.exports)
             try:
                 with LOCK, self._capturing():  # torch's tracing is one per process, and takes the module apart
                     transition, leaves = self.manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
@@ -152,8 +157,12 @@ class EngineCall:
                 raise
             except (ORTModuleError, TypeError) as error:
                 if whole and self._options.fallback != "error":
-                    return self._whole_in_pytorch(error, args, kwargs)
+                    result = self.eager(*args, **kwargs)
+                    self._leave_to_pytorch(str(error), args, kwargs)
+                    return result
                 return self._without_graph(error, args, kwargs)
+            if whole and len(self.manager.exports) > graphs and self.manager.exports[-1].specialized:
+                self._leave_to_pytorch("; ".join(self.manager.exports[-1].specialized), args, kwargs)
             self.fallback.note_success(lambda: self._kind(args, kwargs))
             return transition.run(leaves)
 
@@ -180,14 +189,20 @@ class EngineCall:
         self.fallback.note(self._kind(args, kwargs), error)
         return result
 
-    def _whole_in_pytorch(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        reason = str(error)
-        result = self.eager(*args, **kwargs)
-        self._refused.add(_looks(args, kwargs))
+    def _is_for_pytorch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call that runs whole is one of the first few of its look, or of one that is not captured."""
+        look = _look(args, kwargs)
+        if look in self._refused:
+            return True
+        self._looks[look] += self._looks[look] <= FIRST_IN_PYTORCH
+        return self._looks[look] <= FIRST_IN_PYTORCH and self._options.fallback != "error"
+
+    def _leave_to_pytorch(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Has further calls that run whole, and look like this one, run in PyTorch."""
+        self._refused.add(_look(args, kwargs))
         self.fallback.say_once(
             f"calls without gradients in methods of {{}} run in PyTorch, not in ORTModule's engine: {reason}"
         )
-        return result
 
     def _kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What calls have in common that one graph could be made of."""
