@@ -74,8 +74,8 @@ std::vector<char> reached_values(const Graph& graph, const std::vector<NodeArg*>
 }
 
 // From the back: the body of a gradient's kernel may leave a saved output of the forward operator unread.
-bool expand_what_cuts_off(Graph& graph, const std::vector<NodeArg*>& xs) {
-  const std::vector<char> reached = reached_values(graph, xs);
+bool expand_what_cuts_off(Graph& graph) {
+  const std::vector<char> reached = reached_values(graph, graph.inputs());
   const std::vector<Node*> nodes = graph.nodes();
   bool changed = false;
   for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
@@ -87,11 +87,9 @@ bool expand_what_cuts_off(Graph& graph, const std::vector<NodeArg*>& xs) {
 }
 
 // Formulas that leave the gradient of an output aside are found by differentiating a copy.
-bool expand_what_is_unheard(Graph& graph, const std::vector<NodeArg*>& xs) {
+bool expand_what_is_unheard(Graph& graph) {
   const std::unique_ptr<Graph> copy = graph.clone();
-  std::vector<NodeArg*> of_copy;
-  for (const NodeArg* x : floating(xs)) of_copy.push_back(named(copy->inputs(), x->name(), "input"));
-  const GradientResult again = build_gradient(*copy, {copy->outputs(), of_copy});
+  const GradientResult again = build_gradient(*copy, {copy->outputs(), floating(copy->inputs())});
   std::unordered_set<std::string> unheard;
   for (const Node* node : again.unheard)
     for (const NodeArg* out : node->outputs())
@@ -112,9 +110,9 @@ void clean_up(Graph& graph) {
   resolve(graph);
 }
 
-void make_differentiable(Graph& graph, const std::vector<NodeArg*>& xs) {
+void make_differentiable(Graph& graph) {
   for (int depth = 0; depth < kMaxDepth; ++depth) {
-    const bool changed = expand_what_cuts_off(graph, xs) || expand_what_is_unheard(graph, xs);
+    const bool changed = expand_what_cuts_off(graph) || expand_what_is_unheard(graph);
     clean_up(graph);
     if (!changed) return;
   }
@@ -202,13 +200,12 @@ DerivativeGraph derivative_graph(std::string_view model, const DerivativeRequest
   for (size_t i = 0; i < result.dys.size(); ++i) {
     if (!result.dys[i]) continue;
     out.dys.push_back(i);
-    trainable.push_back(graph->add_input(request.ys[i] + "_grad", gradient.ys[i]->type()));
-    graph->replace_all_uses(result.dys[i], trainable.back());
+    graph->replace_all_uses(result.dys[i], graph->add_input(request.ys[i] + "_grad", gradient.ys[i]->type()));
     graph->remove_input(result.dys[i]);
   }
   clean_up(*graph);
   graph->for_each([](Node& node) { node.set_phase(Phase::kForward); });
-  make_differentiable(*graph, trainable);
+  make_differentiable(*graph);
   refuse_control_flow(*graph);
   for (size_t i = 0; i + out.dys.size() < graph->inputs().size(); ++i)
     if (!graph->inputs()[i]->uses().empty()) out.reads.push_back(i);

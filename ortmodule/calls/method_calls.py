@@ -8,9 +8,9 @@ in PyTorch. So for as long as such a method runs, the module's own call leads to
 The wrapper owns its MethodCalls, which therefore must not own the wrapper: a cycle would keep a dropped model until
 Python's collector runs.
 
-Calls that record no gradients are decoding loops for the most part, whose cache grows by a token per call: the first few
-run in PyTorch, as a short text is done before its graphs would be; what cannot be captured of them runs there whole, for
-its parts would meet the same cache. `self.forward(x)` stays there, too.
+Calls that record no gradients are decoding loops for the most part, whose cache grows by a token per call: the first
+few run in PyTorch, as a short text is done before its graphs would be; what cannot be captured of them runs there
+whole, for its parts would meet the same cache. `self.forward(x)` stays there, too.
 
 torch's fully_shard notes its state for the object that it is given, the wrapper, and gives the object's class, which is
 the wrapped module's (`ORTModule.__class__`), methods that look for it: these run on the wrapper itself.
