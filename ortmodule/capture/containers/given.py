@@ -17,7 +17,7 @@ from ...errors import CaptureError, ChangedValueError
 from .nodes import leaves_of
 from .plain_objects import attributes_of, is_counter, is_taken_apart
 
-__all__ = ["FoundChange", "GivenContainers", "shallow_change"]
+__all__ = ["FoundChange", "GivenContainers"]
 
 _SEQUENCES = (list, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
@@ -71,7 +71,7 @@ class GivenContainers:
                     f"the forward changes an object of class {type(container).__qualname__} that it is given, whose "
                     "parts torch's pytree alone knows"
                 )
-            yield FoundChange(number, *shallow_change(before, now))
+            yield FoundChange(number, *_shallow_change(before, now))
 
     def _refuse_counters(self) -> None:
         """Numbers that are others after the forward are so again after the next, and their graph would be of no use."""
@@ -92,7 +92,7 @@ class GivenContainers:
             raise ChangedValueError(text, counters=list(dict.fromkeys(counters)))
 
 
-def shallow_change(before: Any, now: Any) -> tuple[tuple[Hashable, ...], Any]:
+def _shallow_change(before: Any, now: Any) -> tuple[tuple[Hashable, ...], Any]:
     """What makes `now` of a container that holds `before`: what to remove first, and what to put there."""
     if isinstance(now, list):
         return (), now
