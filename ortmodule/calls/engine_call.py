@@ -33,6 +33,8 @@ __all__ = ["FIRST_IN_PYTORCH", "EngineCall"]
 
 # Of the calls that run whole and look alike. A count, not a time: two runs of a program decode alike.
 FIRST_IN_PYTORCH = 16
+# A window that fills may want two or three graphs for one size each; a forward that fixes its sizes wants one a token.
+_MOST_FIXED = 4
 
 _Within = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -83,6 +85,7 @@ class EngineCall:
         self.eager: Callable[..., Any] = module
         self._whole_or_not = threading.local()  # whether calls of this thread run whole, in the engine or in PyTorch
         self._looks: Counter[Any] = Counter()  # how many of these looked alike
+        self._fixed: Counter[Any] = Counter()  # how many graphs of these hold for one size of what varies
         self._refused: set[Any] = set()  # those that run in PyTorch
         self.fallback = fallback
         self.manager = GraphTransitionManager(module, options, debug, own_hooks)
@@ -161,8 +164,11 @@ class EngineCall:
                     self._leave_to_pytorch(str(error), args, kwargs)
                     return result
                 return self._without_graph(error, args, kwargs)
-            if whole and len(self.manager.exports) > graphs and self.manager.exports[-1].specialized:
-                self._leave_to_pytorch("; ".join(self.manager.exports[-1].specialized), args, kwargs)
+            if whole and len(self.manager.exports) > graphs and (fixed := self.manager.exports[-1].specialized):
+                look = _look(args, kwargs)
+                self._fixed[look] += 1
+                if self._fixed[look] >= _MOST_FIXED:
+                    self._leave_to_pytorch("; ".join(fixed), args, kwargs)
             self.fallback.note_success(lambda: self._kind(args, kwargs))
             return transition.run(leaves)
 

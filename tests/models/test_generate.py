@@ -29,6 +29,10 @@ def llama() -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
 
 
+def mistral() -> Any:
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=8))
+
+
 def mixtral() -> Any:
     return transformers.MixtralForCausalLM(
         transformers.MixtralConfig(**SIZES, num_local_experts=4, sliding_window=None)
@@ -47,7 +51,7 @@ def bart() -> Any:
 
 
 FAMILIES: dict[str, Callable[[], Any]] = {
-    "gpt2": gpt2, "llama": llama, "mixtral": mixtral, "t5": t5, "bart": bart,
+    "gpt2": gpt2, "llama": llama, "mistral": mistral, "mixtral": mixtral, "t5": t5, "bart": bart,
 }  # fmt: skip
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
