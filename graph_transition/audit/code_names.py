@@ -22,7 +22,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["NAMED_BY_C", "NO_NAMES", "Names", "imported_names", "named_by", "names_of", "with_forward"]
+__all__ = [
+    "NAMED_BY_C",
+    "NO_NAMES",
+    "Names",
+    "computes_names",
+    "imported_names",
+    "named_by",
+    "names_of",
+    "with_forward",
+]
 
 # Functions in C that look up the attributes which they were made with.
 NAMED_BY_C = (operator.attrgetter, operator.methodcaller)
@@ -35,9 +44,9 @@ _BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 # Words that take an object's state whole, whatever its names are.
 _WHOLE = frozenset(
     {
-        "vars", "dir", "eval", "exec", "__dict__", "__getattribute__", "__setattr__", "__delattr__", "__reduce_ex__",
-        "__reduce__", "__getstate__", "__slots__", "getmembers", "getattr_static", "deepcopy", "asdict", "astuple",
-        "dumps", "attrgetter", "methodcaller",
+        "vars", "dir", "__dict__", "__getattribute__", "__setattr__", "__delattr__", "__reduce_ex__", "__reduce__",
+        "__getstate__", "__slots__", "getmembers", "getattr_static", "deepcopy", "asdict", "astuple", "dumps",
+        "attrgetter", "methodcaller",
     }
 )  # fmt: skip
 # Of the standard library: what computes names of a function's or a class's own parts alone, which conditions of those
@@ -52,7 +61,12 @@ _FORMATS = frozenset({"format", "format_map"})
 _SHOWING = frozenset({"repr", "str", "format", "ascii", "print", "index", "count", "remove"})
 _SHOWN_BY = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE", "CONTAINS_OP"})
 _IMPORTERS = frozenset({"import_module", "__import__"})
-_SCOPE = frozenset({"globals", "locals", "eval", "exec"})  # what can look up any global
+_RUNNERS = frozenset({"eval", "exec"})  # methods have these names as well: `module.eval()`
+_SCOPE = frozenset({"globals", *_RUNNERS})  # what can look up any global
+_OF_ATTRIBUTES = _WHOLE | _BY_NAME | _RUNNERS | _FORMATS
+_OF_BUILTINS = frozenset({"builtins", "__builtins__"})
+# What is written in C and looks names up that it is given.
+_IN_C = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.MethodWrapperType)
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 
 
@@ -89,6 +103,10 @@ class Names:
         """Whether the function can look a module up by a name; every nn.Module has a method `modules`, too."""
         in_sys = "sys" in self.attributes or "sys" in self.globals or "modules" in self.globals
         return not _IMPORTERS.isdisjoint(self.attributes) or (in_sys and "modules" in self.attributes)
+
+    def with_any(self, attribute: bool, scope: bool) -> Names:
+        """With any names of attributes, of globals, or both."""
+        return dataclasses.replace(self, any_name=self.any_name or attribute, any_global=self.any_global or scope)
 
     def also(self, names: Iterable[str]) -> Names:
         """With further attributes."""
@@ -128,15 +146,24 @@ def names_of(code: types.CodeType) -> Names:
                 level = instructions[i - 2].argval if i >= 2 else 0
                 imports.add((level if isinstance(level, int) else 0, instruction.argval))
         shows = shows or not _SHOWING.isdisjoint(part.co_names) or any(map(_shows, instructions))
-        any_global = any_global or not _SCOPE.isdisjoint(part.co_names)
-        any_name = any_name or not _WHOLE.isdisjoint(part.co_names) or _computes_names(instructions)
-        any_name = any_name or _formats_computed(instructions)
+        asked = {i.argval for i in instructions if i.opname in _GLOBAL}
+        asked = asked if _OF_BUILTINS.isdisjoint(part.co_names) else asked.union(part.co_names)
+        any_global = any_global or not _SCOPE.isdisjoint(asked)
+        any_name = any_name or not _WHOLE.isdisjoint(part.co_names) or not _RUNNERS.isdisjoint(asked)
+        any_name = any_name or _computes_names(instructions) or _formats_computed(instructions)
     if code in _OF_SIGNATURES:
         any_name = any_global = False
     return Names(
         frozenset(attributes), frozenset(stored - attributes), frozenset(scope), frozenset(stored_globals - scope),
         frozenset(imports), frozenset(words), any_name, any_global, code.co_filename.startswith(_TORCH), shows,
     )  # fmt: skip
+
+
+def computes_names(value: Any) -> tuple[bool, bool]:
+    """Whether it is a function in C that looks up attributes by names which it is given; the same of globals."""
+    if isinstance(value, _IN_C):
+        return value.__name__ in _OF_ATTRIBUTES, value.__name__ in _SCOPE
+    return value is operator.attrgetter or value is operator.methodcaller, False
 
 
 def _shows(instruction: dis.Instruction) -> bool:

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import decimal
 import functools
-import gc
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,26 +28,18 @@ from ...errors import CaptureError, ChangedValueError
 from ..conditions import (
     ASKING,
     MISSING,
-    BoundBuiltinCondition,
+    OF_IMPORT,
     CacheCondition,
     ClassCondition,
     Condition,
     ContextVariableCondition,
     FunctionCondition,
-    LocalCondition,
-    LockCondition,
-    MappingCondition,
     NamespaceCondition,
     ObjectCondition,
     OuterTensorCondition,
-    PythonModuleCondition,
     QueryCondition,
-    ReferenceCondition,
-    SequenceCondition,
     UnknownCondition,
     ValueCondition,
-    WrapperCondition,
-    cached_in,
     cell_content,
     condition_of,
     decimal_context,
@@ -58,14 +49,12 @@ from ..conditions import (
     is_value,
     reachable,
     spoken,
-    value_in_context,
-    without_books,
-    wrapped_parts,
 )
 from ..conditions.contexts import numpy_settings, uses_numpy
-from .code_names import NAMED_BY_C, Names, imported_names, named_by, names_of, with_forward
-from .contents import Contents, code_inside, content_of
-from .frames import BOOKKEEPERS, FOLLOWED, is_followed, kind_of
+from .code_names import NAMED_BY_C, Names, computes_names, imported_names, named_by, names_of
+from .contents import Contents, code_inside
+from .frames import FOLLOWED, is_followed, kind_of
+from .leads import led_to_by
 from .purity import impure_reason
 
 __all__ = ["Reads"]
@@ -104,6 +93,7 @@ class Reads:
         self._outer: set[int] = set()  # identities of what was there before the forward
         self._names: dict[int, Names] = {}
         self._extended: dict[tuple[int, frozenset[str]], Names] = {}
+        self._computing: dict[int, tuple[bool, bool]] = {}  # by names' identities, what their functions can look up
         self._judged: dict[Any, str | None] = {}
         self._ran: list[tuple[FunctionCondition, types.FunctionType]] = []
         self._imported: set[str] = set()
@@ -123,10 +113,9 @@ class Reads:
         self, code: types.CodeType, function: types.FunctionType | None, values: Sequence[Any], keywords: Any = None
     ) -> None:
         names = self._names_of(code)
-        if function is not None:
-            condition = self.part(function)
-            if isinstance(condition, FunctionCondition) and not condition.ran:
-                self._run(condition, function, names)
+        condition = None if function is None else self.part(function)
+        if function is not None and isinstance(condition, FunctionCondition) and not condition.ran:
+            self._run(condition, function, names)
         begins = not self._begun
         self._begun = True
         if function is not None and self.given is not None and not names.any_global:
@@ -135,6 +124,8 @@ class Reads:
             self.follow(value, names, begins and value is not keywords)  # Python makes that dict for each call
         for value in keywords.values() if begins and keywords else ():
             self.follow(value, names, True)
+        if id(names) in self._computing:
+            self._look_again(code, values)
 
     def returned(self, frame: types.FrameType, value: Any) -> None:
         if value is None or isinstance(value, torch.Tensor) or is_value(value):
@@ -149,6 +140,8 @@ class Reads:
             self._follow_module(value.__name__, names)  # found by a name that the function was given
         else:
             self.follow(value, names)
+        if id(names) in self._computing:
+            self._look_again(caller.f_code, list(caller.f_locals.values()))
 
     def called(self, frame: types.FrameType, function: Any) -> None:
         if not isinstance(function, types.BuiltinFunctionType):
@@ -231,19 +224,26 @@ class Reads:
 
     def _run(self, condition: FunctionCondition, function: types.FunctionType, names: Names) -> None:
         scope = self.namespace("the global ", function.__globals__)
-        offered: dict[str, Any] = getattr(function, _BUILTINS)
-        builtins = self.namespace("the builtin ", offered)
+        builtins = self.namespace("the builtin ", getattr(function, _BUILTINS))
         condition.run(function, scope, builtins, self.part)
         self._ran.append((condition, function))
+        self._look(function, names)
+
+    def _look(self, function: types.FunctionType, names: Names) -> None:
+        """Notes what a function can read of its own: globals, variables around it, defaults, modules."""
+        scope = self.namespace("the global ", function.__globals__)
+        offered: dict[str, Any] = getattr(function, _BUILTINS)
         table = function.__globals__
         looked_up = names.globals
         if names.any_global:
-            looked_up = frozenset(table) | names.words
-            scope.entries.keep_whole(table)
+            looked_up |= (table.keys() - OF_IMPORT) | names.words
         scope.entries.keep(table, names.stored_globals)
         added = frozenset(name for name in looked_up if id(table.get(name)) in ADDED) if ADDED else frozenset()
+        if names.any_global and not names.of_torch:
+            scope.entries.ask_all(table, self.part, added | OF_IMPORT)
         found = scope.grow(table, looked_up - added, self.part)
-        found += builtins.grow(offered, looked_up - (table.keys() - added), self.part)
+        own = self.namespace("the builtin ", offered).grow(offered, looked_up - (table.keys() - added), self.part)
+        found += [value for value in own if not any(computes_names(value))]  # what these do here is in `names`
         for value in found:
             self.follow(value, names, True)
         own = [cell_content(cell) for cell in function.__closure__ or ()]
@@ -259,6 +259,16 @@ class Reads:
             looked_for |= names.words | {str(table.get("__name__"))}  # `sys.modules[__name__]`
         for full in looked_for:
             self._follow_module(full, names)
+
+    def _look_again(self, code: types.CodeType, values: Sequence[Any]) -> None:
+        """Takes in what a function can read by any name: it has something in hand that looks up names it is given."""
+        names = self._names_of(code)
+        names = self._names[id(code)] = names.with_any(*self._computing[id(names)])
+        for _, function in self._ran:
+            if function.__code__ is code:
+                self._look(function, names)
+        for value in values:
+            self.follow(value, names)
 
     def _follow_module(self, full: str, names: Names) -> None:
         """Notes that a function with these names gets hold of the module `full`, if there is one."""
@@ -308,13 +318,17 @@ class Reads:
             CaptureError: it leads to something of the user's that cannot be watched, an iterator say. To go on would
                 use that up.
         """
-        pending = [(value, outer)]
+        pending, reader = [(value, outer)], id(names)
         while pending:
             value, outer = pending.pop()
             self._looks += 1
             if self._looks > _MOST_LOOKS:
                 raise CaptureError("what the forward makes of Python objects is too much to follow")
             value = self.own(value)
+            attribute, scope = computes_names(value)
+            if (attribute and not names.any_name) or (scope and not names.any_global):
+                known = self._computing.get(reader, (False, False))
+                self._computing[reader] = (attribute or known[0], scope or known[1])
             if isinstance(value, torch.Tensor) or is_value(value):
                 if outer and isinstance(value, torch.Tensor):
                     self._outer.add(id(value))
@@ -338,7 +352,9 @@ class Reads:
                 pending.append((value, outer))
             if isinstance(condition, ContextVariableCondition) and condition.is_set_inside():
                 outer = False
-            led_to = self._led_to(condition, value, names)
+            led_to = led_to_by(self, condition, value, names)
+            if isinstance(value, types.ModuleType):
+                self._queries.update((id(f), f) for f in led_to if is_query(f))
             inside: set[int] = set()
             if outer and isinstance(condition, ObjectCondition) and not self._outer.issuperset(map(id, led_to)):
                 inside = condition.set_inside(value, self)
@@ -356,63 +372,6 @@ class Reads:
         if further <= names.attributes:
             return names
         return self._extended.setdefault((id(names), further), names.also(further))
-
-    def _led_to(self, condition: Condition, value: Any, names: Names) -> Iterable[Any]:
-        """What a function with these names gets hold of through `value`."""
-        asked, part = names.attributes, self.part
-        if isinstance(value, torch.nn.Module):
-            asked = with_forward(asked)  # nn.Module.__call__ looks it up
-        if isinstance(condition, ObjectCondition):
-            condition.keep(value, names.stored)
-            if hasattr(type(value), "__slots__"):
-                asked = asked | names.stored
-            in_c = names.shows and isinstance(value, types.SimpleNamespace)
-            whole = names.any_name or in_c
-            found = [v for _, v in condition.grow(value, asked, whole, part)]
-            if isinstance(value, torch.nn.Module):
-                kind = self.part(type(value))
-                found += [v for _, v in kind.grow(asked, part)] if isinstance(kind, ClassCondition) else []
-            return [*found, type(value), *content_of(value)]
-        if isinstance(condition, ClassCondition):
-            found = [v for _, v in condition.grow(asked | names.stored, part)]
-            return found if type(value) is type else [*found, type(value)]
-        if isinstance(condition, PythonModuleCondition):
-            if value.__name__ in BOOKKEEPERS:
-                return ()
-            scope = self.namespace(f"the global {value.__name__}.", vars(value))
-            condition.namespace = scope
-            if not names.of_torch:  # torch sets some of its own otherwise while it traces
-                condition.ask(value, asked)
-            asked = frozenset(name for name in asked if id(vars(value).get(name)) not in ADDED) if ADDED else asked
-            scope.entries.keep(vars(value), names.stored)
-            if names.any_name and not is_opaque_module(value.__name__):
-                scope.grow(vars(value), without_books(value.__name__, frozenset(vars(value))), part)
-            found = scope.grow(vars(value), asked, part)
-            self._queries.update((id(f), f) for f in found if is_query(f))
-            return found
-        if isinstance(condition, FunctionCondition):
-            condition.entries.keep(vars(value), names.stored)
-            return [v for _, v in condition.grow(value, asked, part)]
-        if isinstance(condition, (SequenceCondition, MappingCondition)):
-            return content_of(value)
-        if isinstance(condition, LockCondition) and not asked.isdisjoint(LockCondition.ASKING):
-            condition.ask(value)
-        if isinstance(condition, CacheCondition):
-            return [value.__wrapped__, *cached_in(value)]
-        if isinstance(condition, WrapperCondition):
-            return [v for _, v in wrapped_parts(value)]
-        if isinstance(condition, LocalCondition):
-            return [v for _, v in condition.grow(asked | names.stored, names.any_name, part)]
-        if isinstance(condition, BoundBuiltinCondition):
-            return [value.__self__]
-        if isinstance(condition, ContextVariableCondition):
-            held = value_in_context(value)
-            return [] if held is MISSING else [held]
-        if isinstance(condition, ReferenceCondition):
-            return [value()]
-        if isinstance(condition, UnknownCondition):
-            return gc.get_referents(value)
-        return ()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -443,7 +402,7 @@ class Reads:
         self.root("the class torch.Tensor", torch.Tensor)
         tensors = self.part(torch.Tensor)
         assert isinstance(tensors, ClassCondition)
-        tensors.grow(self.every_name(), self.part)
+        tensors.grow(self.every_name(), False, self.part)
         for function in self._queries.values():
             if self.own(function) is function and QueryCondition.answers(function):
                 self.roots.append((f"what {function.__name__}() says", QueryCondition(function), function))

@@ -39,9 +39,9 @@ from .loggers import ASKING, every_logger
 from .making import condition_of, is_query
 from .mappings import MappingCondition
 from .modules import AddedHooks, HooksCondition, ModuleCondition
-from .names import NamespaceCondition, PythonModuleCondition
+from .names import OF_IMPORT, NamespaceCondition, PythonModuleCondition
 from .objects import ObjectCondition
-from .origin import is_native, is_opaque_module, without_books
+from .origin import books_of, is_native, is_of_program, is_opaque_module
 from .sequences import SequenceCondition
 from .tensors import OuterTensorCondition, TreeAttributesCondition
 from .values import ValueCondition
@@ -49,6 +49,7 @@ from .values import ValueCondition
 __all__ = [
     "ASKING",
     "MISSING",
+    "OF_IMPORT",
     "AddedHooks",
     "Argument",
     "BoundBuiltinCondition",
@@ -81,6 +82,7 @@ __all__ = [
     "ValueCondition",
     "Watch",
     "WrapperCondition",
+    "books_of",
     "cached_in",
     "cell_content",
     "condition_of",
@@ -88,6 +90,7 @@ __all__ = [
     "every_logger",
     "exactly_equal",
     "is_native",
+    "is_of_program",
     "is_opaque_module",
     "is_query",
     "is_value",
@@ -96,6 +99,5 @@ __all__ = [
     "shown",
     "spoken",
     "value_in_context",
-    "without_books",
     "wrapped_parts",
 ]

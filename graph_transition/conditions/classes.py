@@ -14,7 +14,7 @@ from typing import Any
 
 from ... import _C
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
-from .equality import is_another
+from .equality import is_another, is_value
 from .origin import is_opaque
 
 __all__ = ["ClassCondition", "found_on"]
@@ -29,7 +29,8 @@ _NO_METHODS = frozenset(
         "__jit_unused_properties__", "__setstate__",
     }
 )  # fmt: skip
-_TOLD = ("__name__", "__qualname__", "__doc__", "__module__")
+_OF_INSTANCES = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_TOLD = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__")
 
 
 def found_on(kind: type, name: str) -> Any:
@@ -54,6 +55,7 @@ class ClassCondition(Condition):
         "_own",
         "_registered",
         "_found",
+        "_every",
         "_holds_at",
     )
 
@@ -66,19 +68,23 @@ class ClassCondition(Condition):
         self._meta: Condition | None = None  # of the class's class
         self._registered = _registered(kind)
         self._own: dict[str, Any] = {}  # what the class itself has under the names; until the trace is over
-        self._found: dict[frozenset[str], tuple[int, list[tuple[str, Any]]]] = {}  # with the class's version then
+        self._found: dict[Any, tuple[int, list[tuple[str, Any]]]] = {}  # with the class's version then
+        self._every: frozenset[str] | None = None  # all names of the class and its bases, where it was taken whole
         self._holds_at = 0  # a version of the class with which the names were as they were
 
     @property
     def can_change(self) -> bool:
         return bool(self._class.__flags__ & _HEAP_TYPE)
 
-    def grow(self, names: frozenset[str], part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
-        """Notes that `names` were looked up on the class or an instance; returns (name, member) of those found."""
+    def grow(self, names: frozenset[str], whole: bool, part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
+        """Notes that `names`, or names that were computed, were looked up on the class or an instance; returns (name,
+        member) of those found.
+        """
         if not self.can_change:
             return []
         version = _C.class_version(self._class)
-        known = self._found.get(names)
+        look = (names, whole)
+        known = self._found.get(look)
         if known is not None and version and known[0] == version:
             return known[1]
         self._holds_at = 0
@@ -86,13 +92,16 @@ class ClassCondition(Condition):
             self._meta = part(type(self._class))
         for name in _TOLD:
             if name in names:
-                self._told[name] = getattr(self._class, name, None)
+                self._told[name] = _told(self._class, name)
+        if whole:
+            self._every = _every_name(self._class) if self._every is None else self._every
+            names = names | _computable_names(self._class)
         found = []
         own = vars(self._class)
         for name in (own.keys() & names) - self._asked:
             self._own.setdefault(name, own[name])
         for name in names:
-            if name.startswith("__") and name.endswith("__"):
+            if _is_special(name):
                 continue
             member = found_on(self._class, name)
             if member is MISSING:
@@ -101,7 +110,7 @@ class ClassCondition(Condition):
                 self._members[name] = part(member)
             found.append((name, member))
         self._asked = names if self._asked <= names else self._asked | names
-        self._found[names] = (version, found)
+        self._found[look] = (version, found)
         return found
 
     def settle(self, part: Callable[[Any], Condition]) -> None:
@@ -118,16 +127,18 @@ class ClassCondition(Condition):
         version = _C.class_version(now)
         if not version or version != self._holds_at:
             for name in self._asked:
-                if not (name.startswith("__") and name.endswith("__")):
+                if not _is_special(name):
                     if (found_on(now, name) is MISSING) != (name not in self._members):
                         return f"(class {now.__qualname__}) has got or lost '{name}'"
+            if self._every is not None and (others := _every_name(now) ^ self._every):
+                return f"(class {now.__qualname__}) has got or lost {', '.join(sorted(others))}"
             if self._special is not None and [name for name, _ in _special(now)] != list(self._special):
                 return f"(class {now.__qualname__}) has got or lost a special method"
             self._holds_at = version
         if self._registered is not None and _registered(now) != self._registered:
             return f"(class {now.__qualname__}) has got a class registered"
         for name, was in self._told.items():
-            if getattr(now, name, None) != was:
+            if _told(now, name) != was:
                 return f"(class {now.__qualname__}) changed its {name}"
         return None
 
@@ -148,7 +159,8 @@ class ClassCondition(Condition):
         """(name, what is there now or MISSING) of the class's own members that are not what they were."""
         held = vars(self._class)
         found = []
-        for name in (held.keys() | self._own.keys()) & (self._asked - _NO_METHODS):
+        looked_at = self._asked if self._every is None else self._asked | _computable_names(self._class)
+        for name in (held.keys() | self._own.keys()) & (looked_at - _NO_METHODS):
             now, was = own(held.get(name, MISSING)), own(self._own.get(name, MISSING))
             if is_another(now, was):
                 found.append((name, now))
@@ -166,15 +178,17 @@ class ClassCondition(Condition):
                 type.__delattr__(value, name)
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self._asked | frozenset(self._told), None
+        return self._asked | frozenset(self._told), self._every is not None
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        self.grow(names, maker.part)
+        self.grow(names, bool(further), maker.part)
         self.settle(maker.part)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         if self.can_change:
             yield "class", now
+        if "__annotations__" in self._told:  # a dict that is written in place
+            yield "call", functools.partial(_told, now, "__annotations__"), self._told["__annotations__"]
         if self._registered is not None:
             yield "call", abc.get_cache_token, abc.get_cache_token()
 
@@ -213,11 +227,36 @@ def _own_bases(kind: type) -> list[type]:
     return [base for base in kind.__mro__ if base.__flags__ & _HEAP_TYPE and not is_opaque(base)]
 
 
+def _told(kind: type, name: str) -> Any:
+    told = getattr(kind, name, None)
+    return repr(told) if name == "__annotations__" else told
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _every_name(kind: type) -> frozenset[str]:
+    """What the class and its bases have, but opaque ones, and but what Python and abc keep there."""
+    return frozenset(name for base in _own_bases(kind) for name in vars(base) if not name.startswith(("__", "_abc_")))
+
+
+def _computable_names(kind: type) -> frozenset[str]:
+    """The same but slots, and of torch's classes what is a plain value."""
+    return frozenset(
+        name
+        for base in _own_bases(kind)
+        for name, member in vars(base).items()
+        if not name.startswith(("__", "_abc_")) and not isinstance(member, _OF_INSTANCES)
+        if is_value(member) or not str(base.__module__).startswith("torch.")
+    )
+
+
 def _special(kind: type) -> list[tuple[str, Any]]:
     found: dict[str, Any] = {}
     for base in _own_bases(kind):
         for name, member in vars(base).items():
-            if name.startswith("__") and name.endswith("__") and name not in _NO_METHODS and name not in found:
+            if _is_special(name) and name not in _NO_METHODS and name not in found:
                 if not isinstance(member, types.GetSetDescriptorType):
                     found[name] = member
     return sorted(found.items())

@@ -107,18 +107,25 @@ class ContextVariableCondition(Condition):
         yield "call", functools.partial(now.get, MISSING), now.get(MISSING)
 
 
+def _names_on(local: Any) -> tuple[str, ...]:
+    return tuple(vars(local))
+
+
 class LocalCondition(Condition):
     """The same `threading.local`, with the same attributes on the caller's thread."""
 
     kind = "thread-local object"
-    __slots__ = ("_local", "_parts")
+    __slots__ = ("_local", "_parts", "_whole")
 
     def __init__(self, local: Any) -> None:
         self._local = local
+        self._whole: tuple[str, ...] | None = None
         self._parts: dict[str, Condition | None] = {}
 
     def grow(self, names: frozenset[str], whole: bool, part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
         found = []
+        if whole and self._whole is None:
+            self._whole = _names_on(self._local)
         for name in (*vars(self._local), *names) if whole else names:
             if name.startswith("__"):
                 continue
@@ -135,7 +142,7 @@ class LocalCondition(Condition):
         for name, part in self._parts.items():
             if (getattr(now, name, MISSING) is MISSING) != (part is None):
                 return f"has got or lost '{name}'"
-        return None
+        return None if self._whole in (None, _names_on(now)) else "has other attributes, or in another order"
 
     def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
         for name, part in self._parts.items():
@@ -161,12 +168,14 @@ class LocalCondition(Condition):
             self.set(value, name, MISSING if part is None else original(part))
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return frozenset(self._parts), None
+        return frozenset(self._parts), self._whole is not None
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        self.grow(names, False, maker.part)
+        self.grow(names, bool(further), maker.part)
 
     def watches(self, now: Any) -> Iterator[Watch]:
+        if self._whole is not None:
+            yield "call", functools.partial(_names_on, now), self._whole
         for name in self._parts:
             yield "attribute", now, name, getattr(now, name, MISSING)
 

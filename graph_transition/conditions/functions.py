@@ -77,11 +77,21 @@ class FunctionCondition(Condition):
         self._empty = frozenset(name for name, content in _cells(function) if content is MISSING)
         self._defaults = {name: part(value) for name, value in _defaults(function)}
 
-    def grow(self, function: Any, names: frozenset[str], part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
+    def see_globals(self, function: types.FunctionType, apart: frozenset[str], maker: Maker) -> list[Any]:
+        """Notes a look at `function.__globals__`, but at names `apart`; returns what is there."""
+        self._scope = maker.namespace("the global ", function.__globals__)
+        self._builtins = maker.namespace("the builtin ", function.__builtins__)
+        return self._scope.entries.ask_all(function.__globals__, maker.part, apart)
+
+    def grow(
+        self, function: Any, names: frozenset[str], whole: bool, part: Callable[[Any], Condition]
+    ) -> list[tuple[str, Any]]:
         """Notes a look at the function's own attributes."""
         table = vars(function)
+        if whole:
+            self.entries.ask_all(table, part)
         self.entries.ask(table, names, part)
-        found = [(name, value) for name, value in table.items() if name in names]
+        found = [(name, value) for name, value in table.items() if whole or name in names]
         for name in names & _TOLD:
             held = getattr(function, name)
             if name not in self._told:
@@ -132,13 +142,14 @@ class FunctionCondition(Condition):
             yield "", self._builtins, now.__builtins__
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self.entries.asked | frozenset(self._told), self.ran
+        return self.entries.asked | frozenset(self._told), (self.ran, self.entries.order is not None)
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        if further:
+        ran, whole = further
+        if ran:
             scope = maker.namespace("the global ", now.__globals__)
             self.run(now, scope, maker.namespace("the builtin ", now.__builtins__), maker.part)
-        self.grow(now, names, maker.part)
+        self.grow(now, names, whole, maker.part)
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
         self.entries.restore(vars(value), original)

@@ -49,7 +49,7 @@ _BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 # What counts as what it is: it holds nothing that a forward computes with, or cannot change.
 _THEMSELVES = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    types.ClassMethodDescriptorType, types.CodeType, numpy.ufunc,
+    types.ClassMethodDescriptorType, types.CodeType, types.GenericAlias, types.UnionType, numpy.ufunc,
     type(datetime.datetime_CAPI), type(vars(collections.namedtuple("_Pair", "a"))["a"]), logging.LoggerAdapter,
     operator.attrgetter, operator.itemgetter, operator.methodcaller,
     types.FrameType, types.TracebackType, io.IOBase, struct.Struct, re.Match, unicodedata.UCD, type(numpy.dot),

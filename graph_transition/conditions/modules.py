@@ -129,8 +129,7 @@ class ModuleCondition(ObjectCondition):
         hidden = frozenset(table) - frozenset(self._table(now) or ())
         for watch in super().watches(now):
             if watch[0] == "names" and watch[1] is table and hidden:
-                length = -1 if watch[4] < 0 else watch[4] + len(hidden)
-                yield "names", table, watch[2] - hidden, watch[3], length
+                yield "names", table, watch[2] - hidden, *watch[3:]
             else:
                 yield watch
         for name in self._children:

@@ -13,10 +13,12 @@ from .classes import found_on
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import exactly_equal, is_another, is_value
 
-__all__ = ["NamedEntries", "NamespaceCondition", "PythonModuleCondition", "set_entry"]
+__all__ = ["OF_IMPORT", "NamedEntries", "NamespaceCondition", "PythonModuleCondition", "set_entry"]
 
 
 _OF_PYTHON = frozenset({"__warningregistry__"})  # what it keeps among the globals of a module
+# What it puts there at an import, which a look by a computed name is not about.
+OF_IMPORT = frozenset({"__builtins__", "__cached__", "__loader__", "__path__", "__spec__"})
 
 
 class NamedEntries:
@@ -25,19 +27,20 @@ class NamedEntries:
     Attributes:
         parts: name -> condition of what was found.
         asked: every name that was asked for.
-        order: all names of the table, where it was taken whole.
+        order: all names of the table, where it was taken whole, but those that are `apart`.
         before: name -> what was there, of names that the forward only sets; until the trace is over.
         whole: names of the table when it was taken whole, by a forward that may set any; until the trace is over.
         same: names that the forward may have set to what was there; until the trace is over.
         results: names that the forward has set before it looked at them.
     """
 
-    __slots__ = ("parts", "asked", "order", "before", "whole", "same", "results")
+    __slots__ = ("parts", "asked", "order", "apart", "before", "whole", "same", "results")
 
     def __init__(self) -> None:
         self.parts: dict[str, Condition] = {}
         self.asked: frozenset[str] = frozenset()
         self.order: tuple[str, ...] | None = None
+        self.apart = _OF_PYTHON
         self.before: dict[str, Any] = {}
         self.whole: frozenset[str] | None = None
         self.same: frozenset[str] = frozenset()
@@ -114,13 +117,19 @@ class NamedEntries:
         self.asked = names if self.asked <= names else self.asked | names
         return found
 
-    def ask_all(self, table: Mapping[str, Any], part: Callable[[Any], Condition]) -> list[Any]:
-        """Notes that everything in the table was looked up."""
-        found = self.ask(table, frozenset(table), part)
+    def ask_all(
+        self, table: Mapping[str, Any], part: Callable[[Any], Condition], apart: frozenset[str] = _OF_PYTHON
+    ) -> list[Any]:
+        """Notes that everything in the table was looked up, and that there was no more; but of names `apart`."""
+        found = self.ask(table, frozenset(table.keys() - apart), part)
         if self.order is None:
-            self.order = tuple(table)
+            self.apart = apart | _OF_PYTHON
+            self.order = self._in_order(table)
         self.keep_whole(table)
         return found
+
+    def _in_order(self, table: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(name for name in table if name not in self.apart)
 
     def keep_whole(self, table: Mapping[str, Any]) -> None:
         """Notes that the forward may set any name."""
@@ -134,7 +143,7 @@ class NamedEntries:
         for name in table.keys() & self.asked:
             if name not in self.parts:
                 return f"has got a '{name}'"
-        if self.order is not None and tuple(table) != self.order:
+        if self.order is not None and self._in_order(table) != self.order:
             return "has other entries, or in another order"
         return None
 
@@ -155,10 +164,11 @@ class NamedEntries:
         for name, part in self.parts.items():
             if name not in table or table[name] is not original(part):
                 table[name] = original(part)
-        if self.order is not None and tuple(table) != self.order and table.keys() == frozenset(self.order):
-            held = dict(table)
-            table.clear()
-            table.update((name, held[name]) for name in self.order)
+        order = self.order or ()
+        names = () if self.order is None else self._in_order(table)
+        if names != order and sorted(names) == sorted(order):
+            for name in order:
+                table[name] = table.pop(name)
 
     def watches(self, table: Any) -> Iterator[Watch]:
         if type(table) is not dict:
@@ -166,7 +176,7 @@ class NamedEntries:
         for name in self.parts:
             yield "entry", table, name, table[name]
         if self.order is not None:
-            yield "names", table, frozenset(self.asked | frozenset(self.order)), len(self.order), len(self.order)
+            yield "names", table, self.asked | frozenset(self.order), len(self.order), len(table)
         elif len(self.asked) > len(self.parts):
             yield "names", table, self.asked, len(self.parts), -1
 
@@ -204,10 +214,13 @@ class NamespaceCondition(Condition):
         self.entries.restore(value, original)
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self.entries.asked, self.text
+        apart = None if self.entries.order is None else sorted(self.entries.apart)
+        return self.entries.asked, (self.text, apart)
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
         self.grow(now, names, maker.part)
+        if further[1] is not None:
+            self.entries.ask_all(now, maker.part, frozenset(further[1]))
 
     def watches(self, now: Any) -> Iterator[Watch]:
         return self.entries.watches(now)

@@ -7,10 +7,19 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from typing import Any
 
 import torch
 
-__all__ = ["is_native", "is_of_library", "is_opaque", "is_opaque_function", "is_opaque_module", "without_books"]
+__all__ = [
+    "books_of",
+    "is_native",
+    "is_of_library",
+    "is_of_program",
+    "is_opaque",
+    "is_opaque_function",
+    "is_opaque_module",
+]
 
 _OPAQUE = frozenset({"torch", "sympy", "onnx", "ortmodule"})
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -36,14 +45,20 @@ _BOOKS = {
 }  # fmt: skip
 
 
-def without_books(name: str, names: frozenset[str]) -> frozenset[str]:
-    """What a look by a computed name at the Python module `name`, which has these names, can be about."""
-    return names - _BOOKS.get(name, frozenset())
+def books_of(name: str) -> frozenset[str]:
+    """What a look by a computed name at the Python module `name` is not about."""
+    return _BOOKS.get(name, frozenset())
 
 
 def is_opaque_module(name: str) -> bool:
     """Whether a Python module is of a package whose globals nobody computes names for."""
     return name.partition(".")[0] in (*_OPAQUE, "numpy", "builtins")
+
+
+def is_of_program(scope: dict[str, Any]) -> bool:
+    """Whether these are globals of a module of the user's: neither Python's nor an installed package's."""
+    top = str(scope.get("__name__")).partition(".")[0]
+    return top not in sys.stdlib_module_names and "-packages/" not in str(scope.get("__file__"))
 
 
 def is_opaque_function(function: types.FunctionType) -> bool:

@@ -88,7 +88,7 @@ def looked_up_again(
         elif place[0] == "loaded modules":
             reads.loaded_modules()
         elif place[0] == "globals":
-            reads.roots.append(("", reads.namespace(stored["nodes"][node][2], found), found))
+            reads.roots.append(("", reads.namespace(stored["nodes"][node][2][0], found), found))
         elif place[0] == "hooks":
             reads.roots.append(("", HooksCondition(module, reads.part), module))
         elif place[0] == "tensors":
@@ -106,6 +106,9 @@ def looked_up_again(
             raise Unfit(f"there is a {condition.kind} where the entry has a {kind}")
         condition.look_up(now, names[asked], further, reads)
         there = {name: (part, held) for name, part, held in _labelled(condition.parts(now))}
+        more = there.keys() - {name for name, _ in parts}
+        if any(not name.endswith("__") for name in more):
+            raise Unfit(f"there is more of the {kind} {shown(now)}: {', '.join(sorted(more))}")
         for name, inner in parts:
             if name not in there and kind == "class" and name.endswith("__"):
                 continue  # a special method that comes with a first use; the key has the class's code

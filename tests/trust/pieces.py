@@ -155,7 +155,7 @@ class _Reader:
             form = self.rng.choice(forms)
             if form.name == MATCHED_BY_NAME.name and not re.fullmatch(r"'\w*'|\d+|\w+\.\w+", k):
                 form = MATCHED_BY_NAME
-            return self.form(form, h=h, k=k, d=default)
+            return self.form(form, h=h, k=k, q=k[::-1], d=default)
         return fill(DIRECT[kind], h=h, k=k)
 
     def whole(self, e: str) -> str:

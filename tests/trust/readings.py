@@ -1,6 +1,7 @@
 """How a forward reads: forms of one step (an attribute, a key, an item), and of a whole expression.
 
-`$h` is what is read from, `$k` the name, key or number there, `$d` a value for where it is absent,
+`$h` is what is read from, `$k` the name, key or number there, `$q` the name from its end, so that the forward has to
+    put it together, `$d` a value for where it is absent,
     `$e` a whole expression,
 `$t` a local name. A form is a prelude, if it needs statements, and the expression that then has the value.
 """
@@ -48,8 +49,26 @@ _ATTRIBUTE = [
     Reading("copied", "copy.copy($h).$k"),
     Reading("getattr of a helper", "(lambda o, name: getattr(o, name, $d))($h, '$k')"),
     Reading("dir", "($h.$k if '$k' in dir($h) else $d)"),
+    Reading("getattr, a name put together", "getattr($h, ''.join(reversed('$q')))"),
+    Reading("getattr, a name put together and a default", "getattr($h, ''.join(reversed('$q')), $d)"),
+    Reading("hasattr, a name put together", "($h.$k if hasattr($h, ''.join(reversed('$q'))) else $d)"),
+    Reading("another name of getattr", "by_name($h, ''.join(reversed('$q')), $d)"),
+    Reading("another name of hasattr", "(by_name($h, ''.join(reversed('$q'))) if has_name($h, '$k') else $d)"),
+    Reading("partial of getattr", "functools.partial(getattr, $h)(''.join(reversed('$q')), $d)"),
+    Reading("map of getattr", "list(map(by_name, [$h], [''.join(reversed('$q'))], [$d]))[0]"),
+    Reading("reduce by getattr", "functools.reduce(getattr, [''.join(reversed('$q'))], $h)"),
+    Reading("getattr given to a helper", "(lambda get, *of: get(*of))(getattr, $h, ''.join(reversed('$q')), $d)"),
+    Reading("attrgetter, a name put together", "operator.attrgetter(''.join(reversed('$q')))($h)"),
+    Reading("another name of dir", "(by_name($h, '$k') if ''.join(reversed('$q')) in listed($h) else $d)"),
+    Reading(
+        "names in dir",
+        "$t",
+        "$t = $d\nfor name in dir($h):\n    if name[::-1] == '$q':\n        $t = getattr($h, name)",
+    ),
 ]  # fmt: skip
 _DICT_OF = [
+    Reading("vars, a name put together", "vars($h)[''.join(reversed('$q'))]"),
+    Reading("another name of vars", "names_of($h).get(''.join(reversed('$q')), $d)"),
     Reading("vars", "vars($h)['$k']"),
     Reading("__dict__", "$h.__dict__['$k']"),
     Reading("vars().get", "vars($h).get('$k', $d)"),

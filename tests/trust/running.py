@@ -125,6 +125,8 @@ class _Run:
             loss.backward()
         except Exception:
             self.module.zero_grad()
+            for leaf in _leaves(loss):  # of layers that are none of the module's, too
+                leaf.grad = None
             raise
 
     def forward(self, x: torch.Tensor, call: dict[str, Any]) -> Any:
@@ -179,6 +181,18 @@ class _Run:
         table["warned"] = repr([str(w.message) for w in warned if str(w.message).startswith("trust ")])
         table["environment"] = repr(sorted((k, v) for k, v in os.environ.items() if k.startswith("TRUST_")))
         return Observation(what, table, error, classes, message, rounded=self.rounded)
+
+
+def _leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that a backward adds gradients to."""
+    pending, met = [loss.grad_fn], {None}
+    while pending:
+        node = pending.pop()
+        if node not in met:
+            met.add(node)
+            if hasattr(node, "variable"):
+                yield node.variable
+            pending += [following for following, _ in node.next_functions]  # type: ignore[union-attr]
 
 
 def _loss(result: torch.Tensor) -> torch.Tensor:

@@ -252,6 +252,16 @@ def get_default(function, name):
     names = function.__code__.co_varnames[: function.__code__.co_argcount][-len(function.__defaults__) :]
     return dict(zip(names, function.__defaults__))[name]
 
+by_name = getattr
+
+has_name = hasattr
+
+names_of = vars
+
+listed = dir
+
+scope_of = globals
+
 CACHE = {}
 """
 

@@ -1,0 +1,125 @@
+"""What a function gets hold of through an object that it has in hand, by the names that it uses."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ...capture.trace.patching import ADDED
+from ..conditions import (
+    MISSING,
+    OF_IMPORT,
+    BoundBuiltinCondition,
+    CacheCondition,
+    ClassCondition,
+    Condition,
+    ContextVariableCondition,
+    FunctionCondition,
+    LocalCondition,
+    LockCondition,
+    Maker,
+    MappingCondition,
+    ObjectCondition,
+    PythonModuleCondition,
+    ReferenceCondition,
+    SequenceCondition,
+    UnknownCondition,
+    WrapperCondition,
+    books_of,
+    cached_in,
+    is_of_program,
+    is_opaque_module,
+    value_in_context,
+    wrapped_parts,
+)
+from .code_names import Names, with_forward
+from .contents import content_of
+from .frames import BOOKKEEPERS
+
+__all__ = ["led_to_by"]
+
+# What a computed name may give of a Python module, and that is heard of when it is used.
+_ELSEWHERE = (types.ModuleType, types.FunctionType)
+
+
+def _added(table: dict[str, Any]) -> frozenset[str]:
+    """Names that the capture has put there."""
+    return frozenset(name for name, held in table.items() if id(held) in ADDED) if ADDED else frozenset()
+
+
+def led_to_by(maker: Maker, condition: Condition, value: Any, names: Names) -> Iterable[Any]:
+    """What a function with these names gets hold of through `value`."""
+    asked, part = names.attributes, maker.part
+    if isinstance(value, torch.nn.Module):
+        asked = with_forward(asked)  # nn.Module.__call__ looks it up
+    if isinstance(condition, ObjectCondition):
+        condition.keep(value, names.stored)
+        if hasattr(type(value), "__slots__"):
+            asked = asked | names.stored
+        in_c = names.shows and isinstance(value, types.SimpleNamespace)
+        whole = names.any_name or in_c
+        found = [v for _, v in condition.grow(value, asked, whole, part)]
+        if isinstance(value, torch.nn.Module):
+            kind = maker.part(type(value))
+            found += [v for _, v in kind.grow(asked, whole, part)] if isinstance(kind, ClassCondition) else []
+        return [*found, type(value), *content_of(value)]
+    if isinstance(condition, ClassCondition):
+        found = [v for _, v in condition.grow(asked | names.stored, names.any_name, part)]
+        return found if type(value) is type else [*found, type(value)]
+    if isinstance(condition, PythonModuleCondition):
+        return _of_module(maker, condition, value, names)
+    if isinstance(condition, FunctionCondition):
+        return _of_function(maker, condition, value, names)
+    if isinstance(condition, (SequenceCondition, MappingCondition)):
+        return content_of(value)
+    if isinstance(condition, LockCondition) and not asked.isdisjoint(LockCondition.ASKING):
+        condition.ask(value)
+    if isinstance(condition, CacheCondition):
+        return [value.__wrapped__, *cached_in(value)]
+    if isinstance(condition, WrapperCondition):
+        return [v for _, v in wrapped_parts(value)]
+    if isinstance(condition, LocalCondition):
+        return [v for _, v in condition.grow(asked | names.stored, names.any_name, part)]
+    if isinstance(condition, BoundBuiltinCondition):
+        return [value.__self__]
+    if isinstance(condition, ContextVariableCondition):
+        held = value_in_context(value)
+        return [] if held is MISSING else [held]
+    if isinstance(condition, ReferenceCondition):
+        return [value()]
+    if isinstance(condition, UnknownCondition):
+        return gc.get_referents(value)
+    return ()
+
+
+def _of_module(maker: Maker, condition: PythonModuleCondition, value: types.ModuleType, names: Names) -> Iterable[Any]:
+    asked, part = names.attributes, maker.part
+    if value.__name__ in BOOKKEEPERS:
+        return ()
+    scope = maker.namespace(f"the global {value.__name__}.", vars(value))
+    condition.namespace = scope
+    if not names.of_torch:  # torch sets some of its own otherwise while it traces
+        condition.ask(value, asked)
+    added = _added(vars(value))
+    asked -= added
+    scope.entries.keep(vars(value), names.stored)
+    found = scope.grow(vars(value), asked, part)
+    if names.any_name and not is_opaque_module(value.__name__):
+        every = scope.entries.ask_all(vars(value), part, books_of(value.__name__) | added | OF_IMPORT)
+        if is_of_program(vars(value)):
+            found += [held for held in every if not isinstance(held, _ELSEWHERE)]
+    return found
+
+
+def _of_function(maker: Maker, condition: FunctionCondition, value: types.FunctionType, names: Names) -> Iterable[Any]:
+    asked, part = names.attributes, maker.part
+    condition.entries.keep(vars(value), names.stored)
+    found = [v for _, v in condition.grow(value, asked, names.any_name, part)]
+    if "__globals__" in asked and is_of_program(value.__globals__):
+        every = condition.see_globals(value, OF_IMPORT | _added(value.__globals__), maker)
+        found += [held for held in every if not isinstance(held, _ELSEWHERE)]
+    return found

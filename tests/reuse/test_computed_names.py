@@ -1,0 +1,188 @@
+"""What a forward looks up by a name that it puts together, however it came by `getattr`: all that it can lead to
+counts, and what is not there.
+
+Not here: names that are spelled out (test_stale_graphs.py).
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+
+from ortmodule import Options, ORTModule
+from tests.reuse import names_of_a_module as other
+
+HERE = sys.modules[__name__]
+by_name, has_name, names_of, listed, scope_of = getattr, hasattr, vars, dir, globals
+NAME = ["SC", "ALE"]  # the forward joins it
+
+
+class Held:
+    """An object, and with `SCALE` on the class what is found there."""
+
+
+class Meta(type):
+    """A class of a class."""
+
+
+class OfMeta(metaclass=Meta):
+    """One of its classes."""
+
+
+class Base(nn.Module):
+    """Of the module under test."""
+
+
+class Net(Base):
+    def __init__(self, look: Callable[[Any], float]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.look = look
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.look(self)
+
+
+HELD, SIMPLE, LOCAL = Held(), types.SimpleNamespace(), threading.local()
+
+
+def helper() -> None:
+    """A function with attributes."""
+
+
+def _first(tables: Any, name: str) -> float:
+    return next((table[name] for table in tables if name in table), 1.0)
+
+
+# By what is looked at: how, and where the name comes to be.
+LOOKS: dict[str, tuple[Callable[[Any], float], Callable[[Any], Any]]] = {
+    "attribute": (lambda m: getattr(m, "".join(NAME), 1.0), lambda m: m),
+    "attribute of the class": (lambda m: getattr(m, "".join(NAME), 1.0), lambda m: Net),
+    "attribute of a base": (lambda m: getattr(m, "".join(NAME), 1.0), lambda m: Base),
+    "attribute of nn.Module": (lambda m: getattr(m, "".join(NAME), 1.0), lambda m: nn.Module),
+    "class": (lambda m: getattr(Held, "".join(NAME), 1.0), lambda m: Held),
+    "class's class": (lambda m: getattr(OfMeta, "".join(NAME), 1.0), lambda m: Meta),
+    "table of a class": (lambda m: vars(Held).get("".join(NAME), 1.0), lambda m: Held),
+    "tables of the bases": (lambda m: _first(map(vars, type(m).__mro__), "".join(NAME)), lambda m: Base),
+    "hasattr": (lambda m: 2.0 if hasattr(Held, "".join(NAME)) else 1.0, lambda m: Held),
+    "dir": (lambda m: 1.0 + len([name for name in dir(Held) if name.startswith("SC")]), lambda m: Held),
+    "object": (lambda m: getattr(HELD, "".join(NAME), 1.0), lambda m: HELD),
+    "namespace": (lambda m: getattr(SIMPLE, "".join(NAME), 1.0), lambda m: SIMPLE),
+    "thread-local object": (lambda m: getattr(LOCAL, "".join(NAME), 1.0), lambda m: LOCAL),
+    "function": (lambda m: getattr(helper, "".join(NAME), 1.0), lambda m: helper),
+    "table of a function": (lambda m: helper.__dict__.get("".join(NAME), 1.0), lambda m: helper),
+    "module": (lambda m: getattr(other, "".join(NAME), 1.0), lambda m: other),
+    "globals": (lambda m: globals().get("".join(NAME), 1.0), lambda m: HERE),
+    "names of the globals": (lambda m: 1.0 + len([n for n in globals() if n.startswith("SC")]), lambda m: HERE),
+    "module by its name": (lambda m: getattr(sys.modules[__name__], "".join(NAME), 1.0), lambda m: HERE),
+    "globals of a function": (lambda m: helper.__globals__.get("".join(NAME), 1.0), lambda m: HERE),
+    "eval": (lambda m: eval("".join(NAME) + " if '" + "".join(NAME) + "' in globals() else 1.0"), lambda m: HERE),
+    "attrgetter": (lambda m: operator.attrgetter("".join(NAME))(other) if "".join(NAME) in vars(other) else 1.0,
+        lambda m: other),
+    "another name of getattr": (lambda m: by_name(HELD, "".join(NAME), 1.0), lambda m: HELD),
+    "another name of hasattr": (lambda m: 2.0 if has_name(HELD, "".join(NAME)) else 1.0, lambda m: HELD),
+    "another name of vars": (lambda m: names_of(HELD).get("".join(NAME), 1.0), lambda m: HELD),
+    "another name of dir": (lambda m: 2.0 if "".join(NAME) in listed(HELD) else 1.0, lambda m: HELD),
+    "another name of globals": (lambda m: scope_of().get("".join(NAME), 1.0), lambda m: HERE),
+    "getattr as a default": (lambda m, get=getattr: get(HELD, "".join(NAME), 1.0), lambda m: HELD),
+    "getattr that is given": (lambda m: _given(getattr, HELD), lambda m: HELD),
+    "partial of getattr": (lambda m: functools.partial(by_name, HELD)("".join(NAME), 1.0), lambda m: HELD),
+    "map of getattr": (lambda m: next(map(by_name, [HELD], ["".join(NAME)], [1.0])), lambda m: HELD),
+    "getattr in a table": (lambda m: m.tools["get"](HELD, "".join(NAME), 1.0), lambda m: HELD),
+}  # fmt: skip
+
+
+def _given(get: Callable[..., float], value: Any) -> float:
+    return get(value, "".join(NAME), 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    places = (Held, Meta, Base, Net, HELD, SIMPLE, LOCAL, helper, other, HERE, nn.Module)
+    yield
+    for place in places:
+        if "SCALE" in vars(place):
+            delattr(place, "SCALE")
+
+
+def steady(look: Callable[[Any], float], **options: Any) -> tuple[ORTModule, torch.Tensor]:
+    module = Net(look)
+    module.tools = {"get": getattr}
+    model, x = ORTModule(module, options=Options(fallback="error", **options)), torch.randn(3, 4)
+    for _ in range(3):
+        model(x)
+    return model, x
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_name_that_comes_later_is_found(look: str) -> None:
+    how, where = LOOKS[look]
+    model, x = steady(how)
+    before = model(x)
+    where(model.module).SCALE = 3.0
+    after = model(x)
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, model.module(x))
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_value_that_changes_is_found(look: str) -> None:
+    how, where = LOOKS[look]
+    place = where(None) if where(None) is not None else None
+    if place is not None:
+        place.SCALE = 2.0
+    model, x = steady(how)
+    if place is None:
+        place = model.module
+    assert len(model.report().exports) == 1
+    place.SCALE = 5.0
+    torch.testing.assert_close(model(x), model.module(x))
+    del place.SCALE
+    torch.testing.assert_close(model(x), model.module(x))
+
+
+def test_a_builtin_name_that_a_global_hides_is_found() -> None:
+    def look(module: Any) -> float:
+        return float(scale_of_all) * len(globals()["NAME"])  # type: ignore[name-defined]  # noqa: F821
+
+    builtins.scale_of_all = 2.0  # type: ignore[attr-defined]
+    try:
+        model, x = steady(look)
+        globals()["scale_of_all"] = 3.0
+        torch.testing.assert_close(model(x), model.module(x))
+    finally:
+        del builtins.scale_of_all  # type: ignore[attr-defined]
+        globals().pop("scale_of_all", None)
+
+
+def test_a_method_called_eval_is_no_look_at_the_globals() -> None:
+    module = Net(lambda m: m.tools.eval())
+    module.tools = types.SimpleNamespace(eval=lambda: 2.0)
+    model, x = ORTModule(module, options=Options(fallback="error")), torch.randn(3, 4)
+    for i in range(3):
+        globals()["LATER"] = i
+        model(x)
+    del globals()["LATER"]
+    assert len(model.report().exports) == 1
+
+
+@pytest.mark.parametrize("look", ["attribute of the class", "object", "function", "module", "class"])
+def test_the_disk_cache_gives_no_graph_where_a_name_has_come(look: str, tmp_path: Any) -> None:
+    how, where = LOOKS[look]
+    first, _ = steady(how, cache_dir=str(tmp_path))
+    again, x = steady(how, cache_dir=str(tmp_path))
+    where(again.module).SCALE = 3.0
+    torch.testing.assert_close(again(x), again.module(x))
+    assert [model.report().exports[0].cached for model in (first, again)] == [False, True]
+    later, x = steady(how, cache_dir=str(tmp_path))
+    torch.testing.assert_close(later(x), later.module(x))
