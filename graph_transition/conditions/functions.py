@@ -77,7 +77,7 @@ class FunctionCondition(Condition):
         self._empty = frozenset(name for name, content in _cells(function) if content is MISSING)
         self._defaults = {name: part(value) for name, value in _defaults(function)}
 
-    def see_globals(self, function: types.FunctionType, apart: frozenset[str], maker: Maker) -> list[Any]:
+    def see_globals(self, function: Any, apart: frozenset[str], maker: Maker) -> list[Any]:
         """Notes a look at `function.__globals__`, but at names `apart`; returns what is there."""
         self._scope = maker.namespace("the global ", function.__globals__)
         self._builtins = maker.namespace("the builtin ", function.__builtins__)
