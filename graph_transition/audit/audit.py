@@ -211,7 +211,9 @@ class Audit:
             raise ChangedValueError(text, changed=list(self.changed.values()))
         self._refuse_attributes_of_tensors()
         reads.settle()
-        reads.roots.append(("the module", TreeAttributesCondition(reads.every_name()), self._module))
+        reads.roots.append(
+            ("the module", TreeAttributesCondition(reads.every_name(), reads.any_name_of_program()), self._module)
+        )
         self._hooks.forget()
         check = Check()
         changed = check.refusal(reads.roots) or check.refusal(reads.close({id(c) for c, _ in check.bound}))
@@ -243,10 +245,11 @@ class Audit:
         """What somebody has set on an argument, a parameter or a buffer is not on the tensors of the trace; on a tensor
         elsewhere it is, but nothing watches it.
         """
-        names = self._reads.every_name()
+        names, any_name = self._reads.every_name(), self._reads.any_name_of_program()
         given = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         outer = [value for condition, value in self._reads.met() if isinstance(condition, OuterTensorCondition)]
         for tensor in (*given, *self._module.parameters(), *self._module.buffers(), *outer):
-            read = sorted((names & attributes_of(tensor).keys()) - TreeAttributesCondition.OF_TORCH)
+            there = attributes_of(tensor).keys()
+            read = sorted((there if any_name else names & there) - TreeAttributesCondition.OF_TORCH)
             if read:
                 raise CaptureError(f"the forward reads attributes that are set on a tensor: {', '.join(read)}")

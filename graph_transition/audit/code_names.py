@@ -15,6 +15,8 @@ import functools
 import inspect
 import operator
 import re
+import sys
+import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,20 +25,19 @@ from typing import Any
 import torch
 
 __all__ = [
-    "NAMED_BY_C",
     "NO_NAMES",
     "Names",
-    "computes_names",
     "imported_names",
-    "named_by",
+    "named_through",
     "names_of",
     "with_forward",
 ]
 
 # Functions in C that look up the attributes which they were made with.
-NAMED_BY_C = (operator.attrgetter, operator.methodcaller)
+_NAMED_BY_C = (operator.attrgetter, operator.methodcaller)
 
 _TORCH = str(Path(str(torch.__file__)).parent) + "/"
+_INSTALLED = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "purelib", "platlib")} | {_TORCH})
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _LONGEST_NAME = 64
 # Functions whose second argument is a name.
@@ -67,6 +68,10 @@ _OF_ATTRIBUTES = _WHOLE | _BY_NAME | _RUNNERS | _FORMATS
 _OF_BUILTINS = frozenset({"builtins", "__builtins__"})
 # What is written in C and looks names up that it is given.
 _IN_C = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.MethodWrapperType)
+_TELLS_METHODS = sys.version_info >= (3, 12)  # before, a method that is called has an instruction of its own
+_LOADS = frozenset(
+    {"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_NAME", "LOAD_SUPER_ATTR", "IMPORT_FROM", "LOAD_FROM_DICT_OR_GLOBALS"}
+)
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 
 
@@ -83,7 +88,8 @@ class Names:
         words: constant strings that could be the name of a module.
         any_name: whether attributes' names are computed, or objects taken whole.
         any_global: the same of globals.
-        of_torch: whether the code is torch's own.
+        of_torch: whether the code is torch's own; of_program: whether it is the user's, of no package.
+        passed: names of what is loaded, but not to be called at once.
         shows: whether it may show or compare an object, which reads it whole where its class does that in C.
     """
 
@@ -93,9 +99,11 @@ class Names:
     stored_globals: frozenset[str]
     imports: frozenset[tuple[int, str]]
     words: frozenset[str]
+    passed: frozenset[str]
     any_name: bool
     any_global: bool
     of_torch: bool = False
+    of_program: bool = False
     shows: bool = False
 
     @property
@@ -104,17 +112,9 @@ class Names:
         in_sys = "sys" in self.attributes or "sys" in self.globals or "modules" in self.globals
         return not _IMPORTERS.isdisjoint(self.attributes) or (in_sys and "modules" in self.attributes)
 
-    def with_any(self, attribute: bool, scope: bool) -> Names:
-        """With any names of attributes, of globals, or both."""
-        return dataclasses.replace(self, any_name=self.any_name or attribute, any_global=self.any_global or scope)
-
-    def also(self, names: Iterable[str]) -> Names:
-        """With further attributes."""
-        return dataclasses.replace(self, attributes=self.attributes | frozenset(names))
-
 
 _NOTHING: frozenset[Any] = frozenset()
-NO_NAMES = Names(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, False, False)
+NO_NAMES = Names(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, False, False)
 
 
 def names_of(code: types.CodeType) -> Names:
@@ -125,6 +125,7 @@ def names_of(code: types.CodeType) -> Names:
     stored_globals: set[str] = set()
     imports: set[tuple[int, str]] = set()
     words: set[str] = set()
+    passed: set[str] = set()
     any_name = any_global = shows = False
     for part in _with_nested(code):
         found = list(_identifiers(part.co_consts))
@@ -146,6 +147,7 @@ def names_of(code: types.CodeType) -> Names:
                 level = instructions[i - 2].argval if i >= 2 else 0
                 imports.add((level if isinstance(level, int) else 0, instruction.argval))
         shows = shows or not _SHOWING.isdisjoint(part.co_names) or any(map(_shows, instructions))
+        passed.update(_passed(instructions))
         asked = {i.argval for i in instructions if i.opname in _GLOBAL}
         asked = asked if _OF_BUILTINS.isdisjoint(part.co_names) else asked.union(part.co_names)
         any_global = any_global or not _SCOPE.isdisjoint(asked)
@@ -155,15 +157,31 @@ def names_of(code: types.CodeType) -> Names:
         any_name = any_global = False
     return Names(
         frozenset(attributes), frozenset(stored - attributes), frozenset(scope), frozenset(stored_globals - scope),
-        frozenset(imports), frozenset(words), any_name, any_global, code.co_filename.startswith(_TORCH), shows,
+        frozenset(imports), frozenset(words), frozenset(passed), any_name, any_global,
+        code.co_filename.startswith(_TORCH), not code.co_filename.startswith(_INSTALLED), shows,
     )  # fmt: skip
 
 
-def computes_names(value: Any) -> tuple[bool, bool]:
-    """Whether it is a function in C that looks up attributes by names which it is given; the same of globals."""
-    if isinstance(value, _IN_C):
-        return value.__name__ in _OF_ATTRIBUTES, value.__name__ in _SCOPE
-    return value is operator.attrgetter or value is operator.methodcaller, False
+def _passed(instructions: list[dis.Instruction]) -> Iterator[str]:
+    """Names of what is loaded, by itself or at the end of a chain of attributes, but not to be called at once.
+
+    A NULL on the stack tells a call: before its function, which may be where the chain begins, or from 3.13 on behind.
+    """
+    for i, instruction in enumerate(instructions):
+        if instruction.opname not in _LOADS or (_TELLS_METHODS and _loads_method(instruction)):
+            continue
+        behind = instructions[i + 1].opname if i + 1 < len(instructions) else ""
+        start = i
+        while start > 0 and instructions[start].opname == "LOAD_ATTR":
+            start -= 1
+        first, before = instructions[start], instructions[start - 1].opname if start else ""
+        with_null = first.opname == "LOAD_GLOBAL" and (first.arg or 0) & 1
+        if not (with_null or behind in ("LOAD_ATTR", "LOAD_METHOD", "PUSH_NULL") or before == "PUSH_NULL"):
+            yield instruction.argval
+
+
+def _loads_method(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "LOAD_ATTR" and bool((instruction.arg or 0) & 1)
 
 
 def _shows(instruction: dis.Instruction) -> bool:
@@ -241,9 +259,22 @@ def imported_names(level: int, name: str, scope: dict[str, Any]) -> Iterator[str
     yield ".".join([*base, name] if name else base)
 
 
-def named_by(value: Any) -> frozenset[str]:
-    """The attributes that one of NAMED_BY_C looks up."""
-    return frozenset(n for word in value.__reduce__()[1] if isinstance(word, str) for n in word.split("."))
+def named_through(value: Any, names: Names) -> Names | None:
+    """The names of code that has `value` in hand, however it came there: a function in C may look up names that it is
+    given, or that it was made with. None where they are no more than `names`.
+    """
+    if isinstance(value, _IN_C):
+        further, attribute, scope = _NOTHING, value.__name__ in _OF_ATTRIBUTES, value.__name__ in _SCOPE
+    elif isinstance(value, _NAMED_BY_C):
+        words = [word for word in value.__reduce__()[1] if isinstance(word, str)]
+        further, attribute, scope = frozenset(name for word in words for name in word.split(".")), False, False
+    else:
+        further, attribute, scope = _NOTHING, value is operator.attrgetter or value is operator.methodcaller, False
+    any_name, any_global = names.any_name or attribute, names.any_global or scope
+    if any_name == names.any_name and any_global == names.any_global and further <= names.attributes:
+        return None
+    attributes = names.attributes | further
+    return dataclasses.replace(names, attributes=attributes, any_name=any_name, any_global=any_global)
 
 
 @functools.lru_cache(maxsize=4096)

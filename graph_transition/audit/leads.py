@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import gc
+import inspect
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -43,6 +46,8 @@ from .frames import BOOKKEEPERS
 __all__ = ["led_to_by"]
 
 # What a computed name may give of a Python module, and that is heard of when it is used.
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_HOLDING = (functools.partial, types.CellType, property)
 _ELSEWHERE = (types.ModuleType, types.FunctionType)
 
 
@@ -94,6 +99,17 @@ def led_to_by(maker: Maker, condition: Condition, value: Any, names: Names) -> I
     if isinstance(condition, UnknownCondition):
         return gc.get_referents(value)
     return ()
+
+
+def is_handed_over(holder: Any, function: Any, names: Names) -> bool:
+    """Whether code may do more with a function that it finds in `holder` than call it: where it is loaded to be called
+    at once, that is heard of.
+    """
+    if isinstance(holder, (*_CONTAINERS, *_HOLDING)):
+        return not (isinstance(holder, dict) and "__name__" in holder) or any(
+            holder.get(name) is function for name in names.passed
+        )
+    return any(inspect.getattr_static(holder, name, None) is function for name in names.passed)
 
 
 def _of_module(maker: Maker, condition: PythonModuleCondition, value: types.ModuleType, names: Names) -> Iterable[Any]:

@@ -16,7 +16,7 @@ import decimal
 import functools
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,10 +51,10 @@ from ..conditions import (
     spoken,
 )
 from ..conditions.contexts import numpy_settings, uses_numpy
-from .code_names import NAMED_BY_C, Names, computes_names, imported_names, named_by, names_of
+from .code_names import Names, imported_names, named_through, names_of
 from .contents import Contents, code_inside
 from .frames import FOLLOWED, is_followed, kind_of
-from .leads import led_to_by
+from .leads import is_handed_over, led_to_by
 from .purity import impure_reason
 
 __all__ = ["Reads"]
@@ -92,8 +92,7 @@ class Reads:
         self._contents = Contents()
         self._outer: set[int] = set()  # identities of what was there before the forward
         self._names: dict[int, Names] = {}
-        self._extended: dict[tuple[int, frozenset[str]], Names] = {}
-        self._computing: dict[int, tuple[bool, bool]] = {}  # by names' identities, what their functions can look up
+        self._more: dict[int, Names] = {}  # by the identity of names, those with what was met in hand
         self._judged: dict[Any, str | None] = {}
         self._ran: list[tuple[FunctionCondition, types.FunctionType]] = []
         self._imported: set[str] = set()
@@ -124,7 +123,7 @@ class Reads:
             self.follow(value, names, begins and value is not keywords)  # Python makes that dict for each call
         for value in keywords.values() if begins and keywords else ():
             self.follow(value, names, True)
-        if id(names) in self._computing:
+        if id(names) in self._more:
             self._look_again(code, values)
 
     def returned(self, frame: types.FrameType, value: Any) -> None:
@@ -140,7 +139,7 @@ class Reads:
             self._follow_module(value.__name__, names)  # found by a name that the function was given
         else:
             self.follow(value, names)
-        if id(names) in self._computing:
+        if id(names) in self._more:
             self._look_again(caller.f_code, list(caller.f_locals.values()))
 
     def called(self, frame: types.FrameType, function: Any) -> None:
@@ -153,14 +152,25 @@ class Reads:
         owner = getattr(function, "__self__", None)
         if type(owner) in _PLAIN_TENSORS and function.__name__ in _READERS:
             self.value_read(owner)
+        why = self._impure(function)
+        if why is not None:
+            raise ChangedValueError(why, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+    def _impure(self, function: Any) -> str | None:
+        """Why a C function cannot be part of a graph; None where it can, or where the user vouches for it."""
+        owner = getattr(function, "__self__", None)
         itself = isinstance(owner, (type, types.ModuleType, torch.Generator))
-        kind = owner if itself else type(owner)
-        key = (function.__name__, kind, function.__module__)
+        key = (function.__name__, owner if itself else type(owner), function.__module__)
         if key not in self._judged:
             self._judged[key] = impure_reason(function)
-        why = self._judged[key]
-        if why is not None and not self._is_vouched(function, owner):
-            raise ChangedValueError(why, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return None if self._is_vouched(function, owner) else self._judged[key]
+
+    def _hand_over(self, holder: Any, found: Iterable[Any], names: Names) -> None:
+        """Refuses C functions that code may have others in C call, which nobody hears of: `map(os.listdir, paths)`."""
+        for function in found:
+            if type(function) is types.BuiltinFunctionType and (why := self._impure(function)) is not None:
+                if is_handed_over(holder, function, names):
+                    raise ChangedValueError(why)
 
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """Hears that a number was made of a tensor's value; of None where it was computed of some."""
@@ -243,11 +253,13 @@ class Reads:
             scope.entries.ask_all(table, self.part, added | OF_IMPORT)
         found = scope.grow(table, looked_up - added, self.part)
         own = self.namespace("the builtin ", offered).grow(offered, looked_up - (table.keys() - added), self.part)
-        found += [value for value in own if not any(computes_names(value))]  # what these do here is in `names`
+        self._hand_over(table, (*found, *own), names)
+        found += [value for value in own if named_through(value, names) is None]  # `names` are what these do here
         for value in found:
             self.follow(value, names, True)
         own = [cell_content(cell) for cell in function.__closure__ or ()]
         own += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self._hand_over(own, own, names)
         outer = not self._begun or id(function) in self._outer  # or it was made by the forward, and what it holds too
         for value in own:
             if value is not MISSING:
@@ -261,14 +273,15 @@ class Reads:
             self._follow_module(full, names)
 
     def _look_again(self, code: types.CodeType, values: Sequence[Any]) -> None:
-        """Takes in what a function can read by any name: it has something in hand that looks up names it is given."""
-        names = self._names_of(code)
-        names = self._names[id(code)] = names.with_any(*self._computing[id(names)])
-        for _, function in self._ran:
-            if function.__code__ is code:
-                self._look(function, names)
-        for value in values:
-            self.follow(value, names)
+        """Takes in what a function can read by further names, of what it was met with in hand."""
+        while (more := self._more.get(id(names := self._names_of(code)))) is not None:
+            self._kept.append(names)  # what was visited is known by its identity
+            self._names[id(code)] = more
+            for _, function in self._ran:
+                if function.__code__ is code:
+                    self._look(function, more)
+            for value in values:
+                self.follow(value, more)
 
     def _follow_module(self, full: str, names: Names) -> None:
         """Notes that a function with these names gets hold of the module `full`, if there is one."""
@@ -318,17 +331,16 @@ class Reads:
             CaptureError: it leads to something of the user's that cannot be watched, an iterator say. To go on would
                 use that up.
         """
-        pending, reader = [(value, outer)], id(names)
+        pending = [(value, outer)]
         while pending:
             value, outer = pending.pop()
             self._looks += 1
             if self._looks > _MOST_LOOKS:
                 raise CaptureError("what the forward makes of Python objects is too much to follow")
             value = self.own(value)
-            attribute, scope = computes_names(value)
-            if (attribute and not names.any_name) or (scope and not names.any_global):
-                known = self._computing.get(reader, (False, False))
-                self._computing[reader] = (attribute or known[0], scope or known[1])
+            more = named_through(value, self._more.get(id(names), names))
+            if more is not None:
+                self._more[id(names)] = more
             if isinstance(value, torch.Tensor) or is_value(value):
                 if outer and isinstance(value, torch.Tensor):
                     self._outer.add(id(value))
@@ -347,12 +359,10 @@ class Reads:
             condition = self.part(value)
             if outer and isinstance(condition, UnknownCondition):
                 self._refuse(condition)
-            if isinstance(value, NAMED_BY_C):
-                names = self._with_names(names, value)
-                pending.append((value, outer))
             if isinstance(condition, ContextVariableCondition) and condition.is_set_inside():
                 outer = False
             led_to = led_to_by(self, condition, value, names)
+            self._hand_over(value, led_to, names)
             if isinstance(value, types.ModuleType):
                 self._queries.update((id(f), f) for f in led_to if is_query(f))
             inside: set[int] = set()
@@ -366,12 +376,6 @@ class Reads:
             if condition is unknown:
                 raise CaptureError(f"the forward can reach {spoken(text)}, {condition.what}, which cannot be watched")
         raise CaptureError(f"the forward can reach {unknown.what}, which cannot be watched")
-
-    def _with_names(self, names: Names, value: Any) -> Names:
-        further = named_by(value)
-        if further <= names.attributes:
-            return names
-        return self._extended.setdefault((id(names), further), names.also(further))
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -426,6 +430,10 @@ class Reads:
     def every_name(self) -> frozenset[str]:
         """Every attribute that the code that ran can name."""
         return frozenset().union(*(names.attributes for names in self._names.values()))
+
+    def any_name_of_program(self) -> bool:
+        """Whether code of the user's computes names of attributes."""
+        return any(names.any_name and names.of_program for names in self._names.values())
 
     def all_roots(self) -> Iterator[tuple[str, Condition, Any]]:
         """The roots, and before the end of the trace every function that ran."""

@@ -57,27 +57,28 @@ class TreeAttributesCondition(Condition):
     """
 
     kind = "attributes of the module's tensors"
-    __slots__ = ("_names",)
+    __slots__ = ("_names", "_any_name")
     # What torch itself sets on parameters and buffers, by which isinstance tells them.
     OF_TORCH = frozenset({"_is_buffer", "_is_param"})
 
-    def __init__(self, names: frozenset[str] = frozenset()) -> None:
-        self._names = names - self.OF_TORCH
+    def __init__(self, names: frozenset[str] = frozenset(), any_name: bool = False) -> None:
+        self._names, self._any_name = names - self.OF_TORCH, any_name
 
     def refusal(self, now: Any) -> str | None:
         for table in map(attributes_of, _tensors_of(now)):
-            if table and not self._names.isdisjoint(table):
-                return f"has got a tensor with attributes: {', '.join(sorted(self._names & table.keys()))}"
+            read = table.keys() - self.OF_TORCH if self._any_name else table.keys() & self._names
+            if read:
+                return f"has got a tensor with attributes: {', '.join(sorted(read))}"
         return None
 
     def changed(self, now: Any, before: Before) -> list[Change]:
         return []  # a forward that sets one is refused at once
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self._names, None
+        return self._names, self._any_name
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        self._names = names
+        self._names, self._any_name = names, bool(further)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         for tensor in _tensors_of(now):

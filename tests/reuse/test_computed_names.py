@@ -54,6 +54,7 @@ class Net(Base):
 
 
 HELD, SIMPLE, LOCAL = Held(), types.SimpleNamespace(), threading.local()
+FIND = operator.attrgetter("".join(NAME))
 
 
 def helper() -> None:
@@ -98,6 +99,7 @@ LOOKS: dict[str, tuple[Callable[[Any], float], Callable[[Any], Any]]] = {
     "getattr that is given": (lambda m: _given(getattr, HELD), lambda m: HELD),
     "partial of getattr": (lambda m: functools.partial(by_name, HELD)("".join(NAME), 1.0), lambda m: HELD),
     "map of getattr": (lambda m: next(map(by_name, [HELD], ["".join(NAME)], [1.0])), lambda m: HELD),
+    "attrgetter that was made before": (lambda m: FIND(HELD) if has_name(HELD, "".join(NAME)) else 1.0, lambda m: HELD),
     "getattr in a table": (lambda m: m.tools["get"](HELD, "".join(NAME), 1.0), lambda m: HELD),
 }  # fmt: skip
 
@@ -148,6 +150,26 @@ def test_a_value_that_changes_is_found(look: str) -> None:
     place.SCALE = 5.0
     torch.testing.assert_close(model(x), model.module(x))
     del place.SCALE
+    torch.testing.assert_close(model(x), model.module(x))
+
+
+class Asking(Net):
+    """Asks its argument and a parameter."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * getattr(x, "".join(NAME), 1.0) * getattr(self.linear.weight, "".join(NAME), 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in PyTorch")
+@pytest.mark.parametrize("of", ["a parameter", "an argument"])
+def test_an_attribute_that_a_tensor_gets_is_found(of: str) -> None:
+    model, x = ORTModule(Asking(lambda m: 1.0)), torch.randn(3, 4)
+    for _ in range(3):
+        model(x)
+    assert len(model.report().exports) == 1
+    other_x = x.clone()
+    (other_x if of == "an argument" else model.module.linear.weight).SCALE = 3.0  # type: ignore[attr-defined]
+    torch.testing.assert_close(model(other_x), model.module(other_x))
     torch.testing.assert_close(model(x), model.module(x))
 
 
