@@ -64,6 +64,7 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 # Methods in C that give a tensor's values away, past torch's dispatch.
 _READERS = frozenset({"item", "tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "__repr__"})
 _BUILTINS = "__builtins__"  # of a function: type checkers do not agree on whether it has one
+_FRAMES = "the forward looks at frames, and so at the variables of its callers"
 _MOST_OBJECTS = 200_000
 _MOST_LOOKS = 4_000_000  # some seconds; a model of 500 blocks takes 20,000
 
@@ -134,6 +135,8 @@ class Reads:
             caller = caller.f_back
         if caller is None:
             return
+        if isinstance(value, types.FrameType) and kind_of(caller.f_code, caller.f_globals) == FOLLOWED:
+            raise ChangedValueError(_FRAMES, f"{caller.f_code.co_filename}:{caller.f_lineno}")
         names = self._names_of(caller.f_code)
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             self._follow_module(value.__name__, names)  # found by a name that the function was given
@@ -153,6 +156,8 @@ class Reads:
         if type(owner) in _PLAIN_TENSORS and function.__name__ in _READERS:
             self.value_read(owner)
         why = self._impure(function)
+        if function is sys._getframe and kind_of(frame.f_code, frame.f_globals) == FOLLOWED:
+            why = _FRAMES
         if why is not None:
             raise ChangedValueError(why, f"{frame.f_code.co_filename}:{frame.f_lineno}")
 

@@ -7,8 +7,10 @@ Not here: C functions that the forward calls itself (test_state_in_c.py).
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,3 +83,28 @@ def test_what_is_handed_over_may_be_vouched_for(tmp_path: Path) -> None:
     module = Asking(HANDED["map"], str(tmp_path))
     model, x = ORTModule(module, options=Options(fallback="error", vouched=(os.access,))), torch.randn(3, 4)
     torch.testing.assert_close(model(x), module(x))
+
+
+class Below(nn.Module):
+    """Reads a variable of its caller's."""
+
+    def __init__(self, frame: Callable[[], Any]) -> None:
+        super().__init__()
+        self.linear, self.frame = nn.Linear(4, 4), frame
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frame = self.frame()
+        while "scale_of_caller" not in frame.f_locals:
+            frame = frame.f_back
+        return self.linear(x) * frame.f_locals["scale_of_caller"]
+
+
+@pytest.mark.parametrize("frame", [inspect.currentframe, sys._getframe, lambda: sys._getframe()])
+def test_a_forward_that_looks_at_frames_runs_in_pytorch(frame: Callable[[], Any]) -> None:
+    def call(f: Callable[..., torch.Tensor], scale_of_caller: float) -> torch.Tensor:
+        return f(x)
+
+    model, x = ORTModule(Below(frame)), torch.randn(3, 4)
+    with pytest.warns(UserWarning, match="looks at frames"):
+        call(model, 2.0)
+    torch.testing.assert_close(call(model, 3.0), call(model.module, 3.0))
