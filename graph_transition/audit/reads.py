@@ -370,6 +370,8 @@ class Reads:
             self._hand_over(value, led_to, names)
             if isinstance(value, types.ModuleType):
                 self._queries.update((id(f), f) for f in led_to if is_query(f))
+                if value.__name__.startswith("torch.distributed") and torch.distributed.is_available():
+                    self._queries[id(torch.distributed.is_initialized)] = torch.distributed.is_initialized
             inside: set[int] = set()
             if outer and isinstance(condition, ObjectCondition) and not self._outer.issuperset(map(id, led_to)):
                 inside = condition.set_inside(value, self)

@@ -140,6 +140,8 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
     if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
         return IdentityCondition, (value,)
     native = next(base for base in kind.__mro__ if is_native(base))
+    if isinstance(value, torch.jit.ScriptModule):
+        return UnknownCondition, ("a module that torch.jit has compiled",)
     if isinstance(value, torch.nn.Module):
         in_tree = id(value) in maker.tree
         if not in_tree and (vars(value).get("_backward_hooks") or vars(value).get("_backward_pre_hooks")):
@@ -165,7 +167,8 @@ def is_query(value: Any) -> bool:
     module = getattr(value, "__module__", None) or ""
     if module == "sys":
         return value.__name__ in _OF_SYS
-    own = module == "torch" if isinstance(value, types.FunctionType) else module.startswith("torch")
+    written_in_python = isinstance(value, types.FunctionType) and not module.startswith("torch.distributed.")
+    own = module == "torch" if written_in_python else module.startswith("torch")
     name = value.__name__
     if name == "initial_seed":
         return module.startswith("torch")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from transformers import GPT2Config
 
 from ortmodule import ORTModule
@@ -122,3 +123,24 @@ def test_a_default_that_the_first_call_chooses_stays_chosen() -> None:
         torch.testing.assert_close(model(x), eager(x))
     assert exports(model) == 2, "the one that chooses, and the one that finds a choice"
     assert model.settings.mode == eager.settings.mode == "tanh"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: dist.is_initialized(),
+        lambda: dist.is_available() and dist.is_initialized() and dist.get_world_size() == 1,
+        lambda: dist.group.WORLD is not None,
+    ],
+)
+def test_a_process_group_that_comes_and_goes(ask: Callable[[], bool]) -> None:
+    model, eager = pair(Lambda(lambda m, x: m.linear(x) * (2.0 if ask() else 1.0)))
+    x = torch.randn(3, 4)
+    for _ in range(3):
+        torch.testing.assert_close(model(x), eager(x))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        torch.testing.assert_close(model(x), eager(x))
+    finally:
+        dist.destroy_process_group()
+    torch.testing.assert_close(model(x), eager(x))
