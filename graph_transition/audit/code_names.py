@@ -279,5 +279,5 @@ def named_through(value: Any, names: Names) -> Names | None:
 
 @functools.lru_cache(maxsize=4096)
 def with_forward(names: frozenset[str]) -> frozenset[str]:
-    """The attributes that a look at an nn.Module asks for: `nn.Module.__call__` looks its forward up."""
-    return names | {"forward"}
+    """The attributes that a look at an nn.Module asks for: those that `nn.Module.__call__` looks up, too."""
+    return names | {"forward", "_call_impl", "_wrapped_call_impl"}

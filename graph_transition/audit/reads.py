@@ -414,6 +414,7 @@ class Reads:
         tensors = self.part(torch.Tensor)
         assert isinstance(tensors, ClassCondition)
         tensors.grow(self.every_name(), False, self.part)
+        tensors.settle(self.part)
         for function in self._queries.values():
             if self.own(function) is function and QueryCondition.answers(function):
                 self.roots.append((f"what {function.__name__}() says", QueryCondition(function), function))

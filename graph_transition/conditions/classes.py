@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ... import _C
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import is_another, is_value
@@ -223,8 +225,9 @@ def _special_member(tables: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def _own_bases(kind: type) -> list[type]:
-    """The class and its bases, but those that cannot change and opaque ones."""
-    return [base for base in kind.__mro__ if base.__flags__ & _HEAP_TYPE and not is_opaque(base)]
+    """The class and its bases, but those that cannot change and opaque ones; operators ask torch.Tensor."""
+    own = (base for base in kind.__mro__ if base is torch.Tensor or not is_opaque(base))
+    return [base for base in own if base.__flags__ & _HEAP_TYPE]
 
 
 def _told(kind: type, name: str) -> Any:
@@ -238,7 +241,8 @@ def _is_special(name: str) -> bool:
 
 def _every_name(kind: type) -> frozenset[str]:
     """What the class and its bases have, but opaque ones, and but what Python and abc keep there."""
-    return frozenset(name for base in _own_bases(kind) for name in vars(base) if not name.startswith(("__", "_abc_")))
+    own = (base for base in _own_bases(kind) if base is not torch.Tensor)  # a trace adds to that one
+    return frozenset(name for base in own for name in vars(base) if not name.startswith(("__", "_abc_")))
 
 
 def _computable_names(kind: type) -> frozenset[str]:

@@ -32,7 +32,7 @@ from .messages import SaidLine, SaidWarning, same_registries
 from .patches import sizes_of_one, tensor_data
 from .patching import deferred_interrupt, entries, installed
 from .random_states import same_random_states
-from .refusals import refuse_python_at_each_call, refuse_tensor_classes
+from .refusals import refuse_python_at_each_call, refuse_replaced_methods, refuse_tensor_classes
 from .side_outputs import SideOutputs
 from .tracing import LOCK, TraceState, TracingAnswer, running
 from .wrapper import TraceAudit, Wrapper
@@ -113,6 +113,7 @@ def export_module(
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
         SlowCaptureError: not in reasonable time with these sizes symbolic.
     """
+    refuse_replaced_methods()
     refuse_python_at_each_call(module, audit is not None)
     refuse_tensor_classes(module)
     dynamic, from_one = attempt.dynamic | attempt.optional, attempt.from_one

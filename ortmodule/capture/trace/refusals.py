@@ -9,7 +9,18 @@ import torch.nn.modules.module as torch_module
 
 from ...errors import CaptureError
 
-__all__ = ["refuse_python_at_each_call", "refuse_tensor_classes"]
+__all__ = ["refuse_python_at_each_call", "refuse_replaced_methods", "refuse_tensor_classes"]
+
+# Methods of nn.Module that torch replaces itself while it traces.
+_METHODS = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__", "__delattr__")
+
+
+def refuse_replaced_methods() -> None:
+    """A trace would pass by what somebody has put in the place of nn.Module's own methods."""
+    for name in _METHODS:
+        code = getattr(vars(torch.nn.Module)[name], "__code__", None)
+        if code is None or code.co_filename != torch_module.__file__:
+            raise CaptureError(f"nn.Module.{name} was replaced, by what no trace hears of")
 
 
 def refuse_python_at_each_call(module: torch.nn.Module, audited: bool) -> None:

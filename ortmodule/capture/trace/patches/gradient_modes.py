@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import types
 from operator import getitem
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ import torch._export.passes.replace_set_grad_with_hop_pass as gradient_pass
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
 
+from ....errors import CaptureError
 from ..patching import Patch
 from ..tracing import TraceState
 
@@ -31,6 +33,8 @@ __all__ = ["PATCHES"]
 
 # Modules of functions that the mode writes into the trace.
 _NOTED = ("torch.amp.", "torch._functorch.")
+# Where functions of torch's, and those that stand in their places while a trace is made, are written.
+_KNOWN = (f"{Path(str(torch.__file__)).parent}/", f"{Path(__file__).parents[2]}/")
 # What `no_grad` and the like are made of.
 _CHANGING = (torch.set_grad_enabled, torch.enable_grad, torch.autocast)
 _ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
@@ -98,6 +102,9 @@ def _asked(original: Any, state: TraceState) -> Any:
     def answer(mode: Any, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not isinstance(func, types.FunctionType) or func.__module__.startswith(_NOTED):
             return original(mode, func, types_, args, kwargs)
+        if not func.__code__.co_filename.startswith(_KNOWN):
+            # It calls torch's own, which each mode of the trace would lead to it anew.
+            raise CaptureError(f"a function of torch's was replaced by {func.__qualname__}, which calls it")
         state.away.append(mode)
         try:
             return original(mode, func, types_, args, kwargs)
