@@ -47,6 +47,13 @@ __all__ = ["led_to_by"]
 
 # What a computed name may give of a Python module, and that is heard of when it is used.
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+# What calls, in C, functions that it is given.
+_CALLERS = frozenset(
+    {
+        "map", "filter", "iter", "sorted", "min", "max", "sort", "partial", "reduce", "starmap", "accumulate",
+        "takewhile", "dropwhile", "filterfalse", "groupby", "defaultdict", "call", "run",
+    }
+)  # fmt: skip
 _HOLDING = (functools.partial, types.CellType, property)
 _ELSEWHERE = (types.ModuleType, types.FunctionType)
 
@@ -102,13 +109,15 @@ def led_to_by(maker: Maker, condition: Condition, value: Any, names: Names) -> I
 
 
 def is_handed_over(holder: Any, function: Any, names: Names) -> bool:
-    """Whether code may do more with a function that it finds in `holder` than call it: where it is loaded to be called
-    at once, that is heard of.
+    """Whether code may have a function, which it finds in `holder`, called by another one in C: what it calls itself is
+    heard of.
     """
-    if isinstance(holder, (*_CONTAINERS, *_HOLDING)):
-        return not (isinstance(holder, dict) and "__name__" in holder) or any(
-            holder.get(name) is function for name in names.passed
-        )
+    if isinstance(holder, dict) and "__name__" in holder:  # globals
+        return any(holder.get(name) is function for name in names.passed)
+    if isinstance(holder, _CONTAINERS):
+        return not names.attributes.isdisjoint(_CALLERS)
+    if isinstance(holder, _HOLDING):
+        return True
     return any(inspect.getattr_static(holder, name, None) is function for name in names.passed)
 
 
