@@ -31,6 +31,7 @@ _NO_METHODS = frozenset(
         "__jit_unused_properties__", "__setstate__",
     }
 )  # fmt: skip
+_METHODS = (types.FunctionType, staticmethod, classmethod, property)
 _OF_INSTANCES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _TOLD = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__")
 
@@ -58,6 +59,7 @@ class ClassCondition(Condition):
         "_registered",
         "_found",
         "_every",
+        "_methods",
         "_holds_at",
     )
 
@@ -72,6 +74,7 @@ class ClassCondition(Condition):
         self._own: dict[str, Any] = {}  # what the class itself has under the names; until the trace is over
         self._found: dict[Any, tuple[int, list[tuple[str, Any]]]] = {}  # with the class's version then
         self._every: frozenset[str] | None = None  # all names of the class and its bases, where it was taken whole
+        self._methods: dict[str, Any] = {}  # of these, what was not spelled out
         self._holds_at = 0  # a version of the class with which the names were as they were
 
     @property
@@ -97,7 +100,14 @@ class ClassCondition(Condition):
                 self._told[name] = _told(self._class, name)
         if whole:
             self._every = _every_name(self._class) if self._every is None else self._every
-            names = names | _computable_names(self._class)
+            for name in _computable_names(self._class) - names - self._asked:
+                member = found_on(self._class, name)
+                if name in vars(self._class):
+                    self._own.setdefault(name, member)
+                if isinstance(member, _METHODS):  # which are heard of when they run
+                    self._methods.setdefault(name, member)
+                else:
+                    names = names | {name}
         found = []
         own = vars(self._class)
         for name in (own.keys() & names) - self._asked:
@@ -132,6 +142,9 @@ class ClassCondition(Condition):
                 if not _is_special(name):
                     if (found_on(now, name) is MISSING) != (name not in self._members):
                         return f"(class {now.__qualname__}) has got or lost '{name}'"
+            for name, member in self._methods.items():
+                if found_on(now, name) is not member:
+                    return f"(class {now.__qualname__}) has another '{name}'"
             if self._every is not None and (others := _every_name(now) ^ self._every):
                 return f"(class {now.__qualname__}) has got or lost {', '.join(sorted(others))}"
             if self._special is not None and [name for name, _ in _special(now)] != list(self._special):

@@ -173,7 +173,7 @@ def _slot_names(kind: type) -> list[str]:
         name
         for base in kind.__mro__
         for name, member in vars(base).items()
-        if isinstance(member, types.MemberDescriptorType)
+        if isinstance(member, types.MemberDescriptorType) and name != "__doc__"  # a property's, which has two
     ]
 
 
