@@ -8,6 +8,8 @@ A table stands between two comments that no reader sees; the first names its kin
     <!-- table steps 2026-11-27_cpu_intel_fp32_step_time.json -->
     <!-- end of table -->
 
+A name with a `*` is of several results, which `trust` takes together.
+
 Under `steps` and `steps_short` comes the run they are of: date, commit, processor, threads, torch. Ratios are
 ORTModule's by the other's, of medians; "padded texts" are step_time.py's realistic batches (40 % padding, BERT with
 15 % of the labels). Not here: measuring (step_time.py, trainer.py, inference.py), nor whether the commit of a
@@ -17,6 +19,7 @@ result is this one: the line under a table says which it is.
 from __future__ import annotations
 
 import argparse
+import collections
 import json
 import re
 import statistics
@@ -179,8 +182,25 @@ def decoding(result: Result) -> str:
     )
 
 
+def trust(result: Result) -> str:
+    """Runs of the generator of programs (`python -m tests.trust`), the newest first."""
+    rows = []
+    runs = [run for run in result["results"] if "seeds" in run]
+    for run in sorted(runs, key=lambda r: (r["date"], max(map(int, r["seeds"]))), reverse=True):
+        seeds, counts = run["seeds"], collections.Counter[str]()
+        for one in seeds.values():
+            counts.update(one["verdicts"])
+        before, of = (sum(one["engine before and after"][i] for one in seeds.values()) for i in (0, 1))
+        right, wrong = counts["right"], counts["silently wrong"]
+        named = f"{min(seeds, key=int)} to {max(seeds, key=int)}" if len(seeds) > 1 else next(iter(seeds))
+        figures = [f"{counts.total():,}", f"{right:,}", str(wrong), str(counts.total() - right - wrong)]
+        rows.append([run["date"], run["commit"][:7], run["python"], named, *figures, f"{100 * before / of:.0f} %"])
+    figures = ["programs", "right", "silently wrong", "errors on one side", "engine"]
+    return _markdown(["date", "commit", "Python", "seeds", *figures], rows)
+
+
 KINDS: dict[str, Callable[[Result], str]] = {
-    f.__name__: f for f in (steps, steps_short, trainer, gpu_steps, first_steps, decoding)
+    f.__name__: f for f in (steps, steps_short, trainer, gpu_steps, first_steps, decoding, trust)
 }
 
 
@@ -193,10 +213,10 @@ def written(text: str, name: str) -> str:
 
     def table(place: re.Match[str]) -> str:
         begin, kind, file, _, end = place.groups()
-        path = RESULTS / file
-        if kind not in KINDS or not path.exists():
+        results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(file))]
+        if kind not in KINDS or not results:
             raise SystemExit(f"{name}: no table {kind} of {file}; kinds: {', '.join(KINDS)}, results: {RESULTS}")
-        return begin + KINDS[kind](json.loads(path.read_text())) + end
+        return begin + KINDS[kind]({"results": results} if "*" in file else results[0]) + end
 
     return _PLACE.sub(table, text)
 

@@ -110,3 +110,17 @@ def test_an_array_that_comes_back_with_the_same_numbers(made: Callable[..., torc
         change()
         for _ in range(2):
             torch.testing.assert_close(wrapped(x), module(x))
+
+
+@pytest.mark.parametrize(
+    "read", [lambda t: t.tolist()[0], lambda t: float(t.numpy()[0]), lambda t: float(np.asarray(t)[0])]
+)
+def test_values_of_a_view_are_read_in_inference_mode(read: Callable[[torch.Tensor], float]) -> None:
+    module = Held(lambda m, x: read(m.held[0]))
+    module.held = [torch.arange(8.0)[2:6]]
+    wrapped, x = ORTModule(module), torch.ones(2, 4)
+    for value in (2.0, 3.0):
+        module.held[0].fill_(value)
+        with torch.inference_mode():
+            torch.testing.assert_close(wrapped(x), module(x))
+        torch.testing.assert_close(wrapped(x), module(x))

@@ -16,6 +16,7 @@ from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ....torch_private import is_constant_in_trace
 from ...patching import FORWARD, Patch, caller
@@ -29,6 +30,7 @@ _GIVES_NUMBERS = torch.Tag.data_dependent_output
 # Methods that give a tensor's memory, or what is in it, away.
 _GIVERS = ("tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "_typed_storage", "__dlpack__",
            "__reduce_ex__", "__deepcopy__")  # fmt: skip
+_READERS = ("tolist", "numpy", "__array__")  # of these, what reads values itself
 _TRACERS = (
     "torch._subclasses", "torch.fx", "torch.export", "torch._export", "torch._functorch", "torch._dynamo",
     "torch._higher_order_ops", "torch._guards", "torch.utils.weak", "ortmodule.",
@@ -72,9 +74,15 @@ def _heard_call(original: Any, state: TraceState) -> Any:
 
 def _heard_method(original: Any, state: TraceState) -> Any:
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(self, FakeTensor) and not (_for_the_trace() and state.audit.knows(self)):
+        if isinstance(self, FakeTensor):
+            return original(self, *args, **kwargs)
+        if not (_for_the_trace() and state.audit.knows(self)):
             state.audit.value_read(self)
-        return original(self, *args, **kwargs)
+        if getattr(original, "__name__", None) not in _READERS:
+            return original(self, *args, **kwargs)
+        # In inference mode torch reads what an operator returns, which would be the trace's, without memory.
+        with _disable_current_modes():
+            return original(self, *args, **kwargs)
 
     return method
 
