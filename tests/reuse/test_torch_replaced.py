@@ -19,8 +19,8 @@ def _tripled(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: original(*args, **kwargs) * torch.tensor(3.0)
 
 
-# By what is replaced: its owner and name, what the forward computes. Not `__getitem__`: CPython takes a class that had one
-# set and deleted for a sequence from then on, and torch.tensor asks whether its arguments are sequences.
+# By what is replaced: its owner and name, what the forward computes. Not `__getitem__`: CPython takes a class that had
+# one set and deleted for a sequence from then on, and torch.tensor asks whether its arguments are sequences.
 REPLACED: dict[str, tuple[Any, str, Callable[[Any, torch.Tensor], torch.Tensor]]] = {
     "a function": (torch, "relu", lambda m, x: torch.relu(m.linear(x))),
     "a function of a layer": (F, "relu", lambda m, x: nn.ReLU()(m.linear(x))),
