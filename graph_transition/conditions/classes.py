@@ -265,7 +265,7 @@ def _computable_names(kind: type) -> frozenset[str]:
         for base in _own_bases(kind)
         for name, member in vars(base).items()
         if not name.startswith(("__", "_abc_")) and not isinstance(member, _OF_INSTANCES)
-        if is_value(member) or not str(base.__module__).startswith("torch.")
+        if is_value(member) or str(base.__module__).partition(".")[0] != "torch"
     )
 
 

@@ -140,7 +140,7 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
     if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
         return IdentityCondition, (value,)
     native = next(base for base in kind.__mro__ if is_native(base))
-    if isinstance(value, torch.jit.ScriptModule):
+    if isinstance(value, torch.jit.ScriptModule) and id(value) not in maker.tree:
         return UnknownCondition, ("a module that torch.jit has compiled",)
     if isinstance(value, torch.nn.Module):
         in_tree = id(value) in maker.tree

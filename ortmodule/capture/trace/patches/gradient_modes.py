@@ -14,6 +14,7 @@ A trace has no word for inference mode. To gradients it is what `no_grad` is, wh
 
 from __future__ import annotations
 
+import sys
 import types
 from operator import getitem
 from pathlib import Path
@@ -98,11 +99,21 @@ def _is_autocast_part(original: Any, state: TraceState) -> Any:
     return lambda call: (call.op == "call_module" and bool(_opened(call)[0])) or original(call)
 
 
+def _asks_itself(function: types.FunctionType) -> bool:
+    """Whether it is a function outside of torch that has asked the modes itself, as torch's own do."""
+    frame = sys._getframe(1)
+    while frame.f_code is not torch.overrides.handle_torch_function.__code__:
+        if frame.f_back is None or frame.f_code is function.__code__:
+            return False
+        frame = frame.f_back
+    return frame.f_back is not None and frame.f_back.f_code is function.__code__
+
+
 def _asked(original: Any, state: TraceState) -> Any:
     def answer(mode: Any, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not isinstance(func, types.FunctionType) or func.__module__.startswith(_NOTED):
             return original(mode, func, types_, args, kwargs)
-        if not func.__code__.co_filename.startswith(_KNOWN):
+        if not func.__code__.co_filename.startswith(_KNOWN) and not _asks_itself(func):
             # It calls torch's own, which each mode of the trace would lead to it anew.
             raise CaptureError(f"a function of torch's was replaced by {func.__qualname__}, which calls it")
         state.away.append(mode)
