@@ -68,6 +68,10 @@ class ChangedValueError(CaptureError):
         self.changed, self.counters = changed, counters
 
 
+class GivenChangeError(CaptureError):
+    """The forward changes a list, a dict or an object that it is given, where a gradient is wanted."""
+
+
 class UndecidedError(CaptureError):
     """The forward branches on what only the data say. With the branch taken as a call takes it, it may be captured."""
 

@@ -21,7 +21,8 @@ from .. import _C
 from ..capture import Captured
 from ..capture.containers.nodes import leaves_of
 from ..capture.trace.tracing import LOCK, captured_elsewhere
-from ..errors import IndexOutOfRangeError, ORTModuleError, UnfitCallError, UnsupportedError
+from ..capture.trace.wrapper import CHANGED_WITH_GRADIENTS
+from ..errors import GivenChangeError, IndexOutOfRangeError, ORTModuleError, UnfitCallError, UnsupportedError
 from ..graph_transition import GraphTransitionManager, NoLossError
 from ..graph_transition.built_sessions import BuiltSession
 from ..options import DebugOptions, Options
@@ -152,6 +153,9 @@ class EngineCall:
                 return self.eager(*args, **kwargs)
             if self.fallback.has_failed(lambda: self._kind(args, kwargs)):
                 return self.eager(*args, **kwargs) if whole else self.fallback.run(self.eager, args, kwargs)
+            look = (type(self._module), _look(args, kwargs))
+            if self.fallback.is_like_a_failed_part(look) and torch.is_grad_enabled():
+                return self._without_graph(GivenChangeError(CHANGED_WITH_GRADIENTS), args, kwargs)
             graphs = len(self.manager.exports)
             try:
                 with LOCK, self._capturing():  # torch's tracing is one per process, and takes the module apart
@@ -159,15 +163,16 @@ class EngineCall:
             except NoLossError:
                 raise
             except (ORTModuleError, TypeError) as error:
+                if isinstance(error, GivenChangeError):
+                    self.fallback.alike.add(look)
                 if whole and self._options.fallback != "error":
                     result = self.eager(*args, **kwargs)
                     self._leave_to_pytorch(str(error), args, kwargs)
                     return result
                 return self._without_graph(error, args, kwargs)
             if whole and len(self.manager.exports) > graphs and (fixed := self.manager.exports[-1].specialized):
-                look = _look(args, kwargs)
-                self._fixed[look] += 1
-                if self._fixed[look] >= _MOST_FIXED:
+                self._fixed[look[1]] += 1
+                if self._fixed[look[1]] >= _MOST_FIXED:
                     self._leave_to_pytorch("; ".join(fixed), args, kwargs)
             self.fallback.note_success(lambda: self._kind(args, kwargs))
             return transition.run(leaves)

@@ -44,15 +44,24 @@ class Fallback:
         module: the module.
         make_parts: makes those of its sub-modules that may run in the engine.
         is_part: whether the module is a part itself: nothing is said, and the first failure is the last.
+        alike: classes of parts, with the look of their calls, that change what they are given where a gradient is
+            wanted. It is one for all parts of a module: equal layers, of which each would be traced to find the same.
 
     Attributes:
         reasons: by kind of call, why it was not captured.
     """
 
-    def __init__(self, module: nn.Module, make_parts: Callable[[], Sequence[Part]], is_part: bool = False) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        make_parts: Callable[[], Sequence[Part]],
+        is_part: bool = False,
+        alike: set[Any] | None = None,
+    ) -> None:
         self._module, self._make_parts, self._is_part = module, make_parts, is_part
         self._most_kinds = 1 if is_part else _MOST_KINDS
         self._unsettled: dict[Any, bool] = {}  # kinds whose forward changed a value; whether to try once more
+        self.alike = set[Any]() if alike is None else alike  # (class, look)
         self._whole = False  # whether no part is left to the engine
         self._parts: Sequence[Part] | None = None
         self._lock = threading.Lock()
@@ -100,6 +109,10 @@ class Fallback:
         if self._unsettled and self._unsettled.get(kind()):
             return False
         return len(self.reasons) >= self._most_kinds or kind() in self.reasons
+
+    def is_like_a_failed_part(self, look: tuple[type[nn.Module], Any]) -> bool:
+        """Whether a part of this class changed what calls of this look gave it, and this module is a part as well."""
+        return self._is_part and look in self.alike
 
     def note_success(self, kind: Callable[[], Any]) -> None:
         """Notes that a call of this kind was captured after all."""

@@ -30,7 +30,12 @@ __all__ = ["fallback_of"]
 
 
 def fallback_of(
-    module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module], is_part: bool = False
+    module: nn.Module,
+    options: Options,
+    debug: DebugOptions,
+    owner: type[nn.Module],
+    is_part: bool = False,
+    alike: set[Any] | None = None,
 ) -> Fallback:
     """What runs the calls of `module` that no graph is made of.
 
@@ -39,20 +44,26 @@ def fallback_of(
         options, debug: the wrapper's.
         owner: the type whose instances run in the engine on their own (ORTModule).
         is_part: whether the module is a part itself.
+        alike: see `Fallback`.
     """
-    return Fallback(module, functools.partial(_parts_of, module, options, debug, owner), is_part)
+    alike = set() if alike is None else alike
+    return Fallback(module, functools.partial(_parts_of, module, options, debug, owner, alike), is_part, alike)
 
 
-def _parts_of(module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module]) -> Sequence[_Part]:
-    return [_Part(child, options, debug, owner) for child in _candidates(module, owner)]
+def _parts_of(
+    module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module], alike: set[Any]
+) -> Sequence[_Part]:
+    return [_Part(child, options, debug, owner, alike) for child in _candidates(module, owner)]
 
 
 class _Part:
     """One sub-module: a graph of its own, or, when that fails, its own parts."""
 
-    def __init__(self, module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module]) -> None:
+    def __init__(
+        self, module: nn.Module, options: Options, debug: DebugOptions, owner: type[nn.Module], alike: set[Any]
+    ) -> None:
         self._module = module
-        fallback = fallback_of(module, options, debug, owner, is_part=True)
+        fallback = fallback_of(module, options, debug, owner, True, alike)
         own_forward = functools.partial(_Part._own_forward, weakref.proxy(self))  # no cycle: it goes with the wrapper
         parts = for_parts(options)
         self._call = EngineCall(module, parts, debug, fallback, capturing=own_forward, own_hooks=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import warnings
 from typing import Any
@@ -210,3 +211,52 @@ def test_a_forward_that_differentiates_its_sub_modules_has_eagers_numbers(kind: 
         compare(model, eager, torch.randn(5, 2))
     compare(model, eager, torch.randn(7, 2))
     compare(copy.deepcopy(model), eager, torch.randn(7, 2))
+
+
+class Noting(nn.Module):
+    """A layer that adds to a list which it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+    def forward(self, x: torch.Tensor, seen: list[torch.Tensor]) -> torch.Tensor:
+        seen.append(x)
+        return self.linear(x)
+
+
+class NotingLayers(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Noting() for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        os.getcwd()  # no graph is made of the whole
+        seen: list[torch.Tensor] = []
+        for layer in self.layers:
+            x = layer(x, seen)
+        return torch.stack(seen).sum() + x.sum()
+
+
+@pytest.mark.filterwarnings("ignore:.*runs partly in PyTorch")
+def test_of_equal_layers_that_change_what_they_are_given_one_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces, export = [0], torch.export.export
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        traces[0] += 1
+        return export(*args, **kwargs)
+
+    monkeypatch.setattr(torch.export, "export", counted)
+    found = []
+    for layers in (1, 4):
+        traces[0] = 0
+        eager = NotingLayers(layers)
+        model, x = ORTModule(copy.deepcopy(eager)), torch.randn(3, 4)
+        for _ in range(2):
+            losses = [m(x) for m in (model, eager)]
+            torch.testing.assert_close(*losses)
+            for loss in losses:
+                loss.backward()
+        assert_same_gradients(model, eager)
+        found.append(traces[0])
+    assert found[1] - found[0] == 3, "a trace for what each further layer holds, and none for the layer itself"

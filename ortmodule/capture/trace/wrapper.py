@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
-from ...errors import CaptureError, ChangedValueError
+from ...errors import CaptureError, ChangedValueError, GivenChangeError
 from .. import torch_private
 from ..containers.flattening import PLAIN, CallShape, FilledCall, ResultWalk, flatten_result
 from ..containers.given import FoundChange, GivenContainers
@@ -220,7 +220,7 @@ class Wrapper(torch.nn.Module):
             refuse_left_mode(enabled)
             changes = list(self._given.changes())
             if changes and enabled and any(t.requires_grad for _, t in self._named(leaves)):
-                raise CaptureError(CHANGED_WITH_GRADIENTS)
+                raise GivenChangeError(CHANGED_WITH_GRADIENTS)
             with torch_private.outside_the_trace():  # the history of a view that was written is made when asked for
                 self.result.histories = [name for name, t in self._named(leaves) if t.grad_fn is not None]
             buffers, self.result.changed = self._assigned.finish()
