@@ -4,6 +4,7 @@ that hold what users set), and classes written in C, whose objects hold what Pyt
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 import types
@@ -26,9 +27,23 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _POINTER = 8
 _OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _TORCH_STATE = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "torch.ao")
+# Of builtins, what is neither a function nor a class: a program may add others.
+_OF_PYTHON = frozenset(
+    {
+        "None", "True", "False", "Ellipsis", "NotImplemented", "copyright", "credits", "license", "exit", "quit", "help",
+        "_", "__debug__", "__name__", "__doc__", "__package__", "__build_class__", "__import__",
+    }
+)  # fmt: skip
+
+
+def _is_builtin(value: object) -> bool:
+    return isinstance(value, types.BuiltinFunctionType | type) and value.__module__ == "builtins"
+
+
 # What the interpreter writes on its own, by Python module: at imports, at errors, where output is led elsewhere for a
 # while, when threads begin and end.
 _BOOKS = {
+    "builtins": _OF_PYTHON | {name for name, held in vars(builtins).items() if _is_builtin(held)},
     "sys": frozenset(
         {
             "modules", "path_importer_cache", "path", "path_hooks", "meta_path", "warnoptions", "last_type",
@@ -52,11 +67,15 @@ def books_of(name: str) -> frozenset[str]:
 
 def is_opaque_module(name: str) -> bool:
     """Whether a Python module is of a package whose globals nobody computes names for."""
-    return name.partition(".")[0] in (*_OPAQUE, "numpy", "builtins")
+    return name.partition(".")[0] in (*_OPAQUE, "numpy")
 
 
 def is_of_program(scope: dict[str, Any]) -> bool:
-    """Whether these are globals of a module of the user's: neither Python's nor an installed package's."""
+    """Whether these are globals of a module of the user's: neither Python's nor an installed package's; or builtins, of
+    which only what a program has added is looked at.
+    """
+    if scope is vars(builtins):
+        return True
     top = str(scope.get("__name__")).partition(".")[0]
     return top not in sys.stdlib_module_names and "-packages/" not in str(scope.get("__file__"))
 

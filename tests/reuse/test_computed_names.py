@@ -83,6 +83,7 @@ LOOKS: dict[str, tuple[Callable[[Any], float], Callable[[Any], Any]]] = {
     "function": (lambda m: getattr(helper, "".join(NAME), 1.0), lambda m: helper),
     "table of a function": (lambda m: helper.__dict__.get("".join(NAME), 1.0), lambda m: helper),
     "module": (lambda m: getattr(other, "".join(NAME), 1.0), lambda m: other),
+    "builtins": (lambda m: getattr(builtins, "".join(NAME), 1.0), lambda m: builtins),
     "globals": (lambda m: globals().get("".join(NAME), 1.0), lambda m: HERE),
     "names of the globals": (lambda m: 1.0 + len([n for n in globals() if n.startswith("SC")]), lambda m: HERE),
     "module by its name": (lambda m: getattr(sys.modules[__name__], "".join(NAME), 1.0), lambda m: HERE),
@@ -110,7 +111,7 @@ def _given(get: Callable[..., float], value: Any) -> float:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    places = (Held, Meta, Base, Net, HELD, SIMPLE, LOCAL, helper, other, HERE, nn.Module)
+    places = (Held, Meta, Base, Net, HELD, SIMPLE, LOCAL, helper, other, builtins, HERE, nn.Module)
     yield
     for place in places:
         if "SCALE" in vars(place):
