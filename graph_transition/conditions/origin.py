@@ -30,8 +30,8 @@ _TORCH_STATE = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.d
 # Of builtins, what is neither a function nor a class: a program may add others.
 _OF_PYTHON = frozenset(
     {
-        "None", "True", "False", "Ellipsis", "NotImplemented", "copyright", "credits", "license", "exit", "quit", "help",
-        "_", "__debug__", "__name__", "__doc__", "__package__", "__build_class__", "__import__",
+        "None", "True", "False", "Ellipsis", "NotImplemented", "copyright", "credits", "license", "exit", "quit",
+        "help", "_", "__debug__", "__name__", "__doc__", "__package__", "__build_class__", "__import__",
     }
 )  # fmt: skip
 
