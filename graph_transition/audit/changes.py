@@ -11,11 +11,6 @@ tensors, which are the graph's.
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import decimal
-import fractions
-import pathlib
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,6 +20,7 @@ from ..conditions import (
     Change,
     Condition,
     UnknownCondition,
+    is_an_object,
     is_value,
     joined,
     spoken,
@@ -32,10 +28,6 @@ from ..conditions import (
 from .reads import Reads
 
 __all__ = ["Effect", "undo_changes"]
-
-# Values that the program has made, and may hold elsewhere: what a forward sets is that very one.
-_OBJECTS = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, frozenset, uuid.UUID,
-            pathlib.PurePath, slice)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +64,7 @@ def undo_changes(reads: Reads, apart: Iterable[Any] = ()) -> tuple[list[Effect],
 
 def _is_repeated(value: Any) -> bool:
     """Whether a graph can leave it behind at each call: another one of the same value, where it is a plain value."""
-    return value is MISSING or isinstance(value, AddedHooks) or (is_value(value) and not _is_an_object(value))
-
-
-def _is_an_object(value: Any) -> bool:
-    return isinstance(value, _OBJECTS) or (isinstance(value, tuple) and any(map(_is_an_object, value)))
+    return value is MISSING or isinstance(value, AddedHooks) or (is_value(value) and not is_an_object(value))
 
 
 def _taken_back(reads: Reads, met: set[int]) -> Iterator[tuple[str, Condition, Any, list[Change]]]:

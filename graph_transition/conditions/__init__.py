@@ -25,7 +25,7 @@ from .contexts import (
     decimal_context,
     value_in_context,
 )
-from .equality import exactly_equal, is_value
+from .equality import exactly_equal, is_an_object, is_value
 from .functions import (
     BoundBuiltinCondition,
     FunctionCondition,
@@ -89,6 +89,7 @@ __all__ = [
     "decimal_context",
     "every_logger",
     "exactly_equal",
+    "is_an_object",
     "is_native",
     "is_of_program",
     "is_opaque_module",

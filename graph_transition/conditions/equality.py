@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 import torch
 
-__all__ = ["exactly_equal", "is_another", "is_value"]
+__all__ = ["exactly_equal", "is_an_object", "is_another", "is_value"]
 
 _COMPARED = (
     bool, int, str, bytes, type(None), type(...), type(NotImplemented), fractions.Fraction, uuid.UUID, range,
@@ -27,6 +27,10 @@ _COMPARED = (
     pathlib.PosixPath, pathlib.PurePosixPath,
 )  # fmt: skip
 _VALUES = frozenset({*_COMPARED, float, complex, decimal.Decimal, slice, torch.Size})
+
+
+_MADE = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, frozenset, uuid.UUID,
+         pathlib.PurePath, slice)  # fmt: skip
 
 
 def is_value(value: Any) -> bool:
@@ -64,10 +68,15 @@ def exactly_equal(a: Any, b: Any) -> bool:
 
 
 def is_another(now: Any, was: Any) -> bool:
-    """Whether a place that held `was` was given something else. An equal frozenset is: a set that is made is an object
-    of its own. Equal numbers, texts and tuples are not: whether two are one object is up to Python.
+    """Whether a place that held `was` was given something else. An equal frozenset or slice is: what a program makes is
+    an object of its own. Equal numbers, texts and tuples are not: whether two are one object is up to Python.
     """
-    return now is not was and (type(now) is frozenset or not exactly_equal(now, was))
+    return now is not was and (is_an_object(now) or not exactly_equal(now, was))
+
+
+def is_an_object(value: Any) -> bool:
+    """Whether a value is one that a program makes, and may hold elsewhere: what a forward sets is that very one."""
+    return isinstance(value, _MADE) or (isinstance(value, tuple) and any(map(is_an_object, value)))
 
 
 _COMPARED_SET = frozenset({*_COMPARED, torch.Size})
