@@ -45,9 +45,17 @@ def _is_of_data(error: Exception, given: Any) -> bool:
     of what it points into. PyTorch runs such a call; not the latter on a GPU, which would be lost to the process.
     """
     if isinstance(error, IndexOutOfRangeError):
-        tensors = [leaf for leaf in leaves_of(given) if isinstance(leaf, torch.Tensor)]
-        return all(tensor.device.type == "cpu" for tensor in tensors)
+        return _on_the_host(given)
     return isinstance(error, ORTModuleError) and str(error).startswith("[Expect]")
+
+
+def _is_of_a_kernel(error: Exception, given: Any) -> bool:
+    """Whether an operator's kernel could not work on what it was given, on the CPU."""
+    return type(error) is ORTModuleError and " node '" in str(error) and _on_the_host(given)
+
+
+def _on_the_host(given: Any) -> bool:
+    return all(leaf.device.type == "cpu" for leaf in leaves_of(given) if isinstance(leaf, torch.Tensor))
 
 
 def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -131,14 +139,20 @@ class EngineCall:
 
     def after_error(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives that ended in `error` in the engine."""
-        if not _is_of_data(error, (args, kwargs)):
+        of_data = _is_of_data(error, (args, kwargs))
+        # A forward that fails has written what it writes up to there; a graph that fails has written nothing.
+        of_kernel = self.manager.writes() and _is_of_a_kernel(error, (args, kwargs))
+        if not of_data and (not of_kernel or self._options.fallback == "error"):
             try:
                 raise error
             finally:
                 del error  # which holds this frame
         self.manager.release_edges()
         # Which raises, in PyTorch's words, or in the module's own; and leaves behind what it leaves up to there.
-        return self.eager(*args, **kwargs)
+        result = self.eager(*args, **kwargs)
+        if not of_data:
+            self.fallback.say_once(f"a call of {{}} ran in PyTorch, as it ended in an error in the engine: {error}")
+        return result
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same for a call that no native pattern fits."""

@@ -201,3 +201,20 @@ def test_a_trace_that_ends_pythons_stack_leaves_gradients_on() -> None:
         result = model(torch.ones(2, 4))
     gc.collect()
     assert result.requires_grad and model.module.linear(torch.ones(2, 4)).requires_grad
+
+
+def test_a_call_that_fails_leaves_what_it_has_written_up_to_there() -> None:
+    def forward(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+        y = m.linear(x * 1.0)
+        x.add_(1)
+        return torch.nn.functional.linear(y + x, torch.eye(4), bias["value"])
+
+    bias = {"value": torch.ones(4)}
+    model = ORTModule(Lambda(forward))
+    model(torch.zeros(3, 4))
+    bias["value"] = torch.tensor([2, 3, 4, 5])  # of another type than a trace minds
+    for call in (model, model.module, model):
+        x = torch.zeros(3, 4)
+        with pytest.raises(RuntimeError, match="^self and mat2 must have the same dtype"):
+            call(x)
+        assert torch.equal(x, torch.ones(3, 4))
