@@ -16,7 +16,7 @@ import torch
 
 from ... import _C
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
-from .equality import is_another, is_value
+from .equality import is_another
 from .origin import is_opaque
 
 __all__ = ["ClassCondition", "found_on"]
@@ -259,13 +259,13 @@ def _every_name(kind: type) -> frozenset[str]:
 
 
 def _computable_names(kind: type) -> frozenset[str]:
-    """The same but slots, and of torch's classes what is a plain value."""
+    """The same but slots, and of torch's classes functions and classes."""
     return frozenset(
         name
         for base in _own_bases(kind)
         for name, member in vars(base).items()
         if not name.startswith(("__", "_abc_")) and not isinstance(member, _OF_INSTANCES)
-        if is_value(member) or str(base.__module__).partition(".")[0] != "torch"
+        if not isinstance(member, (*_METHODS, type)) or str(base.__module__).partition(".")[0] != "torch"
     )
 
 

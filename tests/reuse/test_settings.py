@@ -15,7 +15,7 @@ from transformers import GPT2Config
 
 from ortmodule import ORTModule
 from tests import zoo
-from tests.support import Lambda, exports, pair
+from tests.support import Lambda, assert_same_gradients, exports, pair
 
 
 @dataclasses.dataclass
@@ -144,3 +144,36 @@ def test_a_process_group_that_comes_and_goes(ask: Callable[[], bool]) -> None:
     finally:
         dist.destroy_process_group()
     torch.testing.assert_close(model(x), eager(x))
+
+
+@torch.no_grad()
+def _squashed(x: torch.Tensor) -> torch.Tensor:
+    return x.tanh()
+
+
+def _with_no_grad(m: Lambda, x: torch.Tensor) -> torch.Tensor:
+    y = m.linear(x)
+    with torch.no_grad():
+        shift = y.tanh()
+    return y * y + shift * y
+
+
+PARTS: dict[str, Callable[[Lambda, torch.Tensor], torch.Tensor]] = {
+    "no_grad": _with_no_grad,
+    "a decorator": lambda m, x: (y := m.linear(x)) * y + _squashed(y) * y,
+    "none": lambda m, x: m.linear(x).square(),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_part_without_gradients_is_one_after_a_first_call_without_any(part: str, mode: Any) -> None:
+    model, eager = pair(Lambda(PARTS[part]))
+    x = torch.randn(3, 4)
+    for _ in range(2):
+        with mode():
+            torch.testing.assert_close(model(x), eager(x))
+    for m in (model, eager):
+        m(x).sum().backward()
+    assert_same_gradients(model, eager)
+    assert exports(model) == (1 if part == "none" else 2)

@@ -28,7 +28,9 @@ from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
 
 from ....errors import CaptureError
 from ..patching import Patch
+from ..scope_settings import GRADIENT_MODE
 from ..tracing import TraceState
+from .questions.settings import counts
 
 __all__ = ["PATCHES"]
 
@@ -36,6 +38,7 @@ __all__ = ["PATCHES"]
 _NOTED = ("torch.amp.", "torch._functorch.")
 # Where functions of torch's, and those that stand in their places while a trace is made, are written.
 _KNOWN = (f"{Path(str(torch.__file__)).parent}/", f"{Path(__file__).parents[2]}/")
+_CHANGERS = ("torch.autograd.grad_mode", "torch.utils._contextlib", "contextlib", "ortmodule.capture")
 # What `no_grad` and the like are made of.
 _CHANGING = (torch.set_grad_enabled, torch.enable_grad, torch.autocast)
 _ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
@@ -125,8 +128,19 @@ def _asked(original: Any, state: TraceState) -> Any:
     return answer
 
 
+def _is_of_the_forward() -> bool:
+    """Whether code of the user's or of torch.nn changes the mode, itself or by a decorator."""
+    frame = sys._getframe(2)
+    while str(frame.f_globals.get("__name__")).startswith(_CHANGERS) and frame.f_back is not None:
+        frame = frame.f_back
+    return counts(frame.f_globals)
+
+
 def _heard(original: Any, state: TraceState) -> Any:
     def change(*args: Any, **kwargs: Any) -> Any:
+        # Where the caller has turned gradients off the trace has no part without them, which a call with them needs.
+        if state.forward_runs and not torch.is_grad_enabled() and _is_of_the_forward():
+            state.asked.add(GRADIENT_MODE)
         if not state.away:
             return original(*args, **kwargs)
         with state.away[-1]:
