@@ -134,9 +134,11 @@ def _of_module(maker: Maker, condition: PythonModuleCondition, value: types.Modu
     scope.entries.keep(vars(value), names.stored)
     found = scope.grow(vars(value), asked, part)
     if names.any_name and not is_opaque_module(value.__name__):
-        every = scope.entries.ask_all(vars(value), part, books_of(value.__name__) | added | OF_IMPORT)
-        if is_of_program(vars(value)):
-            found += [held for held in every if not isinstance(held, _ELSEWHERE)]
+        apart, own = books_of(value.__name__) | added | OF_IMPORT, is_of_program(vars(value))
+        if not own:  # what a package keeps and nobody can watch is no state of the user's
+            apart |= {name for name, held in vars(value).items() if isinstance(part(held), UnknownCondition)}
+        every = scope.entries.ask_all(vars(value), part, apart)
+        found += [held for held in every if own and not isinstance(held, _ELSEWHERE)]
     return found
 
 
