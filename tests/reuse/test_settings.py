@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributions import Uniform
 from transformers import GPT2Config
 
 from ortmodule import ORTModule
@@ -161,6 +162,7 @@ def _with_no_grad(m: Lambda, x: torch.Tensor) -> torch.Tensor:
 PARTS: dict[str, Callable[[Lambda, torch.Tensor], torch.Tensor]] = {
     "no_grad": _with_no_grad,
     "a decorator": lambda m, x: (y := m.linear(x)) * y + _squashed(y) * y,
+    "a distribution": lambda m, x: (y := m.linear(x)) + ((s := Uniform(y, y + 1.0).sample()) - s.detach()),
     "none": lambda m, x: m.linear(x).square(),
 }
 

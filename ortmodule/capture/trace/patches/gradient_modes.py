@@ -30,7 +30,6 @@ from ....errors import CaptureError
 from ..patching import Patch
 from ..scope_settings import GRADIENT_MODE
 from ..tracing import TraceState
-from .questions.settings import counts
 
 __all__ = ["PATCHES"]
 
@@ -38,6 +37,7 @@ __all__ = ["PATCHES"]
 _NOTED = ("torch.amp.", "torch._functorch.")
 # Where functions of torch's, and those that stand in their places while a trace is made, are written.
 _KNOWN = (f"{Path(str(torch.__file__)).parent}/", f"{Path(__file__).parents[2]}/")
+_TRACERS = ("torch._", "torch.fx", "torch.export", "torch.library", "torch.utils._", "torch.overrides", "ortmodule.")
 _CHANGERS = ("torch.autograd.grad_mode", "torch.utils._contextlib", "contextlib", "ortmodule.capture")
 # What `no_grad` and the like are made of.
 _CHANGING = (torch.set_grad_enabled, torch.enable_grad, torch.autocast)
@@ -129,11 +129,13 @@ def _asked(original: Any, state: TraceState) -> Any:
 
 
 def _is_of_the_forward() -> bool:
-    """Whether code of the user's or of torch.nn changes the mode, itself or by a decorator."""
+    """Whether the mode is changed, by code itself or by a decorator of it, for the forward: torch's distributions do as
+    well, what makes the trace does so for itself.
+    """
     frame = sys._getframe(2)
     while str(frame.f_globals.get("__name__")).startswith(_CHANGERS) and frame.f_back is not None:
         frame = frame.f_back
-    return counts(frame.f_globals)
+    return not str(frame.f_globals.get("__name__")).startswith(_TRACERS)
 
 
 def _heard(original: Any, state: TraceState) -> Any:

@@ -17,7 +17,7 @@ from ...scope_settings import GRADIENT_MODE, INFERENCE_MODE, LEAVES, OFFSETS, RE
 from ...tracing import TraceState
 from ..autograd_inside import refuse_changed_requires_grad
 
-__all__ = ["PATCHES", "counts"]
+__all__ = ["PATCHES"]
 
 # (owner, attribute, the settings on which what it says depends)
 _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
@@ -41,7 +41,7 @@ _OURS_THAT_COUNTS = (
 )
 
 
-def counts(scope: dict[str, Any]) -> bool:
+def _counts(scope: dict[str, Any]) -> bool:
     """Whether code with these globals is the user's or torch.nn's."""
     name = scope.get("__name__") or ""
     if name.startswith(_TORCH_THAT_COUNTS):
@@ -84,7 +84,7 @@ def _noting_property(name: str, *settings: str) -> Callable[[Any, TraceState], A
 
 
 def _only_those(state: TraceState) -> _C.Callers:
-    return _C.Callers(counts)
+    return _C.Callers(_counts)
 
 
 PATCHES = (
