@@ -68,6 +68,7 @@ _OF_ATTRIBUTES = _WHOLE | _BY_NAME | _RUNNERS | _FORMATS
 _OF_BUILTINS = frozenset({"builtins", "__builtins__"})
 # What is written in C and looks names up that it is given.
 _IN_C = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.MethodWrapperType)
+_NULL_IS_BEFORE = sys.version_info < (3, 13)
 _TELLS_METHODS = sys.version_info >= (3, 12)  # before, a method that is called has an instruction of its own
 _LOADS = frozenset(
     {"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_NAME", "LOAD_SUPER_ATTR", "IMPORT_FROM", "LOAD_FROM_DICT_OR_GLOBALS"}
@@ -174,7 +175,7 @@ def _passed(instructions: list[dis.Instruction]) -> Iterator[str]:
         start = i
         while start > 0 and instructions[start].opname == "LOAD_ATTR":
             start -= 1
-        first, before = instructions[start], instructions[start - 1].opname if start else ""
+        first, before = instructions[start], instructions[start - 1].opname if start and _NULL_IS_BEFORE else ""
         with_null = first.opname == "LOAD_GLOBAL" and (first.arg or 0) & 1
         if not (with_null or behind in ("LOAD_ATTR", "LOAD_METHOD", "PUSH_NULL") or before == "PUSH_NULL"):
             yield instruction.argval
