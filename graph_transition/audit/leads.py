@@ -43,10 +43,13 @@ from .code_names import Names, with_forward
 from .contents import content_of
 from .frames import BOOKKEEPERS
 
-__all__ = ["led_to_by"]
+__all__ = ["is_handed_over", "led_to_by"]
 
 # What a computed name may give of a Python module, and that is heard of when it is used.
+_ELSEWHERE = (types.ModuleType, types.FunctionType)
+# What holds functions without a name for each, and what calls the one that it holds.
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_HOLDING = (functools.partial, types.CellType, property)
 # What calls, in C, functions that it is given.
 _CALLERS = frozenset(
     {
@@ -54,8 +57,6 @@ _CALLERS = frozenset(
         "takewhile", "dropwhile", "filterfalse", "groupby", "defaultdict", "call", "run",
     }
 )  # fmt: skip
-_HOLDING = (functools.partial, types.CellType, property)
-_ELSEWHERE = (types.ModuleType, types.FunctionType)
 
 
 def _added(table: dict[str, Any]) -> frozenset[str]:

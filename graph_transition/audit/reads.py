@@ -258,7 +258,8 @@ class Reads:
             scope.entries.ask_all(table, self.part, added | OF_IMPORT)
         found = scope.grow(table, looked_up - added, self.part)
         own = self.namespace("the builtin ", offered).grow(offered, looked_up - (table.keys() - added), self.part)
-        self._hand_over(table, (*found, *own), names)
+        self._hand_over(table, found, names)
+        self._hand_over(offered, own, names)
         found += [value for value in own if named_through(value, names) is None]  # `names` are what these do here
         for value in found:
             self.follow(value, names, True)

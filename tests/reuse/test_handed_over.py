@@ -108,3 +108,12 @@ def test_a_forward_that_looks_at_frames_runs_in_pytorch(frame: Callable[[], Any]
     with pytest.warns(UserWarning, match="looks at frames"):
         call(model, 2.0)
     torch.testing.assert_close(call(model, 3.0), call(model.module, 3.0))
+
+
+def test_a_builtin_that_is_handed_over_runs_at_each_call(capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = ORTModule(Asking(lambda path: len([*map(print, [path])]), "said")), torch.randn(3, 4)
+    with pytest.warns(UserWarning, match="print"):
+        model(x)
+    capsys.readouterr()
+    model(x)
+    assert capsys.readouterr().out == "said\n"
