@@ -47,11 +47,8 @@ _OPAQUE_ROOTS = tuple(
     + [f"{Path(__file__).parents[1]}/"]
 )  # fmt: skip
 _SYMPY = f"{Path(str(sympy.__file__)).parent}/"
-# What stands in place of a builtin while a forward is traced: it calls what the builtin would.
-_STANDING_IN = tuple(
-    f"{Path(capture.__file__).parent}/trace/{name}"
-    for name in ("patching.py", "patches/replacements.py", "patches/questions/classes.py")
-)
+# What stands in place of functions while a forward is traced: it calls them, or what they would.
+_STANDING_IN = tuple(f"{Path(capture.__file__).parent}/trace/{name}" for name in ("patching.py", "patches/"))
 # Of numpy: what reads and writes files, as user code may do.
 _NUMPY_FILES = ("/npyio.py", "/_npyio_impl.py", "/_datasource.py", "/format.py", "/_format_impl.py", "/memmap.py")
 # Packages that torch itself calls.
@@ -62,8 +59,10 @@ _DECORATING = f"{_TORCH}utils/_contextlib.py"  # functions under `torch.no_grad(
 _TORCH_FOLLOWED = tuple(f"{_TORCH}{name}" for name in ("nn/", "distributions/", "optim/", "utils/data/", "ao/"))
 _TORCH_ASKED = tuple(
     f"{_TORCH}{name}"
-    for name in ("backends/", "random.py", "cuda/", "accelerator/", "amp/", "nn/parameter.py")  # `isinstance` asks it
-)
+    for name in ("backends/", "random.py", "cpu/", "cuda/", "mps/", "xpu/", "accelerator/", "amp/", "hub.py",
+                 "__future__.py", "autograd/grad_mode.py", "autograd/graph.py", "utils/hooks.py",
+                 "nn/parameter.py")  # `isinstance` asks the last
+)  # fmt: skip
 _TORCH_OPAQUE = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}nn/parallel/")
 _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 # Of the standard library: what keeps books of its own (logs, warnings, imports), and reads nothing for a forward.

@@ -25,6 +25,9 @@ __all__ = [
     "value_in_context",
 ]
 
+# With what a setting is asked for.
+_QUESTIONS = ((), ("cpu",), ("cuda",))
+
 
 def decimal_context(context: decimal.Context | None = None) -> str:
     """By what arithmetic on Decimals goes; what it has met (its flags) does not count."""
@@ -181,28 +184,40 @@ class LocalCondition(Condition):
 
 
 class QueryCondition(Condition):
-    """A function without arguments that tells a setting: `torch.get_num_threads`."""
+    """A function that tells a setting, without an argument (`torch.get_num_threads`) or for a type of device
+    (`torch.get_autocast_dtype`).
+    """
 
     kind = "setting"
-    __slots__ = ("_function", "_answer")
+    __slots__ = ("_function", "_asked", "_answer")
 
-    @staticmethod
-    def answers(function: Callable[[], Any]) -> bool:
-        """Whether the function needs no argument, and gives a plain value."""
-        try:
-            return is_value(function())
-        except Exception:
-            return False
+    @classmethod
+    def answers(cls, function: Callable[..., Any]) -> bool:
+        """Whether the function needs no more than that, and gives a plain value."""
+        return bool(cls(function)._asked)
 
-    def __init__(self, function: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._answer = function()
+        self._asked = tuple(arguments for arguments in _QUESTIONS if _is_answered(function, arguments))
+        self._answer = _answers(function, self._asked)
 
     def refusal(self, now: Any) -> str | None:
         if now is not self._function:
             return f"changed to {shown(now)}"
-        answer = now()
+        answer = _answers(now, self._asked)
         return None if exactly_equal(answer, self._answer) else f"changed from {self._answer!r} to {answer!r}"
 
     def watches(self, now: Any) -> Iterator[Watch]:
-        yield "call", now, self._answer
+        ask = now if self._asked == ((),) else functools.partial(_answers, now, self._asked)
+        yield "call", ask, self._answer
+
+
+def _is_answered(function: Callable[..., Any], arguments: tuple[str, ...]) -> bool:
+    try:
+        return is_value(function(*arguments))
+    except Exception:
+        return False
+
+
+def _answers(function: Callable[..., Any], asked: tuple[tuple[str, ...], ...]) -> Any:
+    return function() if asked == ((),) else tuple(function(*arguments) for arguments in asked)

@@ -62,7 +62,8 @@ _OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)
 _OF_SYS = frozenset({"getrecursionlimit", "getswitchinterval", "getdefaultencoding", "getfilesystemencoding",
                      "get_int_max_str_digits", "getfilesystemencodeerrors", "is_finalizing"})  # fmt: skip
 _PYTHONS_GENERATOR: type = random.Random.__base__  # type: ignore[assignment]
-_QUERY = ("get_", "is_", "are_", "_get_", "_is_", "_are_")
+_QUERY = ("get_", "is_", "are_", "_get_", "_is_", "_are_", "_len_", "current_", "_current_")
+_QUERY_END = "_enabled"
 
 
 def condition_of(value: Any, maker: Maker) -> Condition:
@@ -172,4 +173,5 @@ def is_query(value: Any) -> bool:
     name = value.__name__
     if name == "initial_seed":
         return module.startswith("torch")
-    return own and name.startswith(_QUERY) and "state" not in name
+    asks = name.startswith(_QUERY) or (name.endswith(_QUERY_END) and not name.startswith(("set_", "_set_")))
+    return own and asks and "state" not in name

@@ -26,7 +26,11 @@ _OPAQUE = frozenset({"torch", "sympy", "onnx", "ortmodule"})
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _POINTER = 8
 _OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-_TORCH_STATE = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "torch.ao")
+# What users set is kept in objects of these, or by them.
+_TORCH_STATE = (
+    "torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp",
+    "torch.cpu.amp", "torch.autograd.grad_mode", "torch.autograd.graph", "torch.utils.hooks",
+)  # fmt: skip
 # Of builtins, what is neither a function nor a class: a program may add others.
 _OF_PYTHON = frozenset(
     {
