@@ -11,6 +11,7 @@ from typing import Any
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
 from .equality import is_another
 from .names import NamedEntries, set_entry
+from .origin import notes_of
 
 __all__ = ["ExceptionCondition", "ObjectCondition", "held_by", "instance_table", "slots_of"]
 
@@ -50,7 +51,7 @@ class ObjectCondition(Condition):
         """Notes that the forward may set attributes of these names."""
         table = self._table(value)
         if table is not None:
-            self.entries.keep(table, names)
+            self.entries.keep(table, names - notes_of(self._type))
 
     def set_inside(self, value: Any, before: Before) -> set[int]:
         """Identities of what the traced forward has set as attributes."""
@@ -93,6 +94,7 @@ class ObjectCondition(Condition):
         """Notes a look at attributes; returns (name, value) of what was found."""
         found: list[tuple[str, Any]] = []
         table = self._table(value)
+        names -= notes_of(self._type)
         if table is not None:
             if whole:
                 self.entries.ask_all(table, part)

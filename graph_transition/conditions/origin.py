@@ -20,6 +20,7 @@ __all__ = [
     "is_opaque",
     "is_opaque_function",
     "is_opaque_module",
+    "notes_of",
 ]
 
 _OPAQUE = frozenset({"torch", "sympy", "onnx", "ortmodule"})
@@ -31,6 +32,8 @@ _TORCH_STATE = (
     "torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp",
     "torch.cpu.amp", "torch.autograd.grad_mode", "torch.autograd.graph", "torch.utils.hooks",
 )  # fmt: skip
+_CONTEXTS = ("torch.amp.autocast_mode", "torch.autograd.grad_mode")
+_NOTES = frozenset({"prev", "prev_cache_enabled", "prev_fastdtype", "_inference_mode_context"})
 # Of builtins, what is neither a function nor a class: a program may add others.
 _OF_PYTHON = frozenset(
     {
@@ -67,6 +70,11 @@ _BOOKS = {
 def books_of(name: str) -> frozenset[str]:
     """What a look by a computed name at the Python module `name` is not about."""
     return _BOOKS.get(name, frozenset())
+
+
+def notes_of(kind: type) -> frozenset[str]:
+    """Attributes in which objects of a class of torch's note what they put back: a context manager, when it is entered."""
+    return _NOTES if kind.__module__ in _CONTEXTS else frozenset()
 
 
 def is_opaque_module(name: str) -> bool:
