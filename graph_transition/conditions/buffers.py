@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from .condition import Condition, Watch
+from .condition import Condition, Watch, digest
 
 __all__ = ["BUFFERS", "LONGEST_BUFFER", "BufferCondition", "content_of"]
 
@@ -51,6 +51,9 @@ class BufferCondition(Condition):
             value.frombytes(self._content[-1])
         else:
             value[:] = self._content[-1]
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), digest(self._content[0].__qualname__, *self._content[1:])
 
     def watches(self, now: Any) -> Iterator[Watch]:
         yield "call", functools.partial(content_of, now), self._content

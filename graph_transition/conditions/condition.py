@@ -14,6 +14,7 @@ Not here: which objects a forward reads (../audit), the conditions of a whole gr
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,9 @@ __all__ = [
     "Refusal",
     "Roots",
     "Watch",
+    "digest",
     "joined",
+    "ordered",
     "reachable",
     "shown",
     "spoken",
@@ -55,6 +58,16 @@ _LONGEST_TEXT = 80
 
 class NotStorable(Exception):
     """Something has no plain form; the text says what."""
+
+
+def digest(*values: Any) -> str:
+    """What stands for plain values in a file."""
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:32]
+
+
+def ordered(names: Iterable[str] | None) -> list[str] | None:
+    """Names in an order that counts, where one does."""
+    return None if names is None else list(names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,12 +167,13 @@ class Condition:
         """Makes `value`, which a traced forward has changed, what was read; `original` gives a part's object."""
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        """The names that were looked up, and plain data of what else was asked.
+        """The names that were looked up, and plain data of what else was asked and, but for parts, found: where another
+        process finds something else, its condition says something else.
 
         Raises:
-            NotStorable: there is none.
+            NotStorable: there is none. A class that says nothing of it is not stored.
         """
-        return frozenset(), None
+        raise NotStorable(f"a {self.kind}")
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
         """Asks `now` for the same, in another process."""

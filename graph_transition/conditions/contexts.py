@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, ordered, shown
 from .equality import exactly_equal, is_another, is_value
 
 __all__ = [
@@ -69,6 +69,9 @@ class DecimalContextCondition(Condition):
         text = decimal_context(now) if now is self._context else shown(now)
         return None if text == self._text else f"changed from {self._text} to {text}"
 
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), self._text
+
     def watches(self, now: Any) -> Iterator[Watch]:
         yield "call", functools.partial(decimal_context, now), self._text
 
@@ -105,6 +108,9 @@ class ContextVariableCondition(Condition):
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
         if self._part is not None and value_in_context(value) is not original(self._part):
             value.set(original(self._part))
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), self._unset
 
     def watches(self, now: Any) -> Iterator[Watch]:
         yield "call", functools.partial(now.get, MISSING), now.get(MISSING)
@@ -171,10 +177,10 @@ class LocalCondition(Condition):
             self.set(value, name, MISSING if part is None else original(part))
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return frozenset(self._parts), self._whole is not None
+        return frozenset(self._parts), ordered(self._whole)
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        self.grow(names, bool(further), maker.part)
+        self.grow(names, further is not None, maker.part)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         if self._whole is not None:
@@ -206,6 +212,9 @@ class QueryCondition(Condition):
             return f"changed to {shown(now)}"
         answer = _answers(now, self._asked)
         return None if exactly_equal(answer, self._answer) else f"changed from {self._answer!r} to {answer!r}"
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), repr(self._answer)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         ask = now if self._asked == ((),) else functools.partial(_answers, now, self._asked)

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, ordered, shown
 from .names import NamedEntries, NamespaceCondition, set_entry
 
 __all__ = [
@@ -142,14 +142,14 @@ class FunctionCondition(Condition):
             yield "", self._builtins, now.__builtins__
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self.entries.asked | frozenset(self._told), (self.ran, self.entries.order is not None)
+        return self.entries.asked | frozenset(self._told), (self.ran, ordered(self.entries.order))
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
         ran, whole = further
         if ran:
             scope = maker.namespace("the global ", now.__globals__)
             self.run(now, scope, maker.namespace("the builtin ", now.__builtins__), maker.part)
-        self.grow(now, names, whole, maker.part)
+        self.grow(now, names, whole is not None, maker.part)
 
     def restore(self, value: Any, original: Callable[[Condition], Any]) -> None:
         self.entries.restore(vars(value), original)
@@ -216,6 +216,9 @@ class WrapperCondition(Condition):
         if self._type is functools.partial and any(held[name] is not was for name, was in were.items()):
             value.__setstate__((were["func"], were["args"], were["keywords"], vars(value)))
 
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), [self._type.__qualname__, list(self._parts)]
+
     def watches(self, now: Any) -> Iterator[Watch]:
         if self._type is functools.partial:  # its state can be set anew
             for name in WRAPPERS[functools.partial]:
@@ -245,6 +248,9 @@ class BoundBuiltinCondition(Condition):
     def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
         yield ".__self__", self._part, now.__self__
 
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), self._name
+
 
 class ReferenceCondition(Condition):
     """A weak reference to the same."""
@@ -264,6 +270,9 @@ class ReferenceCondition(Condition):
     def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
         if self._part is not None:
             yield "", self._part, now()
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), self._part is None
 
     def watches(self, now: Any) -> Iterator[Watch]:
         if self._part is not None:

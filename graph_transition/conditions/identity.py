@@ -22,6 +22,10 @@ class IdentityCondition(Condition):
     def refusal(self, now: Any) -> str | None:
         return None if now is self.value else f"changed from {shown(self.value)} to {shown(now)}"
 
+    def stored(self) -> tuple[frozenset[str], Any]:
+        name = getattr(self.value, "__qualname__", None)
+        return frozenset(), [type(self.value).__qualname__, name if isinstance(name, str) else None]
+
 
 class LockCondition(IdentityCondition):
     """The very same lock; where the forward may ask whether it is held, held or not as it was."""

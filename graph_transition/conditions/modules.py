@@ -219,6 +219,9 @@ class HooksCondition(Condition):
         for (place, hook), part in zip(self._hooks(now), self._parts, strict=True):
             yield f"=a forward hook of {place[0]}", part, hook
 
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), self._places
+
     def watches(self, now: Any) -> Iterator[Watch]:
         for _, holder, table, how in _hook_tables(now):
             if not holder[table] or not (self._own or holder is not vars(now)):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .classes import found_on
-from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, digest, ordered, shown
 from .equality import exactly_equal, is_another, is_value
 
 __all__ = ["OF_IMPORT", "NamedEntries", "NamespaceCondition", "PythonModuleCondition", "set_entry"]
@@ -215,7 +215,7 @@ class NamespaceCondition(Condition):
 
     def stored(self) -> tuple[frozenset[str], Any]:
         apart = None if self.entries.order is None else sorted(self.entries.apart)
-        return self.entries.asked, (self.text, apart)
+        return self.entries.asked, [self.text, apart, ordered(self.entries.order)]
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
         self.grow(now, names, maker.part)
@@ -277,12 +277,13 @@ class PythonModuleCondition(Condition):
             yield "attribute", now, name, value
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return frozenset(self._told), None if self.namespace is None else self.namespace.text
+        text = None if self.namespace is None else self.namespace.text
+        return frozenset(self._told), [text, digest(sorted(self._told.items()))]
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
         self.ask(now, names)
-        if further is not None:
-            self.namespace = maker.namespace(further, vars(now))
+        if further[0] is not None:
+            self.namespace = maker.namespace(further[0], vars(now))
 
     def parts(self, now: Any) -> Iterator[tuple[str, Condition, Any]]:
         if self.namespace is not None:

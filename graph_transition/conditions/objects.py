@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, ordered, shown
 from .equality import is_another
 from .names import NamedEntries, set_entry
 from .origin import notes_of
@@ -150,10 +150,10 @@ class ObjectCondition(Condition):
             self._content.restore(value, original)
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self.entries.asked | frozenset(self._slots), self.entries.order is not None
+        return self.entries.asked | frozenset(self._slots), ordered(self.entries.order)
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        self.grow(now, names, bool(further), maker.part)
+        self.grow(now, names, further is not None, maker.part)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         yield "type", now, self._type
@@ -220,6 +220,9 @@ class ExceptionCondition(Condition):
         held = dict(held_by(now))
         for name, part in self._parts.items():
             yield f".{name}", part, held[name]
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), list(self._parts)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         for name, held in held_by(now):

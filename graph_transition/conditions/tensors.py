@@ -49,6 +49,9 @@ class TreeTensorCondition(Condition):
     def refusal(self, now: Any) -> str | None:
         return None if isinstance(now, torch.Tensor) else f"is no tensor any more but {shown(now)}"
 
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), None  # the key has the module's tensors
+
 
 class TreeAttributesCondition(Condition):
     """None of the module's parameters and buffers has an attribute that the forward can ask for.

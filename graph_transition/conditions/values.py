@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .condition import Condition, shown
+from .condition import Condition, digest, shown
 from .equality import exactly_equal
 
 __all__ = ["DERIVED", "DerivedValueCondition", "ValueCondition"]
@@ -52,3 +52,6 @@ class DerivedValueCondition(Condition):
         if exactly_equal(plain, self._value):
             return None
         return f"changed from {shown(self._value)} to {shown(plain)}"
+
+    def stored(self) -> tuple[frozenset[str], Any]:
+        return frozenset(), digest(self._value)

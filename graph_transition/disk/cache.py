@@ -40,7 +40,7 @@ from .stored_conditions import looked_up_again, stored_conditions
 __all__ = ["DiskCache", "usage"]
 
 _LOGGER = logging.getLogger("ortmodule")
-_MAGIC = b"ORTModule graph 4\n"
+_MAGIC = b"ORTModule graph 5\n"
 _SUFFIXES = (".static", ".dynamic")
 _TEMPORARY = ".writing"
 _ABANDONED_SECONDS = 3600.0

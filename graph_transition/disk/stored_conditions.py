@@ -2,7 +2,8 @@
 
 What is kept is where a forward has looked: of each object the names that were asked for, and the way that leads to it.
 In another process the same places are looked up in the objects that are there, and conditions made of what they hold.
-That they hold the same is the entry's key to say (fingerprint.py); of plain values it is compared here as well.
+What they say of what they found (`Condition.stored`) is what the entry has, or it is not used. The entry's key
+(fingerprint.py) has most of it too, so that another state of the program finds another entry.
 
 Not here: what a condition keeps of itself (../conditions), files (cache.py).
 """
@@ -10,6 +11,7 @@ Not here: what a condition keeps of itself (../conditions), files (cache.py).
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import sys
 import types
@@ -105,6 +107,8 @@ def looked_up_again(
         if condition.kind != kind:
             raise Unfit(f"there is a {condition.kind} where the entry has a {kind}")
         condition.look_up(now, names[asked], further, reads)
+        if _said(condition) != further:
+            raise Unfit(f"the {kind} {shown(now)} is not what it was when the entry was written")
         there = {name: (part, held) for name, part, held in _labelled(condition.parts(now))}
         more = there.keys() - {name for name, _ in parts}
         if any(not name.endswith("__") for name in more):
@@ -122,6 +126,13 @@ def looked_up_again(
     reads.settle_classes()
     effects = [Effect(text, met[node], name, value) for text, node, name, value in stored["effects"]]
     return reads.roots, effects
+
+
+def _said(condition: Condition) -> Any:
+    try:
+        return json.loads(json.dumps(condition.stored()[1]))  # as a file has it
+    except NotStorable as e:
+        raise Unfit(f"{e} is not stored") from e
 
 
 def _plain(value: Any) -> Any:

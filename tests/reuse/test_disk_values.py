@@ -1,0 +1,117 @@
+"""An entry of the cache on disk is used where a program's values are what they were, wherever it keeps them.
+
+A program is imported anew for each start, as another process would, with the same code and a value of its own.
+"""
+
+from __future__ import annotations
+
+import decimal
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from ortmodule import Options, ORTModule
+from ortmodule.graph_transition.disk import code_facts
+from tests.reuse.test_disk_key import load
+
+PROGRAM = """
+import collections, decimal, enum, functools, logging, sys, threading, types
+import numpy
+import torch
+import torch.nn as nn
+import start_of_test
+value = start_of_test.value
+{setup}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+    def forward(self, x):
+        return self.linear(x) * {read}
+"""
+# Where the value is, and how the forward reads it.
+PLACES = {
+    "a global": ("", "value"),
+    "a dictionary": ("g = {'k': value}", "g['k']"),
+    "a list of dictionaries": ("g = [{'k': value}]", "g[0]['k']"),
+    "a set": ("g = {value}", "sum(g)"),
+    "a short array": ("g = numpy.array([value])", "float(g[0])"),
+    "an object": ("g = types.SimpleNamespace(a=value)", "g.a"),
+    "a class": ("class G: a = value", "G.a"),
+    "a number of a derived class": ("class G(float): pass\ng = G(value)", "float(g)"),
+    "a context variable": ("import contextvars\ng = contextvars.ContextVar('g')\ng.set(value)", "g.get()"),
+    "a thread-local object": ("g = threading.local()\ng.a = value", "g.a"),
+    "a partial": ("def f(a): return a\ng = functools.partial(f, value)", "g()"),
+    "a variable around a function": ("def f(a):\n    return lambda: a\ng = f(value)", "g()"),
+    "a default": ("def g(a=value): return a", "g()"),
+    "the order of a dictionary": (
+        "g = dict(sorted({'a': 1.0, 'b': 2.0}.items(), reverse=value == 2))",
+        "next(iter(g.values()))",
+    ),
+    "which function": ("g = torch.relu if value == 1 else torch.tanh", "g(torch.tensor(2.0))"),
+    "which class": ("g = nn.ReLU if value == 1 else nn.Tanh", "g()(torch.tensor(2.0))"),
+    "the command line": ("sys.argv[1:] = [value]", "sys.argv[1]"),
+    "the recursion limit": ("sys.setrecursionlimit(5000 + int(value))", "float(sys.getrecursionlimit())"),
+    "a logger": ("g = logging.getLogger('of_a_test')\ng.setLevel(int(10 * value))", "(2.0 if g.isEnabledFor(10) else 1.0)"),
+    "the arithmetic of decimal": (
+        "decimal.getcontext().prec = 3 * int(value)",
+        "float(decimal.Decimal(1) / decimal.Decimal(3))",
+    ),
+    "the settings of numpy": (
+        "numpy.seterr(divide='warn' if value == 1 else 'ignore')",
+        "(1.0 if numpy.geterr()['divide'] == 'warn' else 2.0)",
+    ),
+    "threads": ("torch.set_num_threads(int(value))", "torch.get_num_threads()"),
+    "a dtype of autocast": (
+        "torch.set_autocast_dtype('cpu', torch.bfloat16 if value == 1 else torch.float16)",
+        "(1.0 if torch.get_autocast_dtype('cpu') == torch.bfloat16 else 2.0)",
+    ),
+    "an autocast that is kept": (
+        "g = torch.autocast('cpu', dtype=torch.bfloat16 if value == 1 else torch.float16)",
+        "(1.0 if g.fast_dtype == torch.bfloat16 else 2.0)",
+    ),
+    "a setting of a backend": (
+        "torch.backends.cudnn.benchmark = value == 1",
+        "(1.0 if torch.backends.cudnn.benchmark else 2.0)",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def settings_as_they_were() -> Iterator[None]:
+    argv, limit, prec = list(sys.argv), sys.getrecursionlimit(), decimal.getcontext().prec
+    threads, dtype = torch.get_num_threads(), torch.get_autocast_dtype("cpu")
+    benchmark, errors = torch.backends.cudnn.benchmark, numpy.geterr()
+    yield
+    sys.argv[:] = argv
+    sys.setrecursionlimit(limit)
+    decimal.getcontext().prec = prec
+    torch.set_num_threads(threads)
+    torch.set_autocast_dtype("cpu", dtype)
+    torch.backends.cudnn.benchmark = benchmark
+    numpy.seterr(**errors)
+    logging.getLogger("of_a_test").setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_entry_is_used_where_the_value_is_the_same(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup, read = PLACES[place]
+    cached = []
+    for value in (1, 1, 2):
+        code_facts.origin_of.cache_clear()
+        load("start_of_test", f"value = {value}.0", monkeypatch)
+        program = load("program_of_test", PROGRAM.format(setup=setup, read=read), monkeypatch)
+        torch.manual_seed(0)
+        eager = program.Net()
+        model = ORTModule(eager, options=Options(fallback="error", cache_dir=tmp_path))
+        x = torch.randn(2, 3)
+        torch.testing.assert_close(model(x), eager(x))
+        cached.append(model.report().exports[0].cached)
+    assert cached == [False, True, False]
