@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ... import _C
-from .condition import MISSING, Before, Change, Condition, Maker, Watch, shown
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, digest, shown
 from .equality import is_another
 from .origin import is_opaque
 
@@ -193,10 +193,10 @@ class ClassCondition(Condition):
                 type.__delattr__(value, name)
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self._asked | frozenset(self._told), self._every is not None
+        return self._asked | frozenset(self._told), [self._every is not None, digest(sorted(self._told.items()))]
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        self.grow(names, bool(further), maker.part)
+        self.grow(names, further[0], maker.part)
         self.settle(maker.part)
 
     def watches(self, now: Any) -> Iterator[Watch]:

@@ -34,7 +34,10 @@ class LoggerCondition(Condition):
         return None if _levels(now) == self._levels else "lets other messages pass"
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return frozenset(), [[(one.name, one.level, one.disabled) for one in _chain(self._logger)], self._logger.manager.disable]
+        return frozenset(), [
+            [(one.name, one.level, one.disabled) for one in _chain(self._logger)],
+            self._logger.manager.disable,
+        ]
 
     def watches(self, now: Any) -> Iterator[Watch]:
         for one in _chain(now):

@@ -24,6 +24,7 @@ import torch
 from ..audit import Effect, Reads
 from ..conditions import (
     Argument,
+    Check,
     Condition,
     HooksCondition,
     NotStorable,
@@ -111,7 +112,7 @@ def looked_up_again(
             raise Unfit(f"the {kind} {shown(now)} is not what it was when the entry was written")
         there = {name: (part, held) for name, part, held in _labelled(condition.parts(now))}
         more = there.keys() - {name for name, _ in parts}
-        if any(not name.endswith("__") for name in more):
+        if any(not name.endswith("__") or now is torch.Tensor for name in more):  # of that the key has nothing
             raise Unfit(f"there is more of the {kind} {shown(now)}: {', '.join(sorted(more))}")
         for name, inner in parts:
             if name not in there and kind == "class" and name.endswith("__"):
@@ -124,6 +125,9 @@ def looked_up_again(
             elif not isinstance(part, ValueCondition) or repr(part.value) != inner:
                 raise Unfit(f"'{name}' is not {inner}")
     reads.settle_classes()
+    refusal = Check().refusal(reads.roots)
+    if refusal is not None:
+        raise Unfit(refusal.reason)
     effects = [Effect(text, met[node], name, value) for text, node, name, value in stored["effects"]]
     return reads.roots, effects
 

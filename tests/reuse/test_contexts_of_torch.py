@@ -81,9 +81,7 @@ def test_a_kept_autocast_that_changes_is_followed(attribute: str, value: Any) ->
 
 def test_an_attribute_of_a_kept_autocast_is_followed() -> None:
     kept = torch.autocast("cpu", dtype=torch.bfloat16)
-    assert_followed(
-        lambda m, x: m.linear(x).to(kept.fast_dtype), lambda: setattr(kept, "fast_dtype", torch.float64)
-    )
+    assert_followed(lambda m, x: m.linear(x).to(kept.fast_dtype), lambda: setattr(kept, "fast_dtype", torch.float64))
 
 
 def test_a_kept_gradient_mode_that_changes_is_followed() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import decimal
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +58,10 @@ PLACES = {
     "which class": ("g = nn.ReLU if value == 1 else nn.Tanh", "g()(torch.tensor(2.0))"),
     "the command line": ("sys.argv[1:] = [value]", "sys.argv[1]"),
     "the recursion limit": ("sys.setrecursionlimit(5000 + int(value))", "float(sys.getrecursionlimit())"),
-    "a logger": ("g = logging.getLogger('of_a_test')\ng.setLevel(int(10 * value))", "(2.0 if g.isEnabledFor(10) else 1.0)"),
+    "a logger": (
+        "g = logging.getLogger('of_a_test')\ng.setLevel(int(10 * value))",
+        "(2.0 if g.isEnabledFor(10) else 1.0)",
+    ),
     "the arithmetic of decimal": (
         "decimal.getcontext().prec = 3 * int(value)",
         "float(decimal.Decimal(1) / decimal.Decimal(3))",
@@ -75,11 +79,23 @@ PLACES = {
         "g = torch.autocast('cpu', dtype=torch.bfloat16 if value == 1 else torch.float16)",
         "(1.0 if g.fast_dtype == torch.bfloat16 else 2.0)",
     ),
+    "the name of a class": ("class G: pass\nG.__name__ = 'G' * int(value)", "len(G.__name__)"),
+    "an operator of tensors": (
+        "if value == 2: torch.Tensor.__neg__ = lambda x: x + 1",
+        "(-x)",
+    ),
+    "an attribute of a parameter": (
+        "",
+        "getattr(self.linear.weight, 'a', 1.0)",
+    ),
     "a setting of a backend": (
         "torch.backends.cudnn.benchmark = value == 1",
         "(1.0 if torch.backends.cudnn.benchmark else 2.0)",
     ),
 }
+
+# What runs in PyTorch then.
+NOT_CAPTURED = ("an operator of tensors", "an attribute of a parameter")
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +103,9 @@ def settings_as_they_were() -> Iterator[None]:
     argv, limit, prec = list(sys.argv), sys.getrecursionlimit(), decimal.getcontext().prec
     threads, dtype = torch.get_num_threads(), torch.get_autocast_dtype("cpu")
     benchmark, errors = torch.backends.cudnn.benchmark, numpy.geterr()
+    negated = torch.Tensor.__neg__
     yield
+    torch.Tensor.__neg__ = negated
     sys.argv[:] = argv
     sys.setrecursionlimit(limit)
     decimal.getcontext().prec = prec
@@ -110,8 +128,13 @@ def test_an_entry_is_used_where_the_value_is_the_same(
         program = load("program_of_test", PROGRAM.format(setup=setup, read=read), monkeypatch)
         torch.manual_seed(0)
         eager = program.Net()
-        model = ORTModule(eager, options=Options(fallback="error", cache_dir=tmp_path))
+        if value == 2 and place == "an attribute of a parameter":
+            eager.linear.weight.a = 2.0
+        model = ORTModule(eager, options=Options(cache_dir=tmp_path))
         x = torch.randn(2, 3)
-        torch.testing.assert_close(model(x), eager(x))
-        cached.append(model.report().exports[0].cached)
-    assert cached == [False, True, False]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.testing.assert_close(model(x), eager(x))
+        cached.append([export.cached for export in model.report().exports])
+    assert cached[:2] == [[False], [True]]
+    assert cached[2] == ([] if place in NOT_CAPTURED else [False])
