@@ -73,7 +73,7 @@ def books_of(name: str) -> frozenset[str]:
 
 
 def notes_of(kind: type) -> frozenset[str]:
-    """Attributes in which objects of a class of torch's note what they put back: a context manager, when it is entered."""
+    """Attributes in which context managers of torch's note what they will put back."""
     return _NOTES if kind.__module__ in _CONTEXTS else frozenset()
 
 

@@ -95,7 +95,7 @@ PLACES = {
 }
 
 # What runs in PyTorch then.
-NOT_CAPTURED = ("an operator of tensors", "an attribute of a parameter")
+NOT_CAPTURED = ("an attribute of a parameter",)
 
 
 @pytest.fixture(autouse=True)
