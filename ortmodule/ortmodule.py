@@ -230,6 +230,11 @@ class ORTModule(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN or name in _OWN_FORWARD or name.startswith("_forward") or name.startswith("_backward"):
             self.__dict__[name] = value
+        elif name == "module":
+            raise AttributeError(
+                "the module that an ORTModule runs is not replaced; wrap the other one: ORTModule(other). "
+                "An attribute of that name of the wrapped module's own is set by `model.module.module = ...`"
+            )
         elif "_original" in self.__dict__:
             setattr(self._original, name, value)
             if name not in _OF_EVERY_MODULE and name in vars(nn.Module):

@@ -231,6 +231,13 @@ def test_attributes_are_set_on_the_wrapped_module() -> None:
     assert not hasattr(model.module, "extra")
 
 
+def test_the_wrapped_module_is_not_replaced_and_not_given_another() -> None:
+    model, eager = pair(mlp())
+    with pytest.raises(AttributeError, match="wrap the other one"):
+        model.module = mlp()
+    assert dict(model.named_modules()).keys() == dict(eager.named_modules()).keys()
+
+
 def test_attributes_that_the_wrapper_hides_are_named() -> None:
     class Inner(nn.Module):
         def __init__(self) -> None:
