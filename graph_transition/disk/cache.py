@@ -65,7 +65,9 @@ class DiskCache:
             return key_of(self._module, leaves, shape, dynamic, self._options)
         except Unkeyable as reason:
             _LOGGER.debug("the graph of %s is not cached: %s", type(self._module).__name__, reason)
-            return None
+        except Exception as error:  # of objects that are asked for what they hold
+            self._warn(f"ORTModule does not cache the graph of {type(self._module).__name__}: {error!r}")
+        return None
 
     def load(
         self, key: DiskKey, leaves: Sequence[Any], spec: pytree.TreeSpec
@@ -89,7 +91,7 @@ class DiskCache:
                 captured.repeats, _ = looked_up_again(header["regions"], self._module, vouched)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except (OSError, _Damaged, Unfit, KeyError, TypeError, ValueError) as error:
+            except Exception as error:  # whatever a file holds, and objects that are asked for what they hold
                 self._warn(f"ORTModule ignores the cache entry {path}: {error}")
                 continue
             with contextlib.suppress(OSError):

@@ -34,6 +34,7 @@ from typing import Any
 import numpy
 import torch
 
+from ..conditions.objects import instance_table, slots_of
 from ..signature import hook_tables
 from .code_facts import (
     Unkeyable,
@@ -222,7 +223,7 @@ class Fingerprint:
             return ("numpy", str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest())
         if issubclass(kind, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops._OpNamespace):
             return ("operator", str(value))
-        known = isinstance(getattr(value, "__dict__", None), dict) or bool(_slots(kind))
+        known = instance_table(value) is not None or bool(slots_of(value))
         outside = kind.__module__ in _REPR_MODULES or kind.__module__.partition(".")[0] in sys.stdlib_module_names
         if not known or (outside and kind.__module__ != "__main__" and kind not in _NAMESPACES):
             raise Unkeyable(f"{where} holds a value of type {kind.__module__}.{kind.__qualname__}")
@@ -265,8 +266,8 @@ class Fingerprint:
                 )
 
     def _object(self, value: Any, where: str) -> list[Any]:
-        own: dict[str, Any] = dict(value.__dict__) if hasattr(type(value), "__dict__") else {}
-        own.update((s, getattr(value, s)) for s in _slots(type(value)) if hasattr(value, s))
+        own: dict[str, Any] = dict(instance_table(value) or {})
+        own.update(slots_of(value))
         kept = [(key, v) for key, v in own.items() if _is_plain(v) or key in self._names]
         return [(key, self._describe(v, f"{where}: {key}")) for key, v in kept]
 
@@ -345,14 +346,6 @@ def _is_plain(value: Any) -> bool:
     if type(value) in (list, tuple, set, frozenset):
         return all(map(_is_plain, value))
     return type(value) is dict and all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
-
-
-def _slots(kind: type) -> list[str]:
-    found: list[str] = []
-    for base in kind.__mro__:
-        slots = vars(base).get("__slots__", ())
-        found += [slots] if isinstance(slots, str) else list(slots)
-    return [s for s in found if s not in ("__dict__", "__weakref__")]
 
 
 def _tensor_digest(tensor: torch.Tensor) -> str:

@@ -25,7 +25,7 @@ from ...capture.convert.onnx_graph import ATEN, ONNX_TYPES
 from ...capture.guards import compile_check
 from ..conditions import NotStorable
 
-__all__ = ["NotStorable", "Unfit", "restore", "store"]
+__all__ = ["NotStorable", "Unfit", "attribute_of", "restore", "store"]
 
 _DTYPES = {str(dtype): dtype for dtype in ONNX_TYPES}
 _CONDITION = (
@@ -63,7 +63,7 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
     sections = {"model": captured.model.SerializeToString()}
     constants: dict[str, Any] = {}
     for name, tensor in captured.constants.items():
-        place = _attribute_of(module, tensor)
+        place = attribute_of(module, tensor)
         if place is None and (tensor.requires_grad or not name.startswith("lifted_tensor")):
             raise NotStorable(f"the constant '{name}' is a tensor of the program, not of the module")
         if place is None:
@@ -201,7 +201,7 @@ def _verify(captured: Captured, module: torch.nn.Module, leaves: Sequence[Any]) 
 # -- attributes --------------------------------------------------------------------------------------------------------
 
 
-def _attribute_of(module: torch.nn.Module, tensor: torch.Tensor) -> list[str] | None:
+def attribute_of(module: torch.nn.Module, tensor: torch.Tensor) -> list[str] | None:
     """[module, name] of the attribute that is this very tensor."""
     for owner, child in module.named_modules():
         for name, value in vars(child).items():

@@ -28,13 +28,14 @@ from ..conditions import (
     Condition,
     HooksCondition,
     NotStorable,
+    OuterTensorCondition,
     QueryCondition,
     Roots,
     TreeAttributesCondition,
     ValueCondition,
     shown,
 )
-from .stored import Unfit
+from .stored import Unfit, attribute_of
 
 __all__ = ["looked_up_again", "stored_conditions"]
 
@@ -62,6 +63,8 @@ def stored_conditions(roots: Roots, effects: Sequence[Effect], module: torch.nn.
     places = [[_place_of(condition, now, module), number(condition, now)] for _, condition, now in kept]
     while pending:
         condition, now = pending.popleft()
+        if isinstance(condition, OuterTensorCondition) and attribute_of(module, now) is None:
+            raise NotStorable("a tensor of the program")  # the graph may have it as a constant
         asked, further = condition.stored()
         parts = [
             [name, repr(part.value) if isinstance(part, ValueCondition) else number(part, held)]
