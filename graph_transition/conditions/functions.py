@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..code_digest import code_digest
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, ordered, shown
 from .names import NamedEntries, NamespaceCondition, set_entry
 
@@ -142,10 +143,11 @@ class FunctionCondition(Condition):
             yield "", self._builtins, now.__builtins__
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self.entries.asked | frozenset(self._told), (self.ran, ordered(self.entries.order))
+        further = [self.ran, ordered(self.entries.order), code_digest(self.code)]
+        return self.entries.asked | frozenset(self._told), further
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        ran, whole = further
+        ran, whole, _ = further
         if ran:
             scope = maker.namespace("the global ", now.__globals__)
             self.run(now, scope, maker.namespace("the builtin ", now.__builtins__), maker.part)

@@ -34,7 +34,7 @@ from ...vouching import vouched_ids
 from ..audit import Effect
 from ..conditions import Roots
 from .key import DiskKey, Unkeyable, key_of
-from .stored import NotStorable, Unfit, restore, store
+from .stored import NotStorable, restore, store
 from .stored_conditions import looked_up_again, stored_conditions
 
 __all__ = ["DiskCache", "usage"]

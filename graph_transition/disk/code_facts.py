@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import hashlib
 import re
 import sys
 import sysconfig
@@ -28,7 +27,6 @@ __all__ = [
     "Unkeyable",
     "callable_parts",
     "cell_content",
-    "code_digest",
     "file_origin",
     "functions_in",
     "global_names",
@@ -185,28 +183,3 @@ def origin_of(module: str) -> str:
     if top in VERSIONED or (top in sys.stdlib_module_names and top != "__main__"):
         return "versioned"
     return file_origin(getattr(sys.modules.get(module), "__file__", None) or "")
-
-
-_digests: dict[int, tuple[types.CodeType, str]] = {}
-
-
-def code_digest(code: types.CodeType) -> str:
-    """What a function's bytecode says; file names and line numbers do not count."""
-    found = _digests.get(id(code))
-    if found is None:
-        facts = (
-            code.co_code, _constants(code.co_consts), code.co_names, code.co_varnames, code.co_freevars,
-            code.co_cellvars, code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
-        )  # fmt: skip
-        found = _digests[id(code)] = (code, hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest())
-    return found[1]
-
-
-def _constants(value: Any) -> Any:
-    if isinstance(value, types.CodeType):
-        return code_digest(value)
-    if isinstance(value, tuple):
-        return tuple(map(_constants, value))
-    if isinstance(value, frozenset):
-        return sorted(repr(_constants(v)) for v in value)
-    return repr(value)

@@ -34,13 +34,13 @@ from typing import Any
 import numpy
 import torch
 
+from ..code_digest import code_digest
 from ..conditions.objects import instance_table, slots_of
 from ..signature import hook_tables
 from .code_facts import (
     Unkeyable,
     callable_parts,
     cell_content,
-    code_digest,
     file_origin,
     functions_in,
     global_names,

@@ -86,6 +86,8 @@ def looked_up_again(
     reads = Reads((), vouched, frozenset(map(id, module.modules())))
     names = [frozenset(known) for known in stored["names"]]
     met: dict[int, Condition] = {}
+    nodes: dict[int, int] = {}  # by the identity of a condition
+    looked_up: set[int] = set()
     pending: deque[tuple[int, Condition, Any]] = deque()
     for place, node in stored["roots"]:
         found = _found(place, module)
@@ -104,9 +106,13 @@ def looked_up_again(
         pending.append((node, reads.roots[-1][1], found))
     while pending:
         node, condition, now = pending.popleft()
-        if node in met:
+        if met.setdefault(node, condition) is not condition:
+            raise Unfit(f"{shown(now)} is another object than the one it was")
+        if nodes.setdefault(id(condition), node) != node:
+            raise Unfit(f"{shown(now)} is the same object as another now")
+        if node in looked_up:
             continue
-        met[node] = condition
+        looked_up.add(node)
         kind, asked, further, parts = stored["nodes"][node]
         if condition.kind != kind:
             raise Unfit(f"there is a {condition.kind} where the entry has a {kind}")

@@ -50,6 +50,20 @@ PLACES = {
     "a partial": ("def f(a): return a\ng = functools.partial(f, value)", "g()"),
     "a variable around a function": ("def f(a):\n    return lambda: a\ng = f(value)", "g()"),
     "a default": ("def g(a=value): return a", "g()"),
+    "a slot": ("class G: __slots__ = ('a',)\ng = G()\ng.a = value", "g.a"),
+    "a member of an enum": ("class G(enum.Enum):\n    A = 1.0\n    B = 2.0\ng = G(value)", "g.value"),
+    "the code of a function that a context variable begins with": (
+        "import contextvars\n"
+        "def one(): return 1.0\n"
+        "def two(): return 2.0\n"
+        "one.__code__ = one.__code__ if value == 1 else two.__code__\n"
+        "g = contextvars.ContextVar('g', default=one)",
+        "g.get()()",
+    ),
+    "whether two are one": (
+        "class G: pass\na, b = G(), G()\nheld = types.ModuleType('held')\nheld.g = (a, b) if value == 1 else (a, a)",
+        "(1.0 if held.g[0] is held.g[1] else 2.0)",
+    ),
     "the order of a dictionary": (
         "g = dict(sorted({'a': 1.0, 'b': 2.0}.items(), reverse=value == 2))",
         "next(iter(g.values()))",

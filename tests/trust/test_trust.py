@@ -74,6 +74,14 @@ def test_what_can_be_watched_runs_in_the_engine_before_and_after(slice_of_progra
     assert ran >= 0.9 * could, f"{ran} of {could}; not in the engine: --seed {SEED} --show {out}"
 
 
+def test_starts_in_turn_are_right() -> None:
+    """Programs in which an entry of the cache on disk was once used where it did not hold, or ended in an error: slots,
+    tensors and code that are reached through functions and Python modules, a method of tensors, members of an enum.
+    """
+    ran = results(300, [10, 140, 160, 305, 355, 795], ["starts"], jobs=2)
+    assert [r["outcomes"]["starts"]["verdict"] for r in ran] == ["right"] * 6, ran
+
+
 # -- the generator ----------------------------------------------------------------------------------------------------
 
 
