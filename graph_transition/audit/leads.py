@@ -6,6 +6,7 @@ import collections
 import functools
 import gc
 import inspect
+import sys
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -45,8 +46,6 @@ from .frames import BOOKKEEPERS
 
 __all__ = ["is_handed_over", "led_to_by"]
 
-# What a computed name may give of a Python module, and that is heard of when it is used.
-_ELSEWHERE = (types.ModuleType, types.FunctionType)
 # What holds functions without a name for each, and what calls the one that it holds.
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _HOLDING = (functools.partial, types.CellType, property)
@@ -123,23 +122,42 @@ def is_handed_over(holder: Any, function: Any, names: Names) -> bool:
 
 
 def _of_module(maker: Maker, condition: PythonModuleCondition, value: types.ModuleType, names: Names) -> Iterable[Any]:
-    asked, part = names.attributes, maker.part
+    part = maker.part
     if value.__name__ in BOOKKEEPERS:
         return ()
+    found = _named_of_module(maker, condition, value, names)
+    if names.any_name and not is_opaque_module(value.__name__):
+        added, own = _added(vars(value)), is_of_program(vars(value))
+        apart = books_of(value.__name__) | added | OF_IMPORT
+        if not own:  # what a package keeps and nobody can watch is no state of the user's
+            apart |= {name for name, held in vars(value).items() if isinstance(part(held), UnknownCondition)}
+        every = condition.namespace.entries.ask_all(vars(value), part, apart)  # type: ignore[union-attr]
+        found += _computed(maker, every, names) if own else []
+    return found
+
+
+def _named_of_module(
+    maker: Maker, condition: PythonModuleCondition, value: types.ModuleType, names: Names
+) -> list[Any]:
+    """What a Python module has under the names that are spelled out."""
     scope = maker.namespace(f"the global {value.__name__}.", vars(value))
     condition.namespace = scope
     if not names.of_torch:  # torch sets some of its own otherwise while it traces
-        condition.ask(value, asked)
-    added = _added(vars(value))
-    asked -= added
+        condition.ask(value, names.attributes)
     scope.entries.keep(vars(value), names.stored)
-    found = scope.grow(vars(value), asked, part)
-    if names.any_name and not is_opaque_module(value.__name__):
-        apart, own = books_of(value.__name__) | added | OF_IMPORT, is_of_program(vars(value))
-        if not own:  # what a package keeps and nobody can watch is no state of the user's
-            apart |= {name for name, held in vars(value).items() if isinstance(part(held), UnknownCondition)}
-        every = scope.entries.ask_all(vars(value), part, apart)
-        found += [held for held in every if own and not isinstance(held, _ELSEWHERE)]
+    return scope.grow(vars(value), names.attributes - _added(vars(value)), maker.part)
+
+
+def _computed(maker: Maker, every: Iterable[Any], names: Names) -> list[Any]:
+    """What a computed name may give of a Python module. Of those that it has imported not all counts in turn, which
+    would be the whole program, but what has a name that is spelled out.
+    """
+    found = []
+    for held in every:
+        if not isinstance(held, types.ModuleType) or sys.modules.get(held.__name__) is not held:
+            found.append(held)
+        elif is_of_program(vars(held)) and isinstance(condition := maker.part(held), PythonModuleCondition):
+            found += _named_of_module(maker, condition, held, names)
     return found
 
 
@@ -149,5 +167,5 @@ def _of_function(maker: Maker, condition: FunctionCondition, value: types.Functi
     found = [v for _, v in condition.grow(value, asked, names.any_name, part)]
     if "__globals__" in asked and is_of_program(value.__globals__):
         every = condition.see_globals(value, OF_IMPORT | _added(value.__globals__), maker)
-        found += [held for held in every if not isinstance(held, _ELSEWHERE)]
+        found += _computed(maker, every, names)
     return found

@@ -56,6 +56,10 @@ _THEMSELVES = (
     typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple,  # classes in C from Python 3.12 on
     getattr(typing, "TypeAliasType", typing.TypeVar),  # of Python 3.12
 )  # fmt: skip
+# Of torch, what holds something that it is asked for in C.
+_HOLDING: tuple[type, ...] = (torch._C.Future, torch._C.StorageBase, torch.Event)
+if torch.distributed.is_available():
+    _HOLDING += (torch.distributed.Store, torch._C._distributed_c10d.Work)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
 _OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)
@@ -138,6 +142,8 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
         return LockCondition, (value,)
     if isinstance(value, BaseException) and not is_opaque(kind):  # type: ignore[arg-type]
         return ObjectCondition, (value, part(kind), ExceptionCondition(value, part))
+    if isinstance(value, _HOLDING):
+        return UnknownCondition, (f"an object of class {kind.__module__}.{kind.__qualname__}",)
     if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
         return IdentityCondition, (value,)
     native = next(base for base in kind.__mro__ if is_native(base))

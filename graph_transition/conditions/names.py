@@ -83,7 +83,7 @@ class NamedEntries:
                 continue
             if is_another(now, was):
                 found.append((name, now))
-            elif is_value(now):
+            elif now is not MISSING:
                 same.append(name)
         self.same = frozenset(same)
         found += [(name, table[name]) for name in self._added(table)]

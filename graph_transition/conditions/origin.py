@@ -31,6 +31,7 @@ _OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMet
 _TORCH_STATE = (
     "torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp",
     "torch.cpu.amp", "torch.autograd.grad_mode", "torch.autograd.graph", "torch.utils.hooks",
+    "torch.quasirandom",
 )  # fmt: skip
 _CONTEXTS = ("torch.amp.autocast_mode", "torch.autograd.grad_mode")
 _NOTES = frozenset({"prev", "prev_cache_enabled", "prev_fastdtype", "_inference_mode_context"})

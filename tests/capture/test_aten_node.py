@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.torch_version import TorchVersion
@@ -64,3 +66,18 @@ def test_a_condition_on_data_that_nobody_may_ask_about_is_refused() -> None:
     module = Module(lambda m, x: torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (x,)))
     with pytest.raises(CaptureError, match="data-dependent"):
         capture(module, (torch.randn(4, 8),))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.randint_like(x, 9),
+        lambda x: torch.randint_like(x, 2, 5),
+        lambda x: x.clone().bernoulli_(0.5),
+        lambda x: x.clone().bernoulli_(torch.full((4, 8), 0.5)),
+    ],
+)
+def test_no_gradient_goes_to_what_a_random_tensor_is_only_like(draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """In eager they are leaves; the operators that a trace has for them have no derivative."""
+    module = Module(lambda m, x: m.linear(x) * draw(x))
+    assert_same_training(capture(module, (torch.randn(4, 8),)), module, (torch.randn(4, 8),), loss=torch.sum)

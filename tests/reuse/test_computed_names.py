@@ -209,3 +209,38 @@ def test_the_disk_cache_gives_no_graph_where_a_name_has_come(look: str, tmp_path
     assert [model.report().exports[0].cached for model in (first, again)] == [False, True]
     later, x = steady(how, cache_dir=str(tmp_path))
     torch.testing.assert_close(later(x), later.module(x))
+
+
+def _read_of(module: str) -> Callable[[Any], float]:
+    return lambda m: getattr(other, "".join(reversed(module))).alpha
+
+
+@pytest.mark.parametrize("held", ["a module that was imported", "a module that was made", "a function"])
+def test_what_a_module_found_by_name_in_another_has_counts(held: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = helper if held == "a function" else types.ModuleType("found_by_name")
+    if held == "a module that was imported":
+        monkeypatch.setitem(sys.modules, "found_by_name", found)
+    monkeypatch.setattr(other, "found", found, raising=False)
+    monkeypatch.setattr(found, "alpha", 2.0, raising=False)
+    eager = Net(_read_of("dnuof"))
+    model, x = ORTModule(eager, options=Options(fallback="error")), torch.randn(2, 4)
+    for alpha in (2.0, 2.0, 3.0, 3.0, 2.0):
+        found.alpha = alpha
+        torch.testing.assert_close(model(x), eager(x))
+    assert len(model.report().exports) == 2
+
+
+def test_the_same_that_a_hook_sets_anew_is_set_where_it_was_taken_away() -> None:
+    held = types.SimpleNamespace(act=torch.tanh)
+
+    def sets(module: nn.Module, given: Any, result: Any) -> None:
+        held.act = torch.tanh
+
+    eager = Net(lambda m: 1.0)
+    eager.linear.register_forward_hook(sets)
+    model, x = ORTModule(eager), torch.randn(2, 4)
+    for _ in range(3):
+        model(x)
+    del held.act
+    model(x)
+    assert held.act is torch.tanh

@@ -18,6 +18,8 @@ from ..trace.random_states import same_random_states
 
 __all__ = ["unreached_inputs"]
 
+_OVERWRITES = (torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli.Tensor)
+
 
 def unreached_inputs(
     target: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], count: int
@@ -31,6 +33,8 @@ def unreached_inputs(
     """
     if target.namespace != "aten":
         return []
+    if _makes_anew(target):
+        return list(range(count))
     ordered = {a.name: kwargs[a.name] for a in target._schema.arguments if a.name in kwargs}
     with torch.inference_mode(False), torch.enable_grad(), same_random_states():
         leaves, spec = pytree.tree_flatten((tuple(args), ordered))
@@ -45,6 +49,13 @@ def unreached_inputs(
             return []
         reached = _leaves_of([r for r in results if isinstance(r, torch.Tensor) and r.requires_grad])
         return [i for i, x in enumerate(tensors) if x.requires_grad and id(x) not in reached]
+
+
+def _makes_anew(target: torch._ops.OpOverload) -> bool:
+    """Whether nothing of a tensor goes into the result: `randint_like`, which torch runs below autograd, and what
+    `x.bernoulli_(p)` is in a trace.
+    """
+    return target in _OVERWRITES or target._schema.name.endswith("_like")
 
 
 def _stand_in(leaf: Any) -> Any:
