@@ -68,7 +68,7 @@ _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 # Of the standard library: what keeps books of its own (logs, warnings, imports), and reads nothing for a forward.
 BOOKKEEPERS = frozenset(
     {
-        "logging", "warnings", "linecache", "traceback", "typing", "abc", "importlib", "re", "tokenize", "ast",
+        "logging", "warnings", "linecache", "typing", "abc", "importlib", "re", "tokenize", "ast",
         "dis", "sre_parse", "sre_compile", "importlib._bootstrap", "importlib._bootstrap_external", "zipimport",
     }
 )  # fmt: skip

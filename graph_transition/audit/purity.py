@@ -31,7 +31,8 @@ _PURE_MODULES = frozenset(
 _IMPURE = frozenset(
     {
         ("builtins", "open"), ("builtins", "input"), ("builtins", "print"), ("builtins", "breakpoint"),
-        ("_imp", "create_dynamic"), ("atexit", "register"),
+        ("_imp", "create_dynamic"), ("atexit", "register"), ("_locale", "setlocale"), ("_locale", "localeconv"),
+        ("_weakref", "getweakrefcount"), ("_weakref", "getweakrefs"),
     }
 )  # fmt: skip
 _PURE_FUNCTIONS = frozenset(
@@ -68,6 +69,8 @@ def impure_reason(function: Any) -> str | None:
     if isinstance(owner, types.ModuleType) or owner is None:
         where = str(module or getattr(owner, "__name__", ""))
         return None if _is_pure(where, function.__name__) else _text(where, name)
+    if function.__name__ == "__subclasses__":
+        return _text("", name)
     kind = owner if isinstance(owner, type) else type(owner)
     base = next((b for b in kind.__mro__ if is_native(b) and function.__name__ in vars(b)), kind)
     if base.__module__ in ("builtins", "types"):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import decimal
 import functools
 import sys
+import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -65,6 +66,9 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _READERS = frozenset({"item", "tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "__repr__"})
 _BUILTINS = "__builtins__"  # of a function: type checkers do not agree on whether it has one
 _FRAMES = "the forward looks at frames, and so at the variables of its callers"
+_HANDLED = "the forward asks which exception is handled, be it by its callers"
+# What the standard library asks for its own purposes, and whose answer hangs on where a call is made.
+_OF_THE_CALL = {sys._getframe: _FRAMES, sys.exc_info: _HANDLED, getattr(sys, "exception", None): _HANDLED}
 _MOST_OBJECTS = 200_000
 _MOST_LOOKS = 4_000_000  # some seconds; a model of 500 blocks takes 20,000
 
@@ -156,8 +160,10 @@ class Reads:
         if type(owner) in _PLAIN_TENSORS and function.__name__ in _READERS:
             self.value_read(owner)
         why = self._impure(function)
-        if function is sys._getframe and kind_of(frame.f_code, frame.f_globals) == FOLLOWED:
-            why = _FRAMES
+        if function in _OF_THE_CALL and _is_asking(frame):
+            why = _OF_THE_CALL[function]
+        elif function is threading.get_ident and _is_asking(frame):
+            self._queries[id(function)] = function
         if why is not None:
             raise ChangedValueError(why, f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
@@ -474,3 +480,8 @@ class Reads:
             code = function.__code__
             if id(code) not in inner and kind_of(code, function.__globals__) == FOLLOWED:
                 yield condition, function
+
+
+def _is_asking(frame: types.FrameType) -> bool:
+    """Whether it is the program that asks, by itself or by what `traceback` tells."""
+    return frame.f_globals.get("__name__") == "traceback" or kind_of(frame.f_code, frame.f_globals) == FOLLOWED

@@ -89,21 +89,7 @@ def looked_up_again(
     nodes: dict[int, int] = {}  # by the identity of a condition
     looked_up: set[int] = set()
     pending: deque[tuple[int, Condition, Any]] = deque()
-    for place, node in stored["roots"]:
-        found = _found(place, module)
-        if place[0] == "query":
-            reads.roots.append((f"what {found.__name__}() says", QueryCondition(found), found))
-        elif place[0] == "loaded modules":
-            reads.loaded_modules()
-        elif place[0] == "globals":
-            reads.roots.append(("", reads.namespace(stored["nodes"][node][2][0], found), found))
-        elif place[0] == "hooks":
-            reads.roots.append(("", HooksCondition(module, reads.part), module))
-        elif place[0] == "tensors":
-            reads.roots.append(("the module", TreeAttributesCondition(), module))
-        else:
-            reads.root(_text_of(place), found)
-        pending.append((node, reads.roots[-1][1], found))
+    pending.extend(_new_roots(stored, reads, module))
     while pending:
         node, condition, now = pending.popleft()
         if met.setdefault(node, condition) is not condition:
@@ -119,26 +105,51 @@ def looked_up_again(
         condition.look_up(now, names[asked], further, reads)
         if _said(condition) != further:
             raise Unfit(f"the {kind} {shown(now)} is not what it was when the entry was written")
-        there = {name: (part, held) for name, part, held in _labelled(condition.parts(now))}
-        more = there.keys() - {name for name, _ in parts}
-        if any(not name.endswith("__") or now is torch.Tensor for name in more):  # of that the key has nothing
-            raise Unfit(f"there is more of the {kind} {shown(now)}: {', '.join(sorted(more))}")
-        for name, inner in parts:
-            if name not in there and kind == "class" and name.endswith("__"):
-                continue  # a special method that comes with a first use; the key has the class's code
-            if name not in there:
-                raise Unfit(f"there is no '{name}' of the {kind} {shown(now)}, where the entry has one")
-            part, held = there[name]
-            if not isinstance(inner, str):
-                pending.append((inner, part, held))
-            elif not isinstance(part, ValueCondition) or repr(part.value) != inner:
-                raise Unfit(f"'{name}' is not {inner}")
+        pending.extend(_same_parts(condition, now, kind, parts))
     reads.settle_classes()
     refusal = Check().refusal(reads.roots)
     if refusal is not None:
         raise Unfit(refusal.reason)
     effects = [Effect(text, met[node], name, value) for text, node, name, value in stored["effects"]]
     return reads.roots, effects
+
+
+def _new_roots(stored: dict[str, Any], reads: Reads, module: torch.nn.Module) -> Iterator[tuple[int, Condition, Any]]:
+    for place, node in stored["roots"]:
+        found = _found(place, module)
+        if place[0] == "query":
+            reads.roots.append((f"what {found.__name__}() says", QueryCondition(found), found))
+        elif place[0] == "loaded modules":
+            reads.loaded_modules()
+        elif place[0] == "globals":
+            reads.roots.append(("", reads.namespace(stored["nodes"][node][2][0], found), found))
+        elif place[0] == "hooks":
+            reads.roots.append(("", HooksCondition(module, reads.part), module))
+        elif place[0] == "tensors":
+            reads.roots.append(("the module", TreeAttributesCondition(), module))
+        else:
+            reads.root(_text_of(place), found)
+        yield node, reads.roots[-1][1], found
+
+
+def _same_parts(
+    condition: Condition, now: Any, kind: str, parts: Iterable[tuple[str, Any]]
+) -> Iterator[tuple[int, Condition, Any]]:
+    """What `now` leads to, where that is what the entry has; plain values are compared here."""
+    there = {name: (part, held) for name, part, held in _labelled(condition.parts(now))}
+    more = there.keys() - {name for name, _ in parts}
+    if any(not name.endswith("__") or now is torch.Tensor for name in more):  # of that the key has nothing
+        raise Unfit(f"there is more of the {kind} {shown(now)}: {', '.join(sorted(more))}")
+    for name, inner in parts:
+        if name not in there and kind == "class" and name.endswith("__"):
+            continue  # a special method that comes with a first use; the key has the class's code
+        if name not in there:
+            raise Unfit(f"there is no '{name}' of the {kind} {shown(now)}, where the entry has one")
+        part, held = there[name]
+        if not isinstance(inner, str):
+            yield inner, part, held
+        elif not isinstance(part, ValueCondition) or repr(part.value) != inner:
+            raise Unfit(f"'{name}' is not {inner}")
 
 
 def _said(condition: Condition) -> Any:

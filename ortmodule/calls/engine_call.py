@@ -135,7 +135,11 @@ class EngineCall:
                     return result
             return self._slow(args, kwargs)
         except ORTModuleError as error:
-            return self.after_error(error, args, kwargs)
+            failure = error
+        try:  # not in the handler, where the module could see what is handled
+            return self.after_error(failure, args, kwargs)
+        finally:
+            del failure  # which holds this frame
 
     def after_error(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives that ended in `error` in the engine."""
@@ -170,20 +174,19 @@ class EngineCall:
             look = (type(self._module), _look(args, kwargs))
             if self.fallback.is_like_a_failed_part(look) and torch.is_grad_enabled():
                 return self._without_graph(GivenChangeError(CHANGED_WITH_GRADIENTS), args, kwargs)
-            graphs = len(self.manager.exports)
+            graphs, failure = len(self.manager.exports), None
             try:
                 with LOCK, self._capturing():  # torch's tracing is one per process, and takes the module apart
                     transition, leaves = self.manager.use_cache_or_reconstruct_post_processed_model(args, kwargs)
             except NoLossError:
                 raise
             except (ORTModuleError, TypeError) as error:
-                if isinstance(error, GivenChangeError):
-                    self.fallback.alike.add(look)
-                if whole and self._options.fallback != "error":
-                    result = self.eager(*args, **kwargs)
-                    self._leave_to_pytorch(str(error), args, kwargs)
-                    return result
-                return self._without_graph(error, args, kwargs)
+                failure = error
+            if failure is not None:
+                try:
+                    return self._not_captured(failure, look, whole, args, kwargs)
+                finally:
+                    del failure
             if whole and len(self.manager.exports) > graphs and (fixed := self.manager.exports[-1].specialized):
                 self._fixed[look[1]] += 1
                 if self._fixed[look[1]] >= _MOST_FIXED:
@@ -197,6 +200,20 @@ class EngineCall:
         with self._aside():
             self.manager.release_edges()
             return self.eager(*args, **kwargs)
+
+    def _not_captured(
+        self, error: Exception, look: tuple[type, Any], whole: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if isinstance(error, GivenChangeError):
+            self.fallback.alike.add(look)
+        if whole and self._options.fallback != "error":
+            result = self.eager(*args, **kwargs)
+            self._leave_to_pytorch(str(error), args, kwargs)
+            return result
+        try:
+            return self._without_graph(error, args, kwargs)
+        finally:
+            del error  # which holds this frame
 
     def _without_graph(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._options.fallback == "error":
