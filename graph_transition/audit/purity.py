@@ -32,7 +32,7 @@ _IMPURE = frozenset(
     {
         ("builtins", "open"), ("builtins", "input"), ("builtins", "print"), ("builtins", "breakpoint"),
         ("_imp", "create_dynamic"), ("atexit", "register"), ("_locale", "setlocale"), ("_locale", "localeconv"),
-        ("_weakref", "getweakrefcount"), ("_weakref", "getweakrefs"),
+        ("_weakref", "getweakrefcount"), ("_weakref", "getweakrefs"), ("torch._C", "_cuda_memoryStats"),
     }
 )  # fmt: skip
 _PURE_FUNCTIONS = frozenset(

@@ -66,8 +66,8 @@ _OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)
 _OF_SYS = frozenset({"getrecursionlimit", "getswitchinterval", "getdefaultencoding", "getfilesystemencoding",
                      "get_int_max_str_digits", "getfilesystemencodeerrors", "is_finalizing"})  # fmt: skip
 _PYTHONS_GENERATOR: type = random.Random.__base__  # type: ignore[assignment]
-_QUERY = ("get_", "is_", "are_", "_get_", "_is_", "_are_", "_len_", "current_", "_current_")
-_QUERY_END = "_enabled"
+# By their names: `get_num_threads`, `_is_any_autocast_enabled`, `_cuda_getDevice`, `_profiler_enabled`.
+_QUERY = re.compile(r"_?((cuda|mps|xpu)_)?(get|is|are|len|current)(_|[A-Z])|(?!_?set_).*_enabled$")
 
 
 def condition_of(value: Any, maker: Maker) -> Condition:
@@ -179,5 +179,4 @@ def is_query(value: Any) -> bool:
     name = value.__name__
     if name == "initial_seed":
         return module.startswith("torch")
-    asks = name.startswith(_QUERY) or (name.endswith(_QUERY_END) and not name.startswith(("set_", "_set_")))
-    return own and asks and "state" not in name
+    return own and _QUERY.match(name) is not None and "state" not in name
