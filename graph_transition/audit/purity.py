@@ -25,13 +25,13 @@ _PURE_MODULES = frozenset(
         "_abc", "_bisect", "_heapq", "_struct", "_string", "_sre", "re", "unicodedata", "binascii", "zlib", "_json",
         "_weakref", "array", "_contextvars", "_statistics", "_codecs", "_typing", "_csv", "_datetime",
         "_hashlib", "_blake2", "_md5", "_sha1", "_sha2", "_sha3", "_sha256", "_sha512", "_pickle", "_copy", "_opcode",
-        "_ast", "_stat", "_locale", "_imp", "_warnings", "_tokenize", "atexit", "marshal",
+        "_ast", "_stat", "_imp", "_warnings", "_tokenize", "atexit", "marshal",
     }
 )  # fmt: skip
 _IMPURE = frozenset(
     {
         ("builtins", "open"), ("builtins", "input"), ("builtins", "print"), ("builtins", "breakpoint"),
-        ("_imp", "create_dynamic"), ("atexit", "register"), ("_locale", "setlocale"), ("_locale", "localeconv"),
+        ("_imp", "create_dynamic"), ("atexit", "register"),
         ("_weakref", "getweakrefcount"), ("_weakref", "getweakrefs"), ("torch._C", "_cuda_memoryStats"),
     }
 )  # fmt: skip
@@ -39,6 +39,7 @@ _PURE_FUNCTIONS = frozenset(
     {
         ("sys", "exc_info"), ("sys", "exception"), ("sys", "intern"), ("sys", "is_finalizing"), ("sys", "getsizeof"),
         ("sys", "_getframe"), ("sys", "audit"), ("sys", "getrecursionlimit"), ("posix", "fspath"), ("nt", "fspath"),
+        ("_locale", "getencoding"),
         ("_thread", "allocate_lock"), ("_thread", "RLock"), ("_thread", "get_ident"), ("sys", "_getframemodulename"),
     }
 )  # fmt: skip
@@ -53,7 +54,9 @@ _PLAIN_TYPES = (
 _IMPURE_METHODS = frozenset({"now", "today", "utcnow", "fromtimestamp"})
 # Functions and methods of numpy that read or write files.
 _NUMPY_FILES = frozenset({"fromfile", "tofile", "dump"})
-_TRUSTED = ("torch", "numpy", "sympy", "onnx", "ortmodule", "pybind11_builtins")
+_TRUSTED = ("torch", "numpy", "sympy", "onnx", "ortmodule")
+# What functions of pybind11 are bound to, by its version: a record of what they call.
+_PYBIND = ("pybind11_detail_function_record", "PyCapsule")
 # Generators of random numbers, wherever they are held: a draw is another at each call.
 _SEEDS = ("initial_seed", "device")  # of torch's own, they stay when it moves
 _RANDOM = ("numpy.random", "_random", "random", "secrets")
@@ -66,6 +69,8 @@ def impure_reason(function: Any) -> str | None:
     if is_default_generator(owner) and function.__name__ not in _SEEDS:
         return f"the forward asks a generator of torch's ({name}), which moves with every draw"
     module = getattr(function, "__module__", None)
+    if type(owner).__name__.startswith(_PYBIND):
+        return None if _is_pure(str(module), function.__name__) else _text(str(module), function.__name__)
     if isinstance(owner, types.ModuleType) or owner is None:
         where = str(module or getattr(owner, "__name__", ""))
         return None if _is_pure(where, function.__name__) else _text(where, name)

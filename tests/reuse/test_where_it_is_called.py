@@ -82,6 +82,14 @@ def test_what_cannot_be_watched_is_refused(ask: Callable[[], float]) -> None:
         ORTModule(Net(ask), options=Options(fallback="error"))(X)
 
 
+def test_a_function_that_another_library_has_bound_by_pybind11_is_refused() -> None:
+    contourpy = pytest.importorskip("contourpy")  # comes with matplotlib
+    with pytest.raises(ORTModuleError, match="max_threads, a C function"):
+        ORTModule(Net(contourpy.max_threads), options=Options(fallback="error"))(X)
+    vouched = Options(fallback="error", vouched=(contourpy.max_threads,))
+    torch.testing.assert_close(ORTModule(eager := Net(contourpy.max_threads), options=vouched)(X), eager(X))
+
+
 def test_an_error_of_the_module_is_raised_as_in_eager() -> None:
     """Nothing of the refused capture is told as its context."""
 
