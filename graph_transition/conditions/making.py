@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy
 import torch
+from google.protobuf.message import Message
 
 from .buffers import BUFFERS, LONGEST_BUFFER, BufferCondition
 from .caches import CacheCondition
@@ -56,8 +57,8 @@ _THEMSELVES = (
     typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple,  # classes in C from Python 3.12 on
     getattr(typing, "TypeAliasType", typing.TypeVar),  # of Python 3.12
 )  # fmt: skip
-# Of torch, what holds something that it is asked for in C.
-_HOLDING: tuple[type, ...] = (torch._C.Future, torch._C.StorageBase, torch.Event)
+# Of torch and onnx, what holds something that it is asked for in C.
+_HOLDING: tuple[type, ...] = (torch._C.Future, torch._C.StorageBase, torch.Event, Message)
 if torch.distributed.is_available():
     _HOLDING += (torch.distributed.Store, torch._C._distributed_c10d.Work)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
