@@ -37,6 +37,7 @@ __all__ = [
     "digest",
     "joined",
     "ordered",
+    "plain_text",
     "reachable",
     "shown",
     "spoken",
@@ -60,9 +61,18 @@ class NotStorable(Exception):
     """Something has no plain form; the text says what."""
 
 
+def plain_text(value: Any) -> str:
+    """A plain value as text that another process makes of the same: sets have another order there."""
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(plain_text, value)))}}}"
+    if type(value) in (tuple, list):
+        return f"({', '.join(map(plain_text, value))})"
+    return repr(value)
+
+
 def digest(*values: Any) -> str:
     """What stands for plain values in a file."""
-    return hashlib.sha256(repr(values).encode()).hexdigest()[:32]
+    return hashlib.sha256(plain_text(values).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def ordered(names: Iterable[str] | None) -> list[str] | None:

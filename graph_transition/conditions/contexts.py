@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from .condition import MISSING, Before, Change, Condition, Maker, Watch, ordered, shown
+from .condition import MISSING, Before, Change, Condition, Maker, Watch, ordered, plain_text, shown
 from .equality import exactly_equal, is_another, is_value
 
 __all__ = [
@@ -214,7 +214,7 @@ class QueryCondition(Condition):
         return None if exactly_equal(answer, self._answer) else f"changed from {self._answer!r} to {answer!r}"
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return frozenset(), repr(self._answer)
+        return frozenset(), plain_text(self._answer)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         ask = now if self._asked == ((),) else functools.partial(_answers, now, self._asked)

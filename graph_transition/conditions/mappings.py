@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .condition import Condition, Watch, digest, shown
+from .condition import Condition, Watch, digest, plain_text, shown
 from .equality import exactly_equal, is_value
 
 __all__ = ["MappingCondition", "entries_of", "mapping_type"]
@@ -98,7 +98,7 @@ class MappingCondition(Condition):
             value.default_factory = None if self._factory is None else original(self._factory)
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        found = [[None if one is _PART else repr(one) for one in side] for side in (self._keys, self._values)]
+        found = [[None if one is _PART else plain_text(one) for one in side] for side in (self._keys, self._values)]
         return frozenset(), digest(self._base.__name__, self._exact, found, self._factory is None)
 
     def watches(self, now: Any) -> Iterator[Watch]:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .condition import Condition, Watch, digest, shown
+from .condition import Condition, Watch, digest, plain_text, shown
 from .equality import exactly_equal, is_value
 
 __all__ = ["SEQUENCES", "SequenceCondition", "items_of", "sequence_type"]
@@ -78,7 +78,7 @@ class SequenceCondition(Condition):
             (set.update if self._base is set else collections.deque.extend)(value, items)
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        found = ["" if one is _PART else repr(one) for one in self._values]
+        found = ["" if one is _PART else plain_text(one) for one in self._values]
         if self._base in (set, frozenset):
             found.sort()
         return frozenset(), digest(self._base.__name__, self._exact, self._limit, found)

@@ -33,6 +33,7 @@ from ..conditions import (
     Roots,
     TreeAttributesCondition,
     ValueCondition,
+    plain_text,
     shown,
 )
 from .stored import Unfit, attribute_of
@@ -67,7 +68,7 @@ def stored_conditions(roots: Roots, effects: Sequence[Effect], module: torch.nn.
             raise NotStorable("a tensor of the program")  # the graph may have it as a constant
         asked, further = condition.stored()
         parts = [
-            [name, repr(part.value) if isinstance(part, ValueCondition) else number(part, held)]
+            [name, plain_text(part.value) if isinstance(part, ValueCondition) else number(part, held)]
             for name, part, held in _labelled(condition.parts(now))
         ]
         nodes.append([condition.kind, names.setdefault(asked, len(names)), further, parts])
@@ -148,7 +149,7 @@ def _same_parts(
         part, held = there[name]
         if not isinstance(inner, str):
             yield inner, part, held
-        elif not isinstance(part, ValueCondition) or repr(part.value) != inner:
+        elif not isinstance(part, ValueCondition) or plain_text(part.value) != inner:
             raise Unfit(f"'{name}' is not {inner}")
 
 
