@@ -34,7 +34,7 @@ from ...vouching import vouched_ids
 from ..audit import Effect
 from ..conditions import Roots
 from .key import DiskKey, Unkeyable, key_of
-from .stored import NotStorable, restore, store
+from .stored import NotStorable, Unfit, restore, store
 from .stored_conditions import looked_up_again, stored_conditions
 
 __all__ = ["DiskCache", "usage"]
@@ -114,7 +114,7 @@ class DiskCache:
             facts, sections = store(captured, self._module)
             conditions = stored_conditions(roots, effects, self._module)
             regions = stored_conditions(captured.repeats, (), self._module)
-        except NotStorable as reason:
+        except (NotStorable, Unfit) as reason:
             _LOGGER.debug("the graph of %s is not cached: %s", type(self._module).__name__, reason)
             return
         header = {

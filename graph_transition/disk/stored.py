@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import collections
-import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -64,7 +63,8 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
     constants: dict[str, Any] = {}
     for name, tensor in captured.constants.items():
         place = attribute_of(module, tensor)
-        if place is None and (tensor.requires_grad or not name.startswith("lifted_tensor")):
+        made = name.rpartition(".")[2].startswith("lifted_tensor")  # in the forward, be it that of a sub-module
+        if place is None and (tensor.requires_grad or not made):
             raise NotStorable(f"the constant '{name}' is a tensor of the program, not of the module")
         if place is None:
             sections[f"constant {name}"] = _bytes_of(tensor)
@@ -292,8 +292,7 @@ def _spec_from_data(data: Any) -> pytree.TreeSpec:
         return pytree.tree_flatten(0)[1]
     kind, context, children = data
     cls = _decoded(kind)
-    apart = isinstance(cls, type) and dataclasses.is_dataclass(cls) and take_class_apart(cls)
-    if not apart and cls not in pytree.SUPPORTED_NODES:
+    if cls not in pytree.SUPPORTED_NODES and not (isinstance(cls, type) and take_class_apart(cls)):
         raise Unfit(f"{cls.__qualname__} is no class of a module's result")
     return pytree.TreeSpec(cls, _decoded(context), [_spec_from_data(child) for child in children])
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
+import transformers
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
 from ortmodule import Options, ORTModule
@@ -167,6 +168,51 @@ def test_transformers_models(tmp_path: Path) -> None:
             assert_same_gradients(model, eager)
             losses.append((output.loss.item(), cached(model)))
         assert losses == [(losses[0][0], [False]), (losses[0][0], [True])]
+
+
+def test_models_whose_results_hold_their_caches(tmp_path: Path) -> None:
+    config = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    ids = torch.randint(1, 40, (2, 6))
+    for name in ("GPT2", "Llama"):
+        found = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            made = transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{name}Config")(**config))
+            model, eager = pair(made.eval(), cache_dir=str(tmp_path))
+            ours, theirs = model(input_ids=ids, labels=ids), eager(input_ids=ids, labels=ids)
+            torch.testing.assert_close(ours.logits, theirs.logits)
+            assert ours.past_key_values.get_seq_length() == theirs.past_key_values.get_seq_length() == 6
+            theirs.loss.backward()
+            ours.loss.backward()
+            assert_same_gradients(model, eager)
+            found += cached(model)
+        assert found == [False, True], name
+
+
+class Plain:
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.hidden, self.seen = hidden, 3
+
+
+class Told(Plain):
+    def __del__(self) -> None:
+        """Objects of such a class are not made of their attributes alone."""
+
+
+@pytest.mark.parametrize("kind, kept", [(Plain, True), (Told, False)])
+def test_a_plain_object_as_a_result(kind: type[Plain], kept: bool, tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        eager = Lambda(lambda m, x: kind(m.linear(x)))
+        model = ORTModule(eager, options=Options(cache_dir=tmp_path))
+        x = torch.randn(2, 4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours, theirs = model(x), eager(x)
+        assert type(ours) is kind and ours.seen == 3
+        torch.testing.assert_close(ours.hidden, theirs.hidden)
+        found.append(cached(model))
+    assert found == ([[False], [True]] if kept else [[], []])
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
