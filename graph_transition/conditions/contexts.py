@@ -25,7 +25,7 @@ __all__ = [
     "value_in_context",
 ]
 
-# With what a setting is asked for.
+# With what a setting is asked for; functions in Python, without an argument.
 _QUESTIONS = ((), ("cpu",), ("cuda",))
 
 
@@ -204,7 +204,8 @@ class QueryCondition(Condition):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._asked = tuple(arguments for arguments in _QUESTIONS if _is_answered(function, arguments))
+        questions = _QUESTIONS if isinstance(function, types.BuiltinFunctionType) else _QUESTIONS[:1]
+        self._asked = tuple(arguments for arguments in questions if _is_answered(function, arguments))
         self._answer = _answers(function, self._asked)
 
     def refusal(self, now: Any) -> str | None:
