@@ -193,10 +193,13 @@ class ClassCondition(Condition):
                 type.__delattr__(value, name)
 
     def stored(self) -> tuple[frozenset[str], Any]:
-        return self._asked | frozenset(self._told), [self._every is not None, digest(sorted(self._told.items()))]
+        return self._asked | frozenset(self._told), [
+            self._every is not None, self._meta is not None, digest(sorted(self._told.items())),
+        ]  # fmt: skip
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
-        self.grow(names, further[0], maker.part)
+        if names or further[0] or further[1]:  # else nobody has asked for anything
+            self.grow(names, further[0], maker.part)
         self.settle(maker.part)
 
     def watches(self, now: Any) -> Iterator[Watch]:

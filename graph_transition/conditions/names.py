@@ -218,6 +218,7 @@ class NamespaceCondition(Condition):
         return self.entries.asked, [self.text, apart, ordered(self.entries.order)]
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
+        self.text = further[0]  # by which way it was met first
         self.grow(now, names, maker.part)
         if further[1] is not None:
             self.entries.ask_all(now, maker.part, frozenset(further[1]))
