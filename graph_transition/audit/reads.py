@@ -35,6 +35,7 @@ from ..conditions import (
     Condition,
     ContextVariableCondition,
     FunctionCondition,
+    ModuleCondition,
     NamespaceCondition,
     ObjectCondition,
     OuterTensorCondition,
@@ -413,6 +414,10 @@ class Reads:
         if not ASKING.isdisjoint(self.every_name()):
             for logger in every_logger():
                 self.root(f"the logger {logger.name}", logger)
+        known = {id(condition) for _, condition, _ in self.roots}
+        for one in ModuleCondition.no_children(self._conditions.values()):
+            if id(one) not in known:
+                self.roots.append((f"the module {type(self.values[id(one)]).__qualname__}", one, self.values[id(one)]))
         if self._decimals:
             self.roots.append(("the context of decimal", QueryCondition(decimal_context), decimal_context))
         if uses_numpy(self._kept):

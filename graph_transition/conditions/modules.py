@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -70,6 +70,15 @@ class ModuleCondition(ObjectCondition):
                     self._children[name] = part(child)
                 found.append((name, child))
         return found
+
+    @staticmethod
+    def no_children(conditions: Iterable[Condition]) -> list[Condition]:
+        """Those of sub-modules that were met, but not as children: where they are held, one that is no part of the
+        traced module may come in their place.
+        """
+        met = [one for one in conditions if isinstance(one, ModuleCondition)]
+        children = {id(part) for one in met for part in one._children.values()}
+        return [one for one in met if one._in_tree and id(one) not in children]
 
     def forget_results(self, names: frozenset[str]) -> None:
         """Notes that the forward has set these attributes itself before it looked at them."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn as nn
 
+from ortmodule import ORTModule
 from tests.support import Lambda, assert_same_gradients, pair
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -172,3 +174,33 @@ def test_steady_calls_still_see_other_arguments() -> None:
     ]
     for call in calls * 2:
         torch.testing.assert_close(call(model), call(eager))
+
+
+class Holding(nn.Module):
+    """A frozen layer that the forward has from elsewhere than the tree."""
+
+    def __init__(self, held: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.held = held
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.held(self)(self.linear(x))
+
+
+@pytest.mark.parametrize("where", ["an attribute that is no child", "a list", "a dictionary"])
+def test_a_layer_from_outside_in_the_place_of_one_of_the_module_s_own(where: str) -> None:
+    kept: Any = [None] if where == "a list" else {0: None}
+    eager = Holding(
+        (lambda m: m.__dict__["other"]) if where == "an attribute that is no child" else (lambda m: kept[0])
+    )
+    kept[0] = eager.__dict__["other"] = eager.frozen
+    model, x = ORTModule(eager), torch.randn(2, 4)
+    for _ in range(3):
+        model(x).sum().backward()
+    outside = nn.Linear(4, 4)
+    outside.load_state_dict(eager.frozen.state_dict())
+    kept[0] = eager.__dict__["other"] = outside
+    model(x).sum().backward()
+    assert outside.weight.grad is not None and eager.frozen.weight.grad is None
