@@ -103,7 +103,7 @@ PLACES = {
         "getattr(self.linear.weight, 'a', 1.0)",
     ),
     "a setting of a backend": (
-        "torch.backends.cudnn.benchmark = value == 1",
+        "torch.backends.cudnn.set_flags(_benchmark=value == 1)",
         "(1.0 if torch.backends.cudnn.benchmark else 2.0)",
     ),
 }
@@ -125,7 +125,7 @@ def settings_as_they_were() -> Iterator[None]:
     decimal.getcontext().prec = prec
     torch.set_num_threads(threads)
     torch.set_autocast_dtype("cpu", dtype)
-    torch.backends.cudnn.benchmark = benchmark
+    torch.backends.cudnn.set_flags(_benchmark=benchmark)
     numpy.seterr(**errors)
     logging.getLogger("of_a_test").setLevel(logging.NOTSET)
 
