@@ -3,9 +3,14 @@
     python benchmarks/gpu_check.py --json out.json                      on a machine with CUDA
     python benchmarks/gpu_check.py --device cpu --small                 the same way through, without a GPU
 
-Parts, each in processes of their own with a time limit, so that neither a crash nor a hang costs the other parts:
-    operators   every operator sample of the tests, forward and gradient, against eager on the device
+Parts, each in processes of their own with a time limit, so that neither a crash nor a hang costs the other parts.
+First, side by side, what is right:
+    operators   every operator sample of the tests, forward and gradient, in three types, against eager on the device
     models      every model family of the tests, losses and gradients against eager on the device
+    features    what a step needs beside kernels: copies, random numbers, checkpoints, a module that changes devices
+    kernels     the cases of our own CUDA kernels in three types, three times with equal bits
+    sanitizer   a share of the kernels' cases under compute-sanitizer, where that is installed
+Then, alone on the device, how fast:
     steps       step time, memory and kernels of six real models: eager, ORTModule and torch.compile (gpu_steps.py)
 The engine is first built in place when it cannot be imported. Exit code: 0 all well, 1 something failed (the file says
 what), 2 there is no GPU.
@@ -18,6 +23,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +36,11 @@ from common import ROOT, facts, write_json
 
 HERE = Path(__file__).resolve().parent
 # Seconds of the whole, when the time is 8 minutes: at most this much for a part; steps take what is left.
-BUDGET = {"operators": 80.0, "models": 80.0}
+BUDGET = {"operators": 80.0, "models": 80.0, "features": 60.0, "kernels": 80.0, "sanitizer": 120.0}
+# Of a part's units, how many processes work on them, as shares of --jobs.
+JOBS = {"operators": 0.4, "models": 0.4, "kernels": 0.2}
+UNCLEAN = 86  # exit code
+SANITIZED = 12  # of the kernels' cases, each so many
 
 
 class Clock:
@@ -87,16 +97,26 @@ def build(clock: Clock) -> str | None:
 
 
 def run_units(part: str, args: argparse.Namespace, limit: float) -> dict[str, Any]:
-    """A part of gpu_units.py in as many processes as --jobs says, which share the device."""
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        shares = [pool.submit(run_share, part, f"{k}/{args.jobs}", args, limit) for k in range(args.jobs)]
-        parts = [share.result() for share in shares]
+    """A part of gpu_units.py in some processes, which share the device."""
+    start = time.monotonic()
+    if part == "sanitizer":
+        if shutil.which("compute-sanitizer") is None:
+            return {"state": "skipped: compute-sanitizer is not installed", "units": 0, "of": 0, "failed": {}}
+        of = [f"0/{SANITIZED}"]
+    else:
+        jobs = max(1, round(args.jobs * JOBS.get(part, 0.0)))
+        of = [f"{k}/{jobs}" for k in range(jobs)]
+    with concurrent.futures.ThreadPoolExecutor(len(of)) as pool:
+        parts = list(pool.map(lambda share: run_share(part, share, args, limit), of))
     units = [unit for found in parts for unit in found["results"]]
     states = sorted({found["state"] for found in parts} - {"complete"})
     failed = {u["unit"]: u["failures"] for u in units if u["failures"]}
     total = sum(found["of"] or 0 for found in parts)
     state = "; ".join(states) or "complete"
-    return {"state": state, "units": len(units), "of": total, "failed": failed, "results": units}
+    seconds = time.monotonic() - start
+    return {
+        "state": state, "units": len(units), "of": total, "failed": failed, "seconds": seconds, "results": units
+    }  # fmt: skip
 
 
 def run_share(part: str, share: str, args: argparse.Namespace, limit: float) -> dict[str, Any]:
@@ -107,7 +127,10 @@ def run_share(part: str, share: str, args: argparse.Namespace, limit: float) -> 
     while True:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "units.jsonl")
-            command = [sys.executable, str(HERE / "gpu_units.py"), part, "--device", args.device, "--out", str(out)]
+            watched = part == "sanitizer"
+            command = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--target-processes", "all"] * watched
+            command += [sys.executable, str(HERE / "gpu_units.py"), "kernels" if watched else part]
+            command += ["--device", args.device, "--out", str(out)]
             command += ["--start", str(start), "--share", share, *(["--small"] * args.small)]
             code, output = execute(command, max(1.0, end - time.monotonic()))
             lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
@@ -116,6 +139,9 @@ def run_share(part: str, share: str, args: argparse.Namespace, limit: float) -> 
         total = next((line["total"] for line in lines if "total" in line), total)
         units += done
         if code == 0:
+            break
+        if code == UNCLEAN:
+            state = f"not clean: {tail(output, 40)}"
             break
         if code is None:
             state = f"stopped at its time limit of {limit:.0f} s" + (f", in {begun[-1]['unit']}" if begun else "")
@@ -160,8 +186,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="a few units of each part, tiny models")
-    parser.add_argument("--parts", default="operators,models,steps")
-    parser.add_argument("--jobs", type=int, default=min(8, len(os.sched_getaffinity(0))), help="of operators, models")
+    parser.add_argument("--parts", default=",".join((*BUDGET, "steps")))
+    parser.add_argument(
+        "--jobs", type=int, default=min(12, len(os.sched_getaffinity(0))), help="processes of the checks"
+    )
     parser.add_argument("--minutes", type=float, default=8.0, help="of the whole, a build included")
     parser.add_argument("--json", metavar="OUT", help="default: benchmarks/results/gpu_check_<date>.json")
     args = parser.parse_args(argv)
@@ -185,19 +213,24 @@ def main(argv: list[str] | None = None) -> int:
         write_json(path, result)
         print(problem)
         return 1
-    good = True
     scale = args.minutes / 8
-    for name in args.parts.split(","):
-        begin = clock.spent()
-        if name == "steps":
-            part = run_steps(args, clock)
-            good = good and part["state"] == "complete" and not any("compile" not in key for key in part["failed"])
-        else:
-            part = run_units(name, args, min(BUDGET[name] * scale, clock.left()))
+    names = args.parts.split(",")
+    checks = [name for name in names if name != "steps"]
+    good = True
+    if checks:
+        with concurrent.futures.ThreadPoolExecutor(len(checks)) as pool:
+            limits = [min(BUDGET[name] * scale, clock.left()) for name in checks]
+            found = list(pool.map(run_units, checks, [args] * len(checks), limits))
+        for name, part in zip(checks, found, strict=True):
+            result[name] = part
             announce(name, part)
-            good = good and not part["failed"] and part["state"] == "complete"
+            good = good and not part["failed"] and part["state"].startswith(("complete", "skipped"))
+        write_json(path, result)
+    if "steps" in names:
+        begin = clock.spent()
+        result["steps"] = part = run_steps(args, clock)
         part["seconds"] = clock.spent() - begin
-        result[name] = part
+        good = good and part["state"] == "complete" and not any("compile" not in key for key in part["failed"])
         write_json(path, result)
     print(f"{'all well' if good else 'not all well'} after {clock.spent():.0f} s; written to {path}")
     return 0 if good else 1

@@ -1,11 +1,11 @@
-"""The checks that gpu_check.py runs in a process of their own: one operator or one model family after the other.
+"""The checks that gpu_check.py runs in processes of their own: operators, model families, features, kernels' cases.
 
     python benchmarks/gpu_units.py operators --device cuda --out results.jsonl --start 0
 
 A line of JSON per unit goes to --out before the next unit begins, so that what a crash or a time limit leaves is whole.
 After an error that poisons the CUDA context the process ends with code 3; the caller starts another behind that unit.
-The samples are the tests' own: tests/ops/samples and tests/zoo.py. Eager PyTorch on the same device is the
-reference.
+The samples are the tests' own: tests/ops/samples, tests/zoo.py, tests/device/features.py, tests/cuda. Eager
+PyTorch on the same device is the reference.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from common import ROOT
 sys.path.append(str(ROOT))
 
 from tests import zoo
+from tests.cuda import cases, simulated
+from tests.device import features
 from tests.ops import engine
 from tests.ops.driver import differentiated
 from tests.ops.samples import ROWS
@@ -34,10 +36,14 @@ from tests.ops.table import Case, Row
 
 POISONED = 3  # exit code
 # Reductions on a GPU may add in another order in each run, so fp32 is wider than in the tests.
-OPERATOR_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 3e-2}
+OPERATOR_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+# What PyTorch says where it has no kernel of a type that would be the reference.
+NO_KERNEL = ("not implemented for 'Half'", "Low precision dtypes not supported")
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 GRADIENT_TOLERANCE = 1e-3  # of the largest element of the gradient
 SIZES = ((3, 16), (5, 23))
+
+PARTS = ("operators", "models", "features", "kernels")
 
 Unit = tuple[str, Callable[[], dict[str, Any]]]
 
@@ -67,9 +73,9 @@ def forward(row: Row, case: Case, device: str) -> None:
     least = max(row.tolerance or 0.0, *(OPERATOR_TOLERANCE.get(v.dtype, 0.0) for v in inputs if v is not None), 0.0)
     with torch.no_grad():
         torch.manual_seed(1)
-        got = engine.run_engine(row, case, inputs, device)
-        torch.manual_seed(1)
         want = engine.run_reference(row, case, inputs, device)
+        torch.manual_seed(1)
+        got = engine.run_engine(row, case, inputs, device)
     for k, (g, w) in enumerate(zip(got, want, strict=True)):
         close(f"output {k}", g, w, least)
 
@@ -92,10 +98,13 @@ def gradient(row: Row, case: Case, device: str) -> None:
 
 
 def operator(row: Row, device: str, bf16: bool = True) -> dict[str, Any]:
-    """All cases of one row: forward in fp32 and bf16, gradient in fp32. The first failure of each is told."""
+    """All cases of one row, forward and gradient, in fp32, bf16 and fp16. The first failure of each is told."""
     kinds = [("forward", forward, torch.float32)]
-    kinds += [("forward bf16", forward, torch.bfloat16)] * (bf16 and row.bfloat16)
     kinds += [("gradient", gradient, torch.float32)] * row.differentiable
+    if bf16 and row.bfloat16:
+        for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+            kinds += [(f"forward {name}", forward, dtype)]
+            kinds += [(f"gradient {name}", gradient, dtype)] * row.differentiable
     cases, failures = 0, {}
     for name, check, dtype in kinds:
         torch.manual_seed(0)
@@ -104,6 +113,8 @@ def operator(row: Row, device: str, bf16: bool = True) -> dict[str, Any]:
             try:
                 check(row, case, device)
             except Exception as error:
+                if any(words in str(error) for words in NO_KERNEL):
+                    continue
                 shapes = [None if v is None else list(v.shape) for v in case.inputs]
                 attributes = {k: v for k, v in case.attributes.items() if not isinstance(v, torch.Tensor)}
                 failures.setdefault(name, f"{describe(error)} (attributes {attributes}, inputs {shapes})")
@@ -210,7 +221,37 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
 
+def kernel(case: cases.Case, device: str) -> dict[str, Any]:
+    """One case of our CUDA kernels in three types, three times each with equal bits. Where they are simulated: once."""
+    failures: dict[str, str] = {}
+    orders = cases.ORDERS[: 3 if device == "cuda" else 1]
+    for dtype in cases.TYPES:
+        try:
+            cases.check(case, dtype, orders=orders, device=device if device == "cuda" else cases.DEVICE)
+        except Exception as error:
+            failures[str(dtype).removeprefix("torch.")] = describe(error)
+            healthy(device)
+    return {"failures": failures}
+
+
+def feature(check: Callable[[], None], device: str) -> dict[str, Any]:
+    try:
+        check()
+    except Exception as error:
+        failures = {"check": describe(error)}
+        healthy(device)
+        return {"failures": failures}
+    return {"failures": {}}
+
+
 def units(part: str, device: str, small: bool, bf16: bool) -> list[Unit]:
+    if part == "features":
+        return [(name, lambda c=check: feature(c, device)) for name, check in features.checks(device)]
+    if part == "kernels":
+        if device != "cuda":
+            simulated.simulator()
+        found = list(cases.all_cases())[:: 40 if small else 1]
+        return [(case.name, lambda c=case: kernel(c, device)) for case in found]
     if part == "operators":
         rows = [row for row in ROWS if device == "cpu" or not row.cpu_alone][:: 12 if small else 1]
         return [(row.qualified_name, lambda r=row: operator(r, device, bf16)) for row in rows]
@@ -220,7 +261,7 @@ def units(part: str, device: str, small: bool, bf16: bool) -> list[Unit]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="A part of gpu_check.py.")
-    parser.add_argument("part", choices=("operators", "models"))
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", required=True)
     parser.add_argument("--start", type=int, default=0, help="skip that many units")

@@ -164,13 +164,13 @@ CASES: list[tuple[Callable[[], nn.Module], Inputs]] = [
 ]
 
 
-def compare(make: Callable[[], nn.Module], inputs: Inputs) -> None:
+def compare(make: Callable[[], nn.Module], inputs: Inputs, where: str) -> None:
     """Four steps of two sizes and more; every other step adds to the gradients of the one before."""
-    theirs = make().to(DEVICE)
+    theirs = make().to(where)
     module = copy.deepcopy(theirs)
     ours = ortmodule.ORTModule(module, options=ortmodule.Options(dropout="torch"))
     for step in range(4):
-        given = [x if make is Elsewhere and i == 0 else x.to(DEVICE) for i, x in enumerate(inputs(step))]
+        given = [x if make is Elsewhere and i == 0 else x.to(where) for i, x in enumerate(inputs(step))]
         if step % 2 == 0:
             theirs.zero_grad()
             ours.zero_grad()
@@ -188,18 +188,18 @@ def compare(make: Callable[[], nn.Module], inputs: Inputs) -> None:
     assert ours.report().fallback == "none", ours.report().fallback_reason
 
 
-def moves() -> None:
+def moves(where: str) -> None:
     """A module that changes devices is captured for each, and its gradients follow."""
     module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     ours = ortmodule.ORTModule(module)
-    for device in ("cpu", DEVICE, "cpu", DEVICE):
+    for device in ("cpu", where, "cpu", where):
         ours.to(device).zero_grad()
         ours(torch.randn(3, 4, device=device)).sum().backward()
         assert {p.grad.device.type for p in module.parameters() if p.grad is not None} == {device}
-    assert len(ours.report().exports) == 2
+    assert len(ours.report().exports) == len({"cpu", where})
 
 
-def trains_from_artifacts() -> None:
+def trains_from_artifacts(where: str) -> None:
     """A training session on the device and one on the host: steps, clipping, a checkpoint of one in the other."""
     module = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4))
     batch = torch.randn(12, 8), torch.randint(4, (12,))
@@ -208,7 +208,7 @@ def trains_from_artifacts() -> None:
             optimizer = make(module[2:].parameters(), lr=0.1)
             ortmodule.export_training_artifacts(module, nn.CrossEntropyLoss(), optimizer, batch, folder)
             here = ortmodule.TrainingSession(folder)
-            there = ortmodule.TrainingSession(folder, device=DEVICE)
+            there = ortmodule.TrainingSession(folder, device=where)
             for _ in range(4):
                 for session in (here, there):
                     loss = session.train_step(*batch)
@@ -224,10 +224,10 @@ def trains_from_artifacts() -> None:
             torch.testing.assert_close(there.eval_step(*batch)[1].cpu(), here.eval_step(*batch)[1])
 
 
-def recorded() -> None:
+def recorded(where: str) -> None:
     """What a step on the device is recorded as is what one on the CPU is, but for rounding; equal steps are equal."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, device in (("host", "cpu"), ("a", DEVICE), ("b", DEVICE)):
+        for name, device in (("host", "cpu"), ("a", where), ("b", where)):
             torch.manual_seed(0)
             ours = ortmodule.ORTModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(device))
             with ortmodule.debug.record(ours, f"{folder}/{name}"):
@@ -238,16 +238,22 @@ def recorded() -> None:
         assert close.equal and close.compared > 8, str(close)
 
 
+def checks(where: str) -> list[tuple[str, Callable[[], None]]]:
+    """All of them by name, on the device `where`."""
+    found: list[tuple[str, Callable[[], None]]] = [
+        (make.__name__, lambda m=make, i=inputs: compare(m, i, where)) for make, inputs in CASES
+    ]
+    return found + [(check.__name__, lambda c=check: c(where)) for check in (moves, trains_from_artifacts, recorded)]
+
+
 def main() -> int:
     """Appends a line of JSON per feature to --out, as gpu_units.py does per unit."""
     parser = argparse.ArgumentParser(description="What a step needs beside kernels, on the guarded device.")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    checks = [(make.__name__, lambda m=make, i=inputs: compare(m, i)) for make, inputs in CASES]
-    checks += [(check.__name__, check) for check in (moves, trains_from_artifacts, recorded)]
     with open(args.out, "a") as out:
-        for index, (name, check) in enumerate(checks):
+        for index, (name, check) in enumerate(checks(DEVICE)):
             print(json.dumps({"begins": index, "unit": name}), file=out, flush=True)
             torch.manual_seed(0)
             failures = {}

@@ -16,6 +16,7 @@ from .table import Case, Row
 
 # Relative to the larger of 1 and the number, by the type that is computed in.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+REDUCED = (torch.bfloat16, torch.float16)
 NUMERIC = 1e-6
 
 COUNTS: collections.Counter[str] = collections.Counter()
@@ -32,12 +33,12 @@ def reference_of(row: Row, case: Case) -> Any:
         return (tuple(out) if isinstance(out, tuple | list) else (out,))[: case.outputs]
 
     def reference(*inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        reduced = any(v is not None and v.dtype == torch.bfloat16 for v in inputs)
-        if not (row.wide and reduced):
+        reduced = next((v.dtype for v in inputs if v is not None and v.dtype in REDUCED), None)
+        if reduced is None or not row.wide:
             return call(*inputs)
-        out = call(*(v.float() if v is not None and v.dtype == torch.bfloat16 else v for v in inputs))
+        out = call(*(v.float() if v is not None and v.dtype == reduced else v for v in inputs))
         kept = row.float_outputs
-        return tuple(y if i in kept or y.dtype != torch.float32 else y.bfloat16() for i, y in enumerate(out))
+        return tuple(y if i in kept or y.dtype != torch.float32 else y.to(reduced) for i, y in enumerate(out))
 
     return reference
 
@@ -51,7 +52,7 @@ def tolerance_of(row: Row, case: Case, dtype: torch.dtype) -> float:
     if dtype == torch.float64:
         return TOLERANCES[dtype]
     # Rounding of bfloat16 operands needs more room than float32 ever may.
-    reduced = any(v is not None and v.dtype in (torch.bfloat16, torch.float16) for v in case.inputs)
+    reduced = any(v is not None and v.dtype in REDUCED for v in case.inputs)
     return max(TOLERANCES.get(dtype, 0.0), min(row.tolerance or 0.0, 1.0 if reduced else 1e-4))
 
 

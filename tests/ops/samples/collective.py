@@ -27,7 +27,7 @@ def group_of_one() -> Any:
 
 
 def register() -> None:
-    """Puts the group in torch's table of names, if it is not there: whoever destroys process groups empties the table."""
+    """Puts the group in torch's table of names where it is not there: who destroys process groups empties the table."""
     from torch._C import _distributed_c10d as c10d
 
     try:

@@ -33,7 +33,12 @@ def cast_all_cases(dtype: torch.dtype) -> list[Case]:
     return [Case(xs, {"to": kind}, outputs=3) for kind in (torch.float32, torch.bfloat16)]
 
 
-BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.bfloat16: torch.int16}
+BITS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
 
 
 def bit_cast_cases(dtype: torch.dtype) -> list[Case]:
