@@ -9,27 +9,16 @@
 #include "compile/program.h"
 #include "graph/subgraph.h"
 #include "onnx/import.h"
+#include "placement/early_copies.h"
 #include "records/registry.h"
 #include "records/resolve.h"
 #include "transforms/join_launches.h"
+#include "transforms/late_weights.h"
 #include "transforms/split_batch_norm.h"
 #include "transforms/split_collectives.h"
 
 namespace ortmodule {
 namespace {
-
-PassSettings pass_settings(const CompileOptions& options) {
-  PassSettings settings;
-  settings.manager.level = options.level;
-  settings.manager.verify = options.verify;
-  settings.training = options.training;
-  settings.counted_dropout = options.dropout == "fast";
-  settings.whole_masks = options.whole_masks;
-  settings.manager.listener = options.pass_listener;
-  settings.trainable = options.trainable;
-  settings.choice = options.passes;
-  return settings;
-}
 
 PlanTarget plan_target(const CompileOptions& options) {
   return {options.device, options.order, options.sizes, options.memory_reuse,
@@ -84,6 +73,21 @@ Providers providers_of(const CompileOptions& options) {
   return providers;
 }
 
+PassSettings pass_settings(const CompileOptions& options) {
+  PassSettings settings;
+  settings.manager.level = options.level;
+  settings.manager.verify = options.verify;
+  settings.training = options.training;
+  settings.counted_dropout = options.dropout == "fast";
+  settings.whole_masks = options.whole_masks;
+  settings.manager.listener = options.pass_listener;
+  settings.trainable = options.trainable;
+  settings.choice = options.passes;
+  settings.prices = providers_of(options).order.front()->prices();
+  settings.sizes = options.sizes;
+  return settings;
+}
+
 // Of a provider by its name; nodes that were not placed are the first one's.
 Prices prices_at(const Providers& providers, const std::string& name) {
   for (const auto& provider : providers.order)
@@ -114,10 +118,12 @@ Finished finish(Graph& graph, const CompileOptions& options, size_t forward_outp
   const Providers providers = providers_of(options);
   if (joins_launches(options, providers.order.front()->prices())) {
     join_launches(graph);
+    delay_weight_gradients(graph);
     resolve(graph, {.infer = false});
   }
   if (!providers.only_host()) {
     done.placed = place(graph, providers, forward_outputs);
+    begin_copies_early(graph);
     resolve(graph, {.infer = false});
     if (log) log->done("placed", graph);
   }

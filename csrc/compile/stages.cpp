@@ -45,6 +45,8 @@ std::vector<PassRecord> transform(Graph& graph, PassStage stage, const PassSetti
   context.options.dropout = settings.counted_dropout ? "fast" : "exact";
   context.options.whole_masks = settings.whole_masks;
   context.evaluate = evaluate_constant_node;
+  context.prices = settings.prices;
+  context.sizes = settings.sizes;
   for (const std::string& name : settings.trainable)
     if (const NodeArg* in = graph.find(name)) context.grad_inputs.insert(in);
   TransformerManager manager = make_passes(stage, settings.manager, settings.choice);

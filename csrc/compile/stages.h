@@ -50,6 +50,8 @@ struct PassSettings {
   bool whole_masks = false;            // a mask is the same whichever rows are left out
   std::vector<std::string> trainable;  // graph inputs whose gradient is wanted
   PassChoice choice{};
+  Prices prices{};      // of the provider that runs most
+  SymbolTable sizes{};  // of the call that is compiled for
 };
 
 // The passes of a stage, in bodies of control flow too. The order stays topological; types may have to be inferred

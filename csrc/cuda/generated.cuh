@@ -14,11 +14,25 @@
 
 namespace ortmodule::cuda {
 
-// The numbers of a launch: sizes, strides, states of random streams.
+// What a generated kernel reads and writes are different memory, so that it may read ahead of what it writes.
+#ifdef __CUDACC__
+#define ORTMODULE_APART __restrict__
+#else
+#define ORTMODULE_APART
+#endif
+
+// The numbers of a launch: sizes with their dividers, strides, states of random streams.
 template <int count>
 struct Numbers {
   int64_t at[count];
 };
+
+// n / size for 0 <= n < 2^31 by a product, where `divider` is divider_of(size): a division takes a GPU ten times as
+// long. (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.)
+__device__ __forceinline__ int divided(int n, int64_t divider) {
+  const auto number = static_cast<uint32_t>(n);
+  return static_cast<int>((__umulhi(number, static_cast<uint32_t>(divider)) + number) >> (divider >> 32));
+}
 
 namespace generated {
 
@@ -109,12 +123,32 @@ __device__ __forceinline__ float drop_factor(PhiloxKey key, Drop drop, int64_t e
   return drop.factor(word == 0 ? words[0] : word == 1 ? words[1] : word == 2 ? words[2] : words[3]);
 }
 
-// Adds up what `teams` teams have found for each of `width` columns: parts[team * stride + column]. 32 columns a block,
-// 32 threads beside one another for each of 8 lines.
+// The first warp has the sums over the block's 4 warps then, in their order. All of the block's threads call it.
+template <int N>
+__device__ __forceinline__ void add_warps(float (&sums)[N]) {
+  constexpr int kWarps = 4;
+  ORTMODULE_SHARED(float, tile, (kWarps - 1) * N * kWarpSize);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  __syncthreads();  // those who read the last sums are done
+  if (warp > 0) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) tile[((warp - 1) * N + k) * kWarpSize + lane] = sums[k];
+  }
+  __syncthreads();
+  if (warp > 0) return;
+#pragma unroll
+  for (int other = 0; other < kWarps - 1; ++other)
+#pragma unroll
+    for (int k = 0; k < N; ++k) sums[k] += tile[(other * N + k) * kWarpSize + lane];
+}
+
+// Adds up what `teams` blocks have found for each of `width` columns: parts[team * stride + column]. 32 columns a
+// block, 32 threads beside one another for each of its lines.
+constexpr int kTotalLines = 32;
 template <typename T>
 __device__ __forceinline__ void add_column_parts(Global<const float> parts, Global<T> to, int teams, int64_t stride,
                                                  int64_t width) {
-  constexpr int kLines = 8;
+  constexpr int kLines = kTotalLines;
   ORTMODULE_SHARED(float, sums, kLines* kWarpSize);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, line = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t column = int64_t{blockIdx.x} * kWarpSize + lane;

@@ -19,6 +19,8 @@ struct Prices {
   double flops_per_byte = 10;
   // Bytes that memory moves in the shortest time of a kernel.
   double launch_bytes = 0;
+  // Bytes that memory moves in the time that a device has nothing to do where the host waits for a result of its.
+  double wait_bytes = 0;
   // Passes over memory that a kernel with transcendental functions or reductions counts for, where its record says no
   // other number.
   double not_cheap_passes = 4;

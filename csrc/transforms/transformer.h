@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "records/prices.h"
 
 namespace ortmodule {
 
@@ -34,6 +35,8 @@ struct TransformContext {
   // The graph inputs (and initializers) whose gradient is wanted.
   std::unordered_set<const NodeArg*> grad_inputs{};
   TransformOptions options{};
+  Prices prices{};      // of the provider that runs most
+  SymbolTable sizes{};  // of the call that is compiled for, where they are known
   // Outputs of a node whose inputs are all constants; empty when it cannot run here. Unset: nothing is evaluated.
   std::function<std::vector<TensorData>(const Node&)> evaluate{};
 };

@@ -2,38 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
 #include "base/status.h"
+#include "ops/fused/cuda_places.h"
 #include "ops/fused/cuda_schedule.h"
 
 namespace ortmodule {
 namespace {
-
-const char* element_name(DType type) {
-  switch (type) {
-    case DType::kFloat16:
-      return "Half";
-    case DType::kBFloat16:
-      return "BFloat16";
-    case DType::kBool:
-      return "bool";
-    default:
-      return "float";
-  }
-}
-
-std::string literal(double number) {
-  const auto value = static_cast<float>(number);
-  if (std::isnan(value)) return "__builtin_nanf(\"\")";
-  if (std::isinf(value)) return value > 0 ? "__builtin_inff()" : "(-__builtin_inff())";
-  char text[40];
-  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(value));
-  std::string made(text);
-  if (made.find_first_of(".e") == std::string::npos) made += ".0";
-  return value < 0 || std::signbit(value) ? "(" + made + "f)" : made + "f";
-}
 
 // Where a value is computed: names of the element's place, and of what is computed there already.
 struct Site {
@@ -47,8 +23,12 @@ struct Site {
 class Writer {
  public:
   Writer(const FusedProgram& program, const CudaVariant& variant)
-      : program_(program), variant_(variant), schedule_(program, variant), name_(cuda_kernel_name(program, variant)) {
-    number_places();
+      : program_(program),
+        variant_(variant),
+        schedule_(program, variant),
+        places_(program, variant),
+        name_(cuda_kernel_name(program, variant)) {
+    find_columns();
   }
 
   std::string run() {
@@ -71,17 +51,7 @@ class Writer {
   // -- the frame
   // -------------------------------------------------------------------------------------------------------
 
-  void number_places() {
-    int next = 3;
-    for (int i = 0; i < program_.inputs; ++i) {
-      places_.push_back(next);
-      if (!program_.is_state(i) && !variant_.inputs[i].single) next += 2 * variant_.inputs[i].axes - 1;
-    }
-    for (const Instruction& i : program_.code) {
-      states_.push_back(next);
-      if (draws(i)) next += 2;
-    }
-    numbers_ = next;
+  void find_columns() {
     for (size_t o = 0; o < program_.outputs.size(); ++o)
       if (variant_.wanted[o] && is_column(program_.outputs[o].form)) columns_.push_back(static_cast<int>(o));
   }
@@ -108,9 +78,9 @@ class Writer {
 
   void head() {
     std::string list;
-    for (const auto& [type, name] : parameters()) list += "Global<" + type + "> " + name + ", ";
-    line(str("extern \"C\" __global__ void __launch_bounds__(", threads(), ") ", name_, "(", list, "Numbers<", numbers_,
-             "> numbers) {"));
+    for (const auto& [type, name] : parameters()) list += "Global<" + type + "> ORTMODULE_APART " + name + ", ";
+    line(str("extern \"C\" __global__ void __launch_bounds__(", threads(), ") ", name_, "(", list, "Numbers<",
+             places_.count(), "> numbers) {"));
     line("const Index count = static_cast<Index>(numbers.at[0]), rows = static_cast<Index>(numbers.at[1]);");
     line("const Index width = static_cast<Index>(numbers.at[2]);");
     line("(void)count, (void)rows, (void)width;");
@@ -128,7 +98,9 @@ class Writer {
 
   void elements() {
     line(str("const Index index = (static_cast<Index>(blockIdx.x) * ", kCudaThreads, " + threadIdx.x) * N;"));
-    Site site{"index", "(index % width)", "", 0, true, draws_fast()};
+    line(str("const Index place = ", places_.remainder("index", "width", kWidthDivider), ";"));
+    line("(void)place;");
+    Site site{"index", "place", "", 0, true, draws_fast()};
     for (int value = 0; value < program_.value_count(); ++value)
       if (schedule_.used(value) && code_of(value) && draws(*code_of(value)) && draws_fast()) factors(value, site);
     line("if (index >= count) return;");
@@ -233,15 +205,16 @@ class Writer {
     }
   }
 
+  // A part for each block, whose warps add theirs where they have rows of their own.
   void store_sums() {
-    line("const int64_t team = Threads::row();");
     line("#pragma unroll");
     line(str("for (int v = 0; v < ", variant_.held, "; ++v) {"));
     line(str("const Index column = first_column + (v * ", variant_.team, " + thread) * N;"));
-    line("if (column < width) {");
-    for (size_t k = 0; k < columns_.size(); ++k)
-      line(str("store_floats<N>(parts, (team * ", columns_.size(), " + ", k, ") * width + column, sum", k, "[v]);"));
-    line("}");
+    for (size_t k = 0; k < columns_.size(); ++k) {
+      if (variant_.team == 32) line(str("add_warps<N>(sum", k, "[v]);"));
+      line(str("if (", variant_.team == 32 ? "threadIdx.x < 32 && " : "", "column < width) store_floats<N>(parts, (",
+               "int64_t{blockIdx.x} * ", columns_.size(), " + ", k, ") * width + column, sum", k, "[v]);"));
+    }
     line("}");
   }
 
@@ -257,7 +230,7 @@ class Writer {
   void total() {
     std::string list;
     for (const auto& [type, name] : total_parameters()) list += "Global<" + type + "> " + name + ", ";
-    line("extern \"C\" __global__ void __launch_bounds__(256) " + name_ + "_total(" + list + "Numbers<2> numbers) {");
+    line("extern \"C\" __global__ void __launch_bounds__(1024) " + name_ + "_total(" + list + "Numbers<2> numbers) {");
     line("const int teams = static_cast<int>(numbers.at[0]);");
     line("const int64_t width = numbers.at[1];");
     for (size_t k = 0; k < columns_.size(); ++k)
@@ -281,7 +254,7 @@ class Writer {
       line("return launch(\"" + name + "\", &" + name + ", blocks, l.threads, stream, " + list + "numbers);");
       line("}");
     };
-    call(name_, parameters(), numbers_);
+    call(name_, parameters(), places_.count());
     if (!columns_.empty()) call(name_ + "_total", total_parameters(), 2);
     line("return 1;");
     line("}");
@@ -357,7 +330,7 @@ class Writer {
   }
 
   std::string key(int value) const {
-    const int at = states_[value - program_.inputs];
+    const int at = places_.words(value - program_.inputs);
     return str("PhiloxKey{static_cast<uint64_t>(numbers.at[", at, "]), static_cast<uint64_t>(numbers.at[", at + 1,
                "])}, Drop{",
                static_cast<uint32_t>(std::min(std::llround(code_of(value)->number * 4294967296.0), 4294967295LL)),
@@ -383,14 +356,10 @@ class Writer {
   // -- memory
   // ----------------------------------------------------------------------------------------------------------
 
-  std::string size(int i, int axis) const { return at(places_[i] + axis - 1); }  // of all axes but the first
-  std::string stride(int i, int axis) const { return at(places_[i] + variant_.inputs[i].axes - 1 + axis); }
-  static std::string at(int place) { return str("static_cast<Index>(numbers.at[", place, "])"); }
-
   std::string last_step(int i, const std::string& k) const {
     const int64_t step = variant_.inputs[i].last_stride;
     if (k.empty() || step == 0) return "";
-    return step == 1 ? " + " + k : " + " + k + " * " + stride(i, variant_.inputs[i].axes - 1);
+    return step == 1 ? " + " + k : " + " + k + " * " + places_.stride(i, variant_.inputs[i].axes - 1);
   }
 
   // Where the element at the site's place is, and the k-th one behind it in the same run.
@@ -398,7 +367,7 @@ class Writer {
     const CudaOperand& o = variant_.inputs[i];
     if (o.axes == 1) {
       if (o.last_stride == 1) return site.index + last_step(i, k);
-      return o.last_stride == 0 ? "0" : str(site.index, " * ", stride(i, 0), last_step(i, k));
+      return o.last_stride == 0 ? "0" : str(site.index, " * ", places_.stride(i, 0), last_step(i, k));
     }
     const std::string name = str("o", next_++);
     const bool rows = o.in_rows && variant_.by_rows;
@@ -410,23 +379,24 @@ class Writer {
       line(str(name, " = ",
                o.last_stride == 1   ? site.column
                : o.last_stride == 0 ? "0"
-                                    : site.column + " * " + stride(i, last),
+                                    : site.column + " * " + places_.stride(i, last),
                ";"));
     } else {
-      line(str(name, " = rest % ", size(i, last), " * ",
-               o.last_stride == 1   ? "1"
-               : o.last_stride == 0 ? "0"
-                                    : stride(i, last),
-               ";"));
-      line(str("rest /= ", size(i, last), ";"));
+      take_axis(name, i, last, o.last_stride == 1 ? "1" : o.last_stride == 0 ? "0" : places_.stride(i, last));
     }
-    for (int axis = last - 1; axis > 0; --axis) {
-      line(str(name, " += rest % ", size(i, axis), " * ", stride(i, axis), ";"));
-      line(str("rest /= ", size(i, axis), ";"));
-    }
-    line(str(name, " += rest * ", stride(i, 0), ";"));
+    for (int axis = last - 1; axis > 0; --axis) take_axis(name, i, axis, places_.stride(i, axis));
+    line(str(name, " += rest * ", places_.stride(i, 0), ";"));
     line("}");
     return name + last_step(i, k);
+  }
+
+  // Takes an axis off what is left of the place, and adds its part to the offset.
+  void take_axis(const std::string& name, int i, int axis, const std::string& stride) {
+    line("{");
+    line(str("const Index next = ", places_.quotient("rest", places_.size(i, axis), places_.divider(i, axis)), ";"));
+    line(str(name, " += (rest - next * ", places_.size(i, axis), ") * ", stride, ";"));
+    line("rest = next;");
+    line("}");
   }
 
   void load(int i, const std::string& name, Site& site) {
@@ -473,9 +443,9 @@ class Writer {
   const FusedProgram& program_;
   const CudaVariant& variant_;
   CudaSchedule schedule_;
+  CudaPlaces places_;
   const std::string name_;
-  std::vector<int> places_, states_;  // of each input's and each instruction's numbers
-  int numbers_ = 0, next_ = 0;
+  int next_ = 0;
   std::vector<int> columns_;  // outputs that are sums over columns, wanted
   Site* row_ = nullptr;
   std::string text_;

@@ -4,8 +4,9 @@
 // One generator writes all of them. A program that looks at no whole row is one thread for N elements side by side.
 // One that does is a team of threads for a row, a warp or a block, in stages: each ends in reductions over the row,
 // and values that a later stage needs too are held in registers where the row fits into them, so that memory is read
-// once. Sums over columns are added up by each team over its rows and written for each team; a second kernel adds
-// those, in an order that the sizes give. Dropout's words are made by warps together (cuda/philox.cuh).
+// once. Sums over columns are added up by each team over its rows and written for each block; a second kernel adds
+// those, in an order that the sizes give. Where no reduction is over rows, blocks have tiles: 4 rows of a warp's columns
+// at once. What rotates halves of rows alone is no program by rows. Dropout's words are made by warps together (cuda/philox.cuh).
 // Sizes, strides and random states are numbers of the launch: a source serves all sizes that lie alike, all layers
 // of a model and all runs. Elements are loaded as 16 bytes where alignment and sizes allow it.
 // Not here: which operands a run has (fused_cuda_kernel.cpp), who compiles it (cuda/generated.h).
@@ -59,10 +60,10 @@ bool choose_team(const FusedProgram& program, CudaVariant& variant, int64_t widt
 std::string cuda_kernel_name(const FusedProgram& program, const CudaVariant& variant);
 
 // Two kernels: one of that name, and one with "_total" behind it where there are sums over columns. Addresses of the
-// first: inputs that are no state, then outputs that are wanted and no sums over columns, then the teams' parts where
-// there are such sums. Numbers: elements, rows, width; of each input that is neither state nor single the sizes of all
-// axes but the first and all strides; of each dropout with a ratio between 0 and 1 its two words. Of the total: the
-// parts and the sums' outputs; teams, width.
+// first: inputs that are no state, then outputs that are wanted and no sums over columns, then the blocks' parts where
+// there are such sums. Numbers: elements, rows, width and its divider; of each input that is neither state nor single
+// the sizes of all axes but the first, their dividers, and all strides; of each dropout with a ratio between 0 and 1
+// its two words. Of the total: the parts and the sums' outputs; blocks, width.
 std::string cuda_source(const FusedProgram& program, const CudaVariant& variant);
 
 // Those of its sums over columns that no single kernel can add up for rows so long: a program without them that also

@@ -22,12 +22,16 @@ CudaLoad cuda_load(const FusedProgram& program, const CudaVariant& variant) {
 bool choose_team(const FusedProgram& program, CudaVariant& variant, int64_t width) {
   variant.held = 1;
   const CudaLoad load = cuda_load(program, variant);
+  if (load.stages == 1 && load.sums) {  // nothing is needed of a whole row: a block has a tile of columns
+    variant.team = 32;
+    return true;
+  }
   const int floats = variant.vector * (load.held + load.sums);
   const int most = floats ? std::clamp(kMostHeldFloats / floats, 1, 4) : 4;
   const int64_t vectors = (width + variant.vector - 1) / variant.vector;
   for (int team : {32, 128, 256, 512}) {
     const int64_t each = (vectors + team - 1) / team;
-    if (each > most && !(load.stages == 1 && load.sums && team == 256)) continue;
+    if (each > most) continue;
     variant.team = team;
     variant.held = static_cast<int>(std::min<int64_t>(each, most));
     return true;

@@ -23,10 +23,20 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kMostWarps = 256, kMostBlocks = 512;  // that add up columns: blocks of 4 warps, of one team
-constexpr size_t kVariantsKept = 8;                     // of operands' places, for one node
+// Blocks that add up columns, as fill a GPU of some 130 multiprocessors: of tiles (4 warps), of 4 warps with a row
+// each, of one team. Fewer leave it idle, more are parts to add up again.
+constexpr int64_t kMostTiles = 2112, kMostWarpBlocks = 528, kMostTeamBlocks = 1056;
+constexpr size_t kVariantsKept = 8;  // of operands' places, for one node
 
 using Inputs = std::vector<const at::Tensor*>;
+
+// What divided() of cuda/generated.cuh takes for this size, of at least 1: a factor and how far to shift.
+int64_t divider_of(int64_t size) {
+  int64_t shift = 0;
+  while ((int64_t{1} << shift) < size) ++shift;
+  if (shift > 31) return 0;  // elements are counted in 64 bits then, and divided
+  return (shift << 32) | (((int64_t{1} << 32) * ((int64_t{1} << shift) - size) / size + 1) & 0xffffffff);
+}
 
 struct Queue {
   const cuda::SourceCompiler& compiler;
@@ -115,17 +125,6 @@ class GeneratedProgram {
       kept_.splice(kept_.begin(), kept_, it);
       return kept_.front();
     }
-    if (getenv("HRUN")) {
-      fprintf(stderr, "NEW %s stream=%d", name_.c_str(), queue.stream != nullptr);
-      for (auto* t : inputs) {
-        fprintf(stderr, " ");
-        for (auto x : t->sizes()) fprintf(stderr, "%ld,", long(x));
-        fprintf(stderr, "/");
-        for (auto x : t->strides()) fprintf(stderr, "%ld,", long(x));
-      }
-      for (auto m : misaligned) fprintf(stderr, " %ld", long(m));
-      fprintf(stderr, "\n");
-    }
     auto made = std::make_shared<Variant>();
     made->wanted = wanted;
     made->misaligned = misaligned;
@@ -149,7 +148,7 @@ class GeneratedProgram {
     bool columns = false;
     for (size_t o = 0; o < program().outputs.size(); ++o)
       columns |= v.wanted[o] && is_column(program().outputs[o].form);
-    s.by_rows = b.by_rows || columns;
+    s.by_rows = columns || (b.by_rows && plan_.knows_rows);
     s.vector = vector_of(b, s.by_rows);
     s.whole_draws = b.width % 64 == 0;
     s.wide = b.count > std::numeric_limits<int32_t>::max() / 2;
@@ -166,11 +165,14 @@ class GeneratedProgram {
       v.splits = !choose_team(program(), s, b.width);
       const bool warps = s.team == 32;
       int64_t blocks = warps ? (b.rows + 3) / 4 : b.rows;
-      if (columns) blocks = std::min(blocks, warps ? kMostWarps : kMostBlocks);
-      v.blocks[0] = static_cast<unsigned>(blocks);
       const int64_t chunk = int64_t{s.team} * s.held * s.vector;
-      if (chunk > 0 && cuda_load(program(), s).stages == 1)
-        v.blocks[1] = static_cast<unsigned>((b.width + chunk - 1) / chunk);
+      const bool one_stage = chunk > 0 && cuda_load(program(), s).stages == 1;
+      if (one_stage) v.blocks[1] = static_cast<unsigned>((b.width + chunk - 1) / chunk);
+      if (columns) {
+        const int64_t most = one_stage ? kMostTiles / v.blocks[1] : warps ? kMostWarpBlocks : kMostTeamBlocks;
+        blocks = std::min(blocks, std::max<int64_t>(most, 1));
+      }
+      v.blocks[0] = static_cast<unsigned>(blocks);
     }
     write_numbers(v);
   }
@@ -212,11 +214,12 @@ class GeneratedProgram {
 
   void write_numbers(Variant& v) const {
     const FusedBinding& b = *v.binding;
-    v.numbers = {b.count, b.rows, b.width};
+    v.numbers = {b.count, b.rows, b.width, divider_of(b.width)};
     for (int i = 0; i < program().inputs; ++i) {
       if (plan_.state[i] || v.source.inputs[i].single) continue;
       const FusedOperand& o = b.operands[i];
       v.numbers.insert(v.numbers.end(), o.sizes.begin() + 1, o.sizes.end());
+      for (size_t axis = 1; axis < o.sizes.size(); ++axis) v.numbers.push_back(divider_of(o.sizes[axis]));
       v.numbers.insert(v.numbers.end(), o.strides.begin(), o.strides.end());
     }
     for (const Instruction& i : program().code) {
@@ -253,7 +256,7 @@ class GeneratedProgram {
       else
         addresses.push_back(outputs[o].mutable_data_ptr());
     }
-    const int64_t teams = int64_t{v.blocks[0]} * (v.source.team == 32 ? 4 : 1);
+    const int64_t teams = v.blocks[0];
     const auto sums = static_cast<int64_t>(columns.size());
     at::Tensor parts;
     if (sums) {
@@ -285,7 +288,7 @@ class GeneratedProgram {
     const int64_t sizes[] = {teams, b.width};
     const unsigned blocks[2] = {static_cast<unsigned>((b.width + 31) / 32), static_cast<unsigned>(sums)};
     const std::string total = v.kernel + "_total";
-    queue.run(compiled, {total.c_str(), {blocks[0], blocks[1]}, 256, totals.data(), totals.size(), sizes, 2});
+    queue.run(compiled, {total.c_str(), {blocks[0], blocks[1]}, 1024, totals.data(), totals.size(), sizes, 2});
   }
 
   // Of rows that are too long for sums over columns beside reductions: what each row gives, and the sums, which read

@@ -65,6 +65,9 @@ class Visible {
   // Whether every query of a batch item sees the same keys: one look at it is enough.
   bool same_queries() const { return same_queries_ || (!mask_.defined() && !causal_); }
 
+  // Whether a query sees itself and every key before it, and nothing else.
+  bool all_before() const { return !mask_.defined() && causal_; }
+
   // Marks what the query sees. An additive mask hides what lies 10,000 or more below the row's largest entry: the
   // exponential of such a difference is zero. A row that is hidden throughout is thereby visible throughout, which is
   // how softmax takes it where the number is finite.
@@ -99,14 +102,18 @@ class Visible {
 void close(const std::vector<Visible>& attentions, int64_t b, int64_t length, char* needed) {
   std::vector<char> asked(static_cast<size_t>(length), 0);
   bool first = true;
+  int64_t seen = 0;  // keys that a query has seen which sees all before it
   for (bool grew = true; grew;) {
     grew = false;
-    for (int64_t q = 0; q < length; ++q) {
+    for (int64_t q = length - 1; q >= 0; --q) {  // the last query of a causal attention sees what the others see
       if (!needed[q] || asked[static_cast<size_t>(q)]) continue;
       asked[static_cast<size_t>(q)] = 1;
       grew = true;
-      for (const Visible& attention : attentions)
-        if (first || !attention.same_queries()) attention.mark(b, q, needed);
+      for (const Visible& attention : attentions) {
+        const bool known = attention.same_queries() ? !first : attention.all_before() && q < seen;
+        if (!known) attention.mark(b, q, needed);
+        if (attention.all_before()) seen = std::max(seen, q + 1);
+      }
       first = false;
     }
   }
@@ -129,6 +136,7 @@ Kernel attended_rows(const Node& node) {
       const auto* row = rows.const_data_ptr<int64_t>();
       for (int64_t k = 0; k < rows.numel(); ++k) needed.at(static_cast<size_t>(row[k])) = 1;
     }
+    if (std::all_of(needed.begin(), needed.end(), [](char one) { return one != 0; })) return c.out(0, listed(needed));
     std::vector<Visible> attentions;
     size_t next = 1 + seeds;
     for (size_t i = 0; i < causal.size(); ++i) {

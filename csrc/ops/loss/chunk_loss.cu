@@ -2,7 +2,9 @@
 //
 // A row is a block's. It is held in registers as it lies in memory where it fits (51,200 elements of 16 bits), so that
 // scores are read once and written once; a longer row is read again for each of three passes. Rows begin at multiples
-// of 16 bytes where their stride allows it, whatever their length: what lies behind a row is nobody's.
+// of 16 bytes where their stride allows it, whatever their length: what lies behind a row is nobody's. Arithmetic, not
+// memory, is what a row of 16-bit scores costs, so that what one element needs and others do not (the label's, those
+// behind the last class) is asked of a vector, and exponentials are of base 2.
 #include "cuda/elements.cuh"
 #include "cuda/reduce.cuh"
 #include "ops/loss/chunk_loss_launch.h"
@@ -33,6 +35,8 @@ __global__ void __launch_bounds__(kThreads) chunk_loss(Chunk<T> a) {
   if (!ignored && (label < 0 || label >= a.classes)) __trap();
   // Calls f(elements, column) for each vector of this thread's.
   Vector<T, N> held[kHeld > 0 ? kHeld : 1];
+  constexpr float kLog2E = 1.44269504088896341f;
+  const auto whole = [&](int column) { return N == 1 || column + N <= a.classes; };
   const auto each = [&](auto f) {
     if constexpr (kHeld > 0) {
 #pragma unroll
@@ -47,41 +51,62 @@ __global__ void __launch_bounds__(kThreads) chunk_loss(Chunk<T> a) {
       }
     }
   };
+  if (ignored) {  // by all of the block
+    if (thread == 0) store(a.losses, row, 0.0f);
+    if (!a.gradient) return;
+    const Vector<T, N> nothing{};
+    for (int column = thread * N; column < a.classes; column += kThreads * N)
+      store_vector<N>(a.scores, first + column, nothing);
+    return;
+  }
   if constexpr (kHeld > 0) {
 #pragma unroll
     for (int v = 0; v < kHeld; ++v) {
       const int column = (v * kThreads + thread) * N;
-      if (column < a.classes) held[v] = load_vector<N>(a.scores, first + column);
+      if (column >= a.classes) continue;
+      held[v] = load_vector<N>(a.scores, first + column);
+      if (!whole(column)) {  // nothing adds to a maximum or a sum
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+          if (column + k >= a.classes) held[v].at[k] = from_float<T>(Maximum::kNothing);
+      }
     }
   }
+  const auto counts = [&](int column, int k) { return kHeld > 0 || N == 1 || column + k < a.classes; };
+  // A NaN is lost here, and comes back in the sum.
   float largest = Maximum::kNothing;
   each([&](Vector<T, N>& values, int column) {
 #pragma unroll
     for (int k = 0; k < N; ++k)
-      if (N == 1 || column + k < a.classes) largest = Maximum::of(largest, to_float(values.at[k]));
+      if (counts(column, k)) largest = fmaxf(largest, to_float(values.at[k]));
   });
   largest = Threads::template reduce<Maximum>(largest);
   float sum = 0;
   each([&](Vector<T, N>& values, int column) {
 #pragma unroll
     for (int k = 0; k < N; ++k)
-      if (N == 1 || column + k < a.classes) sum += expf(to_float(values.at[k]) - largest);
+      if (counts(column, k)) sum += exp2f((to_float(values.at[k]) - largest) * kLog2E);
   });
   const float log_sum = logf(Threads::template reduce<Sum>(sum));
-  const float weight = ignored ? 0.0f : a.weights ? load(a.weights, label) : 1.0f;
+  const float weight = a.weights ? load(a.weights, label) : 1.0f;
   if (thread == 0) {
-    const float score = ignored ? 0.0f : to_float(load(a.scores, first + label));
-    store(a.losses, row, ignored ? 0.0f : (largest + log_sum - score) * weight);
+    const float score = to_float(load(a.scores, first + label));
+    store(a.losses, row, (largest + log_sum - score) * weight);
   }
   if (!a.gradient) return;
   __syncthreads();  // the label's score was read
-  const float factor = a.total && !ignored ? weight / load(a.total, 0) : weight;
+  const float factor = a.total ? weight / load(a.total, 0) : weight;
+  const float down = -log_sum * kLog2E;
+  const auto share = [&](float score) { return exp2f(fmaf(score - largest, kLog2E, down)) * factor; };
   each([&](Vector<T, N>& values, int column) {
     Vector<T, N> made;
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float p = expf(to_float(values.at[k]) - largest - log_sum) * factor;
-      made.at[k] = from_float<T>(ignored ? 0.0f : column + k == label ? p - factor : p);
+    for (int k = 0; k < N; ++k) made.at[k] = from_float<T>(share(to_float(values.at[k])));
+    const auto at = static_cast<int>(label) - column;
+    if (at >= 0 && at < N) {
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (k == at) made.at[k] = from_float<T>(share(to_float(values.at[k])) - factor);
     }
     store_vector<N>(a.scores, first + column, made);
   });

@@ -125,13 +125,17 @@ Kernel make_batch_norm_grad(const Node& node) {
   return [epsilon](KernelContext& c) {
     if (gradient_without_elements(c)) return;
     const GradientInputs in(c);
-    // CUDA's kernel has to be given the batch's statistics; without elements it takes the running ones.
-    const at::Tensor none = in.x.is_cpu() ? at::Tensor() : at::empty({0}, in.mean.options());
-    auto [dx, dscale, dbias] = at::native_batch_norm_backward(in.dy, in.x, in.scale, in.mean, in.spread, none, none,
-                                                              false, epsilon, {c.wants(0), c.wants(1), c.wants(2)});
+    const bool host = in.x.is_cpu();
+    // CUDA's kernel has to be given the batch's statistics; without elements it takes the running ones. It computes
+    // with floats per channel beside 16-bit data.
+    const auto given = in.scale.scalar_type(), type = host ? given : computed_in(given);
+    const at::Tensor none = host ? at::Tensor() : at::empty({0}, in.mean.options().dtype(type));
+    auto [dx, dscale, dbias] =
+        at::native_batch_norm_backward(in.dy, in.x, in.scale.to(type), in.mean.to(type), in.spread.to(type), none, none,
+                                       false, epsilon, {c.wants(0), c.wants(1), c.wants(2)});
     c.out(0, std::move(dx));
-    c.out(1, std::move(dscale));
-    c.out(2, std::move(dbias));
+    if (c.wants(1)) c.out(1, dscale.to(given));
+    if (c.wants(2)) c.out(2, dbias.to(given));
   };
 }
 

@@ -138,6 +138,14 @@ void check_indices(const at::Tensor& indices, c10::IntArrayRef sizes) {
                   least.item().toLong(), " to ", most.item().toLong(), " for planes of ", plane, " elements");
 }
 
+// Stands for the input, of which ATen takes sizes and the order of elements and reads nothing. CUDA's kernels take it
+// as it lies, and would copy one without memory of its own.
+at::Tensor of_input(c10::IntArrayRef sizes, const at::Tensor& dy) {
+  if (dy.is_cpu()) return of_sizes(sizes, dy.options());
+  const bool last = dy.dim() == 4 && dy.is_contiguous(at::MemoryFormat::ChannelsLast) && !dy.is_contiguous();
+  return at::empty(sizes, dy.options(), last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
+}
+
 Kernel make_max_pool_grad(const Node& node) {
   const Node* const maker = node.input(1) ? node.input(1)->producer() : nullptr;
   return [trusted = maker && maker->qualified_op() == "MaxPool", declared = lifted(PoolAttributes(node)),
@@ -147,7 +155,7 @@ Kernel make_max_pool_grad(const Node& node) {
     const at::Tensor dy = lifted(c.in(0));
     const Plan plan(declared, lifted_sizes(sizes.read(c, storage)));
     const PoolAttributes& a = plan.a;
-    const at::Tensor like = of_sizes(plan.sizes, dy.options());
+    const at::Tensor like = of_input(plan.sizes, dy);
     const at::Tensor indices = lifted(c.in(1));
     if (!trusted) check_indices(indices, plan.sizes);
     const at::Tensor dx = a.rank() == 2

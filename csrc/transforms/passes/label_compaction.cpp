@@ -6,7 +6,8 @@
 // gradients are those of the whole: an ignored row adds nothing to either.
 //
 // Not across a Dropout whose draws are eager's: on fewer rows it would draw other numbers. The counter-based one is
-// row-wise like any other. Small work is left alone: finding the rows costs some microseconds.
+// row-wise like any other. Small work is left alone: finding the rows costs some microseconds, and where the labels are
+// on a device, a wait for all that it has to do before.
 #include <algorithm>
 
 #include "records/registry.h"
@@ -18,6 +19,7 @@ namespace ortmodule {
 namespace {
 
 constexpr int64_t kLeastProducts = int64_t{1} << 25;
+constexpr double kFlopsOfProduct = 6;  // forward and both gradients
 
 bool is_used(const NodeArg* value) { return value && (!value->uses().empty() || value->is_graph_output()); }
 
@@ -37,9 +39,9 @@ class Compaction {
   // Losses with the same labels.
   Compaction(Graph& graph, std::vector<Node*> losses) : graph_(graph), losses_(std::move(losses)), rows_(graph) {}
 
-  bool run() {
+  bool run(const TransformContext& context) {
     find_region();
-    if (region_.empty() || !worthwhile()) return false;
+    if (region_.empty() || !worthwhile(context)) return false;
     Node* first = losses_.front();
     NodeArg* labels = first->input(1);
     lists_[0].rows = rows_.emit("ai.ortmodule::LabelRows", {labels},
@@ -130,11 +132,24 @@ class Compaction {
     return lead > 0;
   }
 
-  bool worthwhile() const {
+  bool worthwhile(const TransformContext& context) const {
     int64_t per_row = 0;
     for (const Member& m : region_) per_row += products_per_row(*m.node);
-    const Dim& rows = (*losses_.front()->input(0)->type().shape)[0];
-    return per_row > 0 && (!rows.is_known() || per_row >= kLeastProducts / std::max<int64_t>(1, rows.value()));
+    const Dim& dim = (*losses_.front()->input(0)->type().shape)[0];
+    const Prices& prices = context.prices;
+    const double wait = prices.wait_bytes * prices.flops_per_byte / kFlopsOfProduct;
+    const int64_t least = std::max(kLeastProducts, static_cast<int64_t>(wait));
+    const int64_t rows = dim.is_known() ? dim.value() : wait > 0 ? value_of(dim, context.sizes) : -1;
+    return per_row > 0 && (rows < 0 || per_row >= least / std::max<int64_t>(1, rows));
+  }
+
+  // -1 where a size is not known.
+  static int64_t value_of(const Dim& dim, const SymbolTable& sizes) {
+    std::vector<std::string> names;
+    dim.collect_symbols(names);
+    for (const std::string& name : names)
+      if (!sizes.count(name)) return -1;
+    return dim.evaluate(sizes);
   }
 
   void build(const Member& m) {
@@ -172,7 +187,7 @@ class LabelCompaction : public GraphTransformer {
         same->push_back(node);
     }
     size_t done = 0;
-    for (std::vector<Node*>& group : groups) done += Compaction(graph, std::move(group)).run();
+    for (std::vector<Node*>& group : groups) done += Compaction(graph, std::move(group)).run(context);
     if (done) resolve(graph, {.infer = false});
     return done;
   }
