@@ -76,10 +76,13 @@ class Writer {
 
   int threads() const { return variant_.by_rows ? (variant_.team == 32 ? 128 : variant_.team) : kCudaThreads; }
 
+  // Left to itself, ptxas may spill a register or two of a kernel by rows for one block more at once.
+  std::string bounds() const { return variant_.by_rows ? str(", ", kRowThreads / threads()) : ""; }
+
   void head() {
     std::string list;
     for (const auto& [type, name] : parameters()) list += "Global<" + type + "> ORTMODULE_APART " + name + ", ";
-    line(str("extern \"C\" __global__ void __launch_bounds__(", threads(), ") ", name_, "(", list, "Numbers<",
+    line(str("extern \"C\" __global__ void __launch_bounds__(", threads(), bounds(), ") ", name_, "(", list, "Numbers<",
              places_.count(), "> numbers) {"));
     line("const Index count = static_cast<Index>(numbers.at[0]), rows = static_cast<Index>(numbers.at[1]);");
     line("const Index width = static_cast<Index>(numbers.at[2]);");

@@ -45,6 +45,7 @@ struct CudaVariant {
   int held = 0;       // vectors of a row that a thread holds; 0: none, they are read again
 };
 
+constexpr int kRowThreads = 512;  // of kernels by rows that a multiprocessor has at once, at least: 128 registers each
 constexpr int kCudaThreads = 256;  // of a block of a kernel that is not by rows
 
 // What decides how long a row may be that is held.
