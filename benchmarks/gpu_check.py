@@ -38,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 # Seconds of the whole, when the time is 8 minutes: at most this much for a part; steps take what is left.
 BUDGET = {"operators": 80.0, "models": 80.0, "features": 60.0, "kernels": 80.0, "sanitizer": 120.0}
 # Of a part's units, how many processes work on them, as shares of --jobs.
-JOBS = {"operators": 0.4, "models": 0.4, "kernels": 0.2}
+JOBS = {"operators": 0.4, "models": 0.3, "kernels": 0.3}
 UNCLEAN = 86  # exit code
 SANITIZED = 12  # of the kernels' cases, each so many
 
