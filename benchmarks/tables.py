@@ -125,18 +125,28 @@ def trainer(result: Result) -> str:
 
 
 def gpu_steps(result: Result) -> str:
-    """Steps of the real models on a GPU (gpu_steps.py): eager and ORTModule, without and with AdamW."""
+    """Steps of the real models on a GPU (gpu_steps.py): eager, ORTModule and torch.compile, where it was measured."""
     by_model: dict[str, dict[str, Any]] = {}
     for row in result["rows"]:
         by_model.setdefault(row["model"], {})[row["runner"]] = row
     header = ["model", "eager ms", "ORTModule ms", "time / eager", "with AdamW", "step memory / eager", "first step s"]
+    compiled = all("compile" in by_model[model] for model in _REAL_TITLES)
+    header += ["torch.compile ms", "ORTModule / torch.compile", "memory / its", "its first step s"] * compiled
     rows = []
     for model, title in _REAL_TITLES.items():
         eager, ours = by_model[model]["eager"], by_model[model]["ortmodule"]
         ratio = [ours[key]["median"] / eager[key]["median"] for key in ("fb_ms", "step_ms")]
         ratio.append(ours["step_memory_mib"] / eager["step_memory_mib"])
         times = [f"{row['fb_ms']['median']:.3g}" for row in (eager, ours)]
-        rows.append([title, *times, *(f"{value:.2f}" for value in ratio), f"{ours['first_step_s']:.1f}"])
+        line = [title, *times, *(f"{value:.2f}" for value in ratio), f"{ours['first_step_s']:.1f}"]
+        if compiled:
+            other = by_model[model]["compile"]
+            took, held = (
+                ours["fb_ms"]["median"] / other["fb_ms"]["median"],
+                ours["step_memory_mib"] / other["step_memory_mib"],
+            )
+            line += [f"{other['fb_ms']['median']:.3g}", f"{took:.2f}", f"{held:.2f}", f"{other['first_step_s']:.1f}"]
+        rows.append(line)
     where, dtype = result["environment"], result["settings"]["dtype"]
     return _markdown(header, rows) + (
         f"\n{where['date'][:10]}, commit {where['commit'][:9]}, {where['gpu']}, torch {where['torch']}, autocast to "

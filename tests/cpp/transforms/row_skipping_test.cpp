@@ -63,6 +63,25 @@ TEST(LabelCompaction, LeavesScoresThatAreAnOutput) {
   EXPECT_EQ(gathered(*compacted("x: float[64, 128]", "%s = ai.ortmodule::Linear(%x, %w)", "loss, s")), "");
 }
 
+// The labels are on a device then, and the host has to wait for them.
+TEST(LabelCompaction, LeavesWorkThatIsLessThanAWaitForADevice) {
+  const auto rows_with = [](const std::string& rows, const SymbolTable& sizes) {
+    auto g = resolved("graph g(w: float[50000, 1024], x: float[" + rows + ", 1024], labels: int64[" + rows +
+                      "]) -> (loss)\n %s = ai.ortmodule::Linear(%x, %w)\n" +
+                      " %loss = SoftmaxCrossEntropyLoss(%s, %labels) {ignore_index=-100}");
+    TransformContext context = training(*g);
+    context.prices = prices_of("cuda");
+    context.sizes = sizes;
+    run_pass(make_pass("label_compaction"), *g, context);
+    return count(*g, "ai.ortmodule::LabelRows");
+  };
+  EXPECT_EQ(rows_with("64", {}), 0u);
+  EXPECT_EQ(rows_with("8192", {}), 1u);
+  EXPECT_EQ(rows_with("n", {{"n", 64}}), 0u);
+  EXPECT_EQ(rows_with("n", {{"n", 8192}}), 1u);
+  EXPECT_EQ(rows_with("n", {}), 1u);
+}
+
 TEST(LabelCompaction, LeavesSmallWorkAndRandomDraws) {
   EXPECT_EQ(gathered(*compacted("x: float[64, 128], u: float[8, 128]", "%s = ai.ortmodule::Linear(%x, %u)")), "");
   const auto g = compacted("x: float[64, 128]", R"(
