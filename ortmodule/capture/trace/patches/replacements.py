@@ -4,7 +4,8 @@
 - `fill_diagonal_` writes through `as_strided`, for which all has to be functionalised; becomes a masked fill.
 - `cov` and `corrcoef` look at a number that they make from the size; become products.
 - `BatchNorm(momentum=None)` reads its count of calls as a Python number; the factor becomes a tensor.
-- `nn.Transformer` looks at its mask's values, only to compute the same faster; takes the caller's word.
+- `nn.Transformer` looks at its mask's values, only to compute the same faster; takes the caller's word. Where it leaves
+  padding away without gradients, its results are 0 there: a `CaptureError`.
 - `x[i]` under vmap, which an attention mask may be made with, has a node of its own; becomes the plain operator.
 - `torch.cond` is a trace of its own, which needs Dynamo; becomes a Python branch.
 """
@@ -20,6 +21,7 @@ import torch.nn.modules.batchnorm as torch_batchnorm
 import torch.nn.modules.transformer as torch_transformer
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ....errors import CaptureError
 from ..patching import Patch
 from ..tracing import TraceState
 
@@ -144,7 +146,22 @@ def _length(original: Any, state: TraceState) -> Any:
     return length
 
 
+def _encoder(original: Any, state: TraceState) -> Any:
+    def forward(
+        self: Any, src: torch.Tensor, mask: Any = None, src_key_padding_mask: Any = None, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        first = self.layers[0]
+        nested = getattr(self, "use_nested_tensor", False) and src_key_padding_mask is not None and not first.training
+        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (src, *first.parameters()))
+        if nested and not wanted:
+            raise CaptureError("nn.TransformerEncoder leaves padding away in evaluation, with nested tensors")
+        return original(self, src, mask, src_key_padding_mask, *args, **kwargs)
+
+    return forward
+
+
 PATCHES = (
+    Patch(torch_transformer.TransformerEncoder, "forward", _encoder),
     Patch(builtins, "len", _length, only=lambda _: FakeTensor),
     *(Patch(owner, name, make) for name, make in _BOTH.items() for owner in (torch, torch.Tensor)),
     Patch(torch.Tensor, "fill_diagonal_", _fill_diagonal),
