@@ -147,6 +147,13 @@ def test_a_process_group_that_comes_and_goes(ask: Callable[[], bool]) -> None:
     torch.testing.assert_close(model(x), eager(x))
 
 
+def test_what_is_computed_has_a_history_and_a_leaf_has_none() -> None:
+    model, eager = pair(Lambda(lambda m, x: m.linear(x) * (2.0 if x.grad_fn is None else 3.0)))
+    leaf = torch.randn(3, 4, requires_grad=True)
+    for x in (leaf, leaf * 2, leaf, leaf + 1, leaf.detach()):
+        torch.testing.assert_close(model(x), eager(x))
+
+
 @torch.no_grad()
 def _squashed(x: torch.Tensor) -> torch.Tensor:
     return x.tanh()

@@ -111,6 +111,7 @@ ROWS = [
     Row("the input's type", "y = y * (2 if isinstance(x, nn.Parameter) else 3)", _X),
     Row("the input's axes", "y = y * x.dim() + len(x)", _X),
     Row("the input's graph", "y = y * (2 if x.is_leaf else 3) + (1 if x.grad_fn is None else 2)", _X),
+    Row("the input's history", "y = y * (3 if x.grad_fn is None else 2)", _X),
     Row("the input viewed", "y = y + x.reshape(-1)[:4].sum()", _X),
     Row("the input written", "x = x + 0\nx.mul_(2)\ny = y + x", _X),
     Row("list argument", "for $t in b$n:\n    y = y + $t", (

@@ -31,7 +31,7 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
 # Whether an intermediate tensor requires a gradient depends on the mode as well.
 _PROPERTIES = (
     ("requires_grad", (REQUIRES_GRAD, GRADIENT_MODE)),
-    ("grad_fn", (REQUIRES_GRAD, GRADIENT_MODE)),
+    ("grad_fn", (REQUIRES_GRAD, LEAVES, GRADIENT_MODE)),
     ("is_leaf", (LEAVES, GRADIENT_MODE)),
 )
 _TORCH_THAT_COUNTS = ("torch.nn.modules.", "torch.nn.functional", "torch.nn.attention", "torch.nn.utils.")
