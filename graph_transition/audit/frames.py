@@ -61,7 +61,7 @@ _TORCH_ASKED = tuple(
     f"{_TORCH}{name}"
     for name in ("backends/", "random.py", "quasirandom.py", "serialization.py", "hub.py", "__future__.py", "cpu/",
                  "cuda/", "mps/", "xpu/", "accelerator/", "amp/", "autograd/grad_mode.py", "autograd/graph.py",
-                 "utils/hooks.py", "nn/parameter.py")  # `isinstance` asks the last
+                 "utils/", "nn/parameter.py")  # `isinstance` asks the last
 )  # fmt: skip
 _TORCH_OPAQUE = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}nn/parallel/")
 _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"

@@ -57,10 +57,12 @@ _THEMSELVES = (
     typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple,  # classes in C from Python 3.12 on
     getattr(typing, "TypeAliasType", typing.TypeVar),  # of Python 3.12
 )  # fmt: skip
-# Of torch and onnx, what holds something that it is asked for in C.
-_HOLDING: tuple[type, ...] = (torch._C.Future, torch._C.StorageBase, torch.Event, Message)
-if torch.distributed.is_available():
-    _HOLDING += (torch.distributed.Store, torch._C._distributed_c10d.Work)
+# Classes of torch's written in C whose objects stay what they are. Those of any other may hold something that they are
+# asked for in C.
+_OF_TORCH: tuple[type, ...] = (
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme, torch.Size, torch.finfo, torch.iinfo,
+    torch.Tag, torch._C.DispatchKey, torch._C.DispatchKeySet, torch._C.ScriptFunction, torch._C.Stream,
+)  # fmt: skip
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # `torch.ops` and its namespaces, in which torch notes each operator when it is first asked for.
 _OPERATOR_TABLES = (torch._ops._Ops, torch._ops._OpNamespace)
@@ -143,7 +145,7 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
         return LockCondition, (value,)
     if isinstance(value, BaseException) and not is_opaque(kind):  # type: ignore[arg-type]
         return ObjectCondition, (value, part(kind), ExceptionCondition(value, part))
-    if isinstance(value, _HOLDING):
+    if _holds_something(value):
         return UnknownCondition, (f"an object of class {kind.__module__}.{kind.__qualname__}",)
     if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
         return IdentityCondition, (value,)
@@ -164,6 +166,16 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
     if native in DERIVED:
         return ObjectCondition, (value, part(kind), DerivedValueCondition(value, native))
     return UnknownCondition, (f"an object of class {kind.__module__}.{kind.__qualname__}",)
+
+
+def _holds_something(value: Any) -> bool:
+    """Whether it is of a class of torch's or protobuf's that is written in C, and is neither a value nor a name."""
+    if isinstance(value, Message):
+        return True
+    kind = type(value)
+    native = next(base for base in kind.__mro__ if is_native(base))
+    of_torch = kind.__module__.startswith("torch") and native.__module__.startswith(("torch", "pybind11_builtins"))
+    return of_torch and not isinstance(value, _OF_TORCH) and not hasattr(kind, "__members__")  # names of an enumeration
 
 
 def is_query(value: Any) -> bool:

@@ -29,8 +29,8 @@ _POINTER = 8
 _OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 # What users set is kept in objects of these, or by them.
 _TORCH_STATE = (
-    "torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp",
-    "torch.cpu.amp", "torch.autograd.grad_mode", "torch.autograd.graph", "torch.utils.hooks",
+    "torch.nn", "torch.distributions", "torch.optim", "torch.ao", "torch.amp", "torch.cuda.amp",
+    "torch.cpu.amp", "torch.autograd.grad_mode", "torch.autograd.graph", "torch.utils",
     "torch.quasirandom",
 )  # fmt: skip
 _CONTEXTS = ("torch.amp.autocast_mode", "torch.autograd.grad_mode")

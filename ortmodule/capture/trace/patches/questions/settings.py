@@ -26,13 +26,14 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (torch.Tensor, "is_inference", (INFERENCE_MODE,)),
     (torch.Tensor, "is_contiguous", (STRIDES,)),
     (torch.Tensor, "stride", (STRIDES,)),
+    (torch.Tensor, "dim_order", (STRIDES,)),
     (torch.Tensor, "storage_offset", (OFFSETS,)),
 )
-# Whether an intermediate tensor requires a gradient depends on the mode as well.
+# Whether an intermediate tensor requires a gradient depends on the mode as well, and whether it is a leaf on that.
 _PROPERTIES = (
     ("requires_grad", (REQUIRES_GRAD, GRADIENT_MODE)),
     ("grad_fn", (REQUIRES_GRAD, LEAVES, GRADIENT_MODE)),
-    ("is_leaf", (LEAVES, GRADIENT_MODE)),
+    ("is_leaf", (LEAVES, REQUIRES_GRAD, GRADIENT_MODE)),
 )
 _TORCH_THAT_COUNTS = ("torch.nn.modules.", "torch.nn.functional", "torch.nn.attention", "torch.nn.utils.")
 _TORCH_THAT_DOES_NOT = ("torch.nn.modules.module",)
