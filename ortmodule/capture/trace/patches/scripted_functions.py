@@ -80,7 +80,7 @@ def _as_written(function: Any) -> Any:
             f"the forward calls a function of torch.jit.script, '{function.name}', that does more than compute with "
             f"tensors, sizes and types: {kind}. Call the Python function it was made from"
         )
-    copy = torch._C._create_function_from_graph(function.name, graph.copy())
+    copy: Any = torch._C._create_function_from_graph(function.name, graph.copy())
     copy._torchdynamo_inline = getattr(function, "_torchdynamo_inline", None)  # a call looks whether it is there
     return copy
 
