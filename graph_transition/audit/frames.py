@@ -26,6 +26,7 @@ import sympy
 import torch
 
 from ... import _C, capture
+from ..conditions.origin import is_internal
 
 __all__ = [
     "BOOKKEEPERS",
@@ -55,14 +56,9 @@ _NUMPY_FILES = ("/npyio.py", "/_npyio_impl.py", "/_datasource.py", "/format.py",
 _OPAQUE_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "filelock/", "fsspec/", "_pytest/",
                     "_distutils_hack/", "setuptools/", "pkg_resources/")  # fmt: skip
 _DECORATING = f"{_TORCH}utils/_contextlib.py"  # functions under `torch.no_grad()` and the like
-# Of torch, what holds state of the user's, and what tells settings where user code asks.
+# Of torch, what holds state of the user's whoever calls it.
 _TORCH_FOLLOWED = tuple(f"{_TORCH}{name}" for name in ("nn/", "distributions/", "optim/", "utils/data/", "ao/"))
-_TORCH_ASKED = tuple(
-    f"{_TORCH}{name}"
-    for name in ("backends/", "random.py", "quasirandom.py", "serialization.py", "hub.py", "__future__.py", "cpu/",
-                 "cuda/", "mps/", "xpu/", "accelerator/", "amp/", "autograd/grad_mode.py", "autograd/graph.py",
-                 "utils/", "nn/parameter.py")  # `isinstance` asks the last
-)  # fmt: skip
+_TORCH_ASKED = f"{_TORCH}nn/parameter.py"  # `isinstance` asks it
 _TORCH_OPAQUE = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}nn/parallel/")
 _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 # Of the standard library: what keeps books of its own (logs, warnings, imports), and reads nothing for a forward.
@@ -80,10 +76,8 @@ EMITS = "Handler.handle"
 def kind_of_file(path: str) -> int:
     if path.startswith(_STANDING_IN):
         return PASSED_BY
-    if path.startswith(_TORCH_ASKED):
-        return BY_CALLER
     if path.startswith(_TORCH):
-        return FOLLOWED if path.startswith(_TORCH_FOLLOWED) and not path.startswith(_TORCH_OPAQUE) else OPAQUE
+        return _kind_of_torchs(path)
     if path.startswith(_OPAQUE_ROOTS[0]) and path.endswith(_NUMPY_FILES):
         return BY_CALLER
     if path.startswith(_OPAQUE_ROOTS) or path.startswith("<eval_with_key>") or "torch_namedtensor" in path:
@@ -96,6 +90,15 @@ def kind_of_file(path: str) -> int:
         top = path.removeprefix(_LIBRARY).removesuffix(".py").split("/")[0]
         return OPAQUE if top in BOOKKEEPERS else BY_CALLER
     return FOLLOWED
+
+
+def _kind_of_torchs(path: str) -> int:
+    if path == _TORCH_ASKED:
+        return BY_CALLER
+    if path.startswith(_TORCH_FOLLOWED):
+        return OPAQUE if path.startswith(_TORCH_OPAQUE) else FOLLOWED
+    inside = path.removeprefix(_TORCH).removesuffix(".py").removesuffix("__init__").strip("/")
+    return OPAQUE if is_internal(".".join(("torch", *inside.split("/"))).removesuffix(".")) else BY_CALLER
 
 
 def kind_of(code: types.CodeType, scope: dict[str, Any]) -> int:

@@ -70,7 +70,9 @@ _OF_SYS = frozenset({"getrecursionlimit", "getswitchinterval", "getdefaultencodi
                      "get_int_max_str_digits", "getfilesystemencodeerrors", "is_finalizing"})  # fmt: skip
 _PYTHONS_GENERATOR: type = random.Random.__base__  # type: ignore[assignment]
 # By their names: `get_num_threads`, `_is_any_autocast_enabled`, `_cuda_getDevice`, `_profiler_enabled`.
-_QUERY = re.compile(r"_?((cuda|mps|xpu)_)?(get|is|are|len|current)(_|[A-Z])|(?!_?set_).*_enabled$")
+_QUERY = re.compile(
+    r"_?((cuda|mps|xpu)_)?(get|is|are|len|current)(_|[A-Z])|(?!_?set_).*_enabled$|_check_\w+_invariants$"
+)
 
 
 def condition_of(value: Any, maker: Maker) -> Condition:

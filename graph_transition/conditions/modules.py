@@ -29,6 +29,8 @@ _FORWARD_HOOKS = {
     "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
 }
 
+# What decides what a state_dict has.
+_SAVING = frozenset({"_non_persistent_buffers_set", "_state_dict_hooks", "_state_dict_pre_hooks"})
 _DEEPEST = 8  # functions around functions of a hook that is looked into
 # What nn.Module keeps for itself.
 _INTERNALS = frozenset({*vars(torch.nn.Module()), "_compiled_call_impl"}) - {"training"}
@@ -48,11 +50,12 @@ class ModuleCondition(ObjectCondition):
     """
 
     kind = "torch module"
-    __slots__ = ("_in_tree", "_children", "_before")
+    __slots__ = ("_in_tree", "_children", "_before", "_saved")
 
     def __init__(self, value: torch.nn.Module, kind_of: Condition, in_tree: bool) -> None:
         super().__init__(value, kind_of, None)
         self._in_tree = in_tree
+        self._saved = False  # whether the forward makes a state_dict
         self._children: dict[str, Condition] = {}
         tables = {name: vars(value).get(name) for name in _TABLES} if in_tree else {}
         self._before = {name: dict(table) for name, table in tables.items() if isinstance(table, dict)}
@@ -62,8 +65,10 @@ class ModuleCondition(ObjectCondition):
     ) -> list[tuple[str, Any]]:
         if not self._in_tree:
             return super().grow(value, _and_deciding(names), whole, part)
-        found = super().grow(value, _but_internals(names), whole, part)
-        every = whole or "_modules" in names
+        self._saved = self._saved or "state_dict" in names
+        told = _but_internals(names)
+        found = super().grow(value, told | _SAVING if self._saved else told, whole, part)
+        every = whole or self._saved or "_modules" in names
         for name, child in list(value._modules.items()):
             if child is not None and (every or name in names):
                 if name not in self._children:
@@ -93,7 +98,10 @@ class ModuleCondition(ObjectCondition):
             return table
         of_torch = type(value).__module__.startswith("torch.") or isinstance(value, torch.nn.RNNBase)
         hidden = _INTERNALS | _set_by_hooks(value) if value._forward_pre_hooks else _INTERNALS
-        return {n: v for n, v in table.items() if n not in hidden and not (of_torch and n.startswith("_"))}
+        seen = {n: v for n, v in table.items() if n not in hidden and not (of_torch and n.startswith("_"))}
+        if self._saved:
+            seen.update({name: table[name] for name in _SAVING})
+        return seen
 
     def refusal(self, now: Any) -> str | None:
         why = super().refusal(now)

@@ -14,6 +14,7 @@ import torch
 
 __all__ = [
     "books_of",
+    "is_internal",
     "is_native",
     "is_of_library",
     "is_of_program",
@@ -27,12 +28,14 @@ _OPAQUE = frozenset({"torch", "sympy", "onnx", "ortmodule"})
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _POINTER = 8
 _OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-# What users set is kept in objects of these, or by them.
-_TORCH_STATE = (
-    "torch.nn", "torch.distributions", "torch.optim", "torch.ao", "torch.amp", "torch.cuda.amp",
-    "torch.cpu.amp", "torch.autograd.grad_mode", "torch.autograd.graph", "torch.utils",
-    "torch.quasirandom",
+# Of torch's public modules, those that make up traces or keep nothing that users set; in all others users keep things.
+_TORCH_INTERNAL = (
+    "torch._", "torch.autograd", "torch.classes", "torch.compiler", "torch.distributed", "torch.export", "torch.func",
+    "torch.functional", "torch.fx", "torch.jit", "torch.library", "torch.onnx", "torch.overrides", "torch.package",
+    "torch.profiler", "torch.storage", "torch.testing", "torch.torch_version", "torch.types", "torch.version",
 )  # fmt: skip
+# Within those, what users set is kept here.
+_TORCH_STATE = ("torch.__future__", "torch.autograd.grad_mode", "torch.autograd.graph")
 _CONTEXTS = ("torch.amp.autocast_mode", "torch.autograd.grad_mode")
 _NOTES = frozenset({"prev", "prev_cache_enabled", "prev_fastdtype", "_inference_mode_context"})
 # Of builtins, what is neither a function nor a class: a program may add others.
@@ -93,12 +96,18 @@ def is_of_program(scope: dict[str, Any]) -> bool:
     return top not in sys.stdlib_module_names and "-packages/" not in str(scope.get("__file__"))
 
 
+def is_internal(module: str) -> bool:
+    """Whether a Python module is of a package into which nobody looks; of torch, one in which users keep nothing."""
+    package = module.partition(".")[0]
+    if package == "torch" and module != "torch":
+        return module.startswith(_TORCH_INTERNAL) and not module.startswith(_TORCH_STATE)
+    return package in _OPAQUE
+
+
 def is_opaque_function(function: types.FunctionType) -> bool:
     """Whether a function is a package's own, into which nobody looks."""
     module = function.__globals__.get("__name__")
-    if not isinstance(module, str) or module.startswith(_TORCH_STATE):
-        return False
-    return module.partition(".")[0] in _OPAQUE
+    return isinstance(module, str) and is_internal(module)
 
 
 def is_of_library(cache: functools._lru_cache_wrapper[object]) -> bool:
@@ -112,9 +121,7 @@ def is_opaque(kind: type) -> bool:
     module = kind.__module__
     if not isinstance(module, str):  # a class may have a property of that name
         return False
-    if issubclass(kind, torch.nn.Module) or module.startswith(_TORCH_STATE):
-        return False
-    return module.partition(".")[0] in _OPAQUE
+    return not issubclass(kind, torch.nn.Module) and is_internal(module)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -21,6 +21,8 @@ from .trace.branches import Branch
 __all__ = ["compile_check", "range_conditions", "with_branches"]
 
 _SOURCE = "L['tensors']"
+# A trace counts the sizes of a gradient that an input has at the time, which no graph reads.
+_OF_GRADIENT = re.compile(re.escape(_SOURCE) + r"\[\d+\]\.grad\b")
 _SIZE = re.compile(re.escape(_SOURCE) + r"\[(\d+)\]\.size\(\)\[(\d+)\]")
 Check = Callable[[Sequence[torch.Tensor]], str | None]
 
@@ -50,6 +52,7 @@ def range_conditions(shapes: dict[int, tuple[Dim, ...]], ranges: dict[Any, Any])
 
 def compile_check(conditions: Sequence[str]) -> Check:
     """One function over the program's input tensors: the text of the first condition that fails, or None."""
+    conditions = [one for one in conditions if not _OF_GRADIENT.search(one)]
     sizes = sorted({found.groups() for condition in conditions for found in _SIZE.finditer(condition)})
     lines = ["def check(tensors):", *(f"    d{i}_{axis} = tensors[{i}].shape[{axis}]" for i, axis in sizes)]
     for condition in dict.fromkeys(conditions):

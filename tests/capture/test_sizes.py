@@ -278,3 +278,26 @@ def test_float_computed_from_a_size() -> None:
     captured = capture(module, (torch.randn(4, 8),), dynamic_dims={(0, 0)})
     for n in (4, 9):
         assert_same_training(captured, module, (torch.randn(n, 8),))
+
+
+def test_the_sizes_of_an_inputs_own_gradient_do_not_count() -> None:
+    """An input that has a gradient while a graph for all sizes is made, and later ones that have none."""
+    eager = Weighted()
+    model = ORTModule(eager)
+    with_gradient = torch.randn(3, 4, requires_grad=True)
+    weight = torch.ones(4, requires_grad=True)
+    given = [(with_gradient, weight)] * 2 + [(torch.randn(n, 4, requires_grad=True), weight) for n in (5, 6)]
+    for x, scale in (*given, (torch.randn(7, 4), torch.ones(4))):
+        got = model(x, scale)
+        got.sum().backward()
+        torch.testing.assert_close(got, eager(x, scale))
+    assert len(model.report().exports) == 2
+
+
+class Weighted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.addcmul(self.linear(x), x, weight)

@@ -204,3 +204,33 @@ def test_a_layer_from_outside_in_the_place_of_one_of_the_module_s_own(where: str
     kept[0] = eager.__dict__["other"] = outside
     model(x).sum().backward()
     assert outside.weight.grad is not None and eager.frozen.weight.grad is None
+
+
+class CountsItsState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.parts = nn.Linear(4, 4), nn.Sequential(nn.BatchNorm1d(4))
+        self.register_buffer("scale", torch.ones(4))
+        self.parts[0].register_buffer("more", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * len(self.state_dict())
+
+
+def test_what_belongs_to_a_state_dict_is_heard_where_the_forward_makes_one() -> None:
+    eager = CountsItsState()
+    model = ORTModule(eager)
+    x, counted = torch.randn(3, 4), []
+    changes: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: eager.register_buffer("scale", torch.ones(4), persistent=False),
+        lambda: eager.parts[0].register_buffer("more", torch.ones(3), persistent=False),
+        lambda: eager.parts[0]._non_persistent_buffers_set.clear(),
+        lambda: eager.linear._register_state_dict_hook(lambda module, state, prefix, meta: state.clear()),
+    ]
+    for change in changes:
+        change()
+        for _ in range(2):
+            torch.testing.assert_close(model(x), eager(x))
+        counted.append(len(eager.state_dict()))
+    assert len(set(counted)) == 4 and model.report().fallback == "none"

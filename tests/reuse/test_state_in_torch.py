@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch._functorch.config
+import torch.multiprocessing
 import torch.nn as nn
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
@@ -57,6 +58,22 @@ KEPT: dict[str, tuple[Callable[[], float], Callable[[], object]]] = {
     "how objects are taken apart": (
         lambda: 2.0 if isinstance(pytree.tree_leaves(Pair(1.0))[0], Pair) else 1.0, take_apart
     ),
+    "a setting of another module": (
+        lambda: float(len(torch.multiprocessing.get_sharing_strategy())),
+        lambda: torch.multiprocessing.set_sharing_strategy("file_system"),
+    ),
+    "a switch of sparse tensors": (
+        lambda: 2.0 if torch.sparse.check_sparse_tensor_invariants.is_enabled() else 1.0,
+        torch.sparse.check_sparse_tensor_invariants.enable,
+    ),
+    "a switch of conversions": (
+        lambda: 2.0 if torch.__future__.get_swap_module_params_on_conversion() else 1.0,
+        lambda: torch.__future__.set_swap_module_params_on_conversion(True),
+    ),
+    "a switch of attention": (
+        lambda: 2.0 if torch.backends.mha.get_fastpath_enabled() else 1.0,
+        lambda: torch.backends.mha.set_fastpath_enabled(False),
+    ),
     "a statistic": (lambda: 1.0 + COUNTED.count, lambda: COUNTED.add(1.0)),
 }  # fmt: skip
 
@@ -73,12 +90,16 @@ class Net(nn.Module):
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    donated = torch._functorch.config.donated_buffer
+    donated, strategy = torch._functorch.config.donated_buffer, torch.multiprocessing.get_sharing_strategy()
     weigh(2.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
     torch._functorch.config.donated_buffer = donated
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    torch.sparse.check_sparse_tensor_invariants.disable()
+    torch.__future__.set_swap_module_params_on_conversion(False)
+    torch.backends.mha.set_fastpath_enabled(True)
     if Pair in pytree.SUPPORTED_NODES:
         pytree._deregister_pytree_node(Pair)
 
