@@ -73,7 +73,8 @@ class ClassCondition(Condition):
         self._registered = _registered(kind)
         self._own: dict[str, Any] = {}  # what the class itself has under the names; until the trace is over
         self._found: dict[Any, tuple[int, list[tuple[str, Any]]]] = {}  # with the class's version then
-        self._every: frozenset[str] | None = None  # all names of the class and its bases, where it was taken whole
+        # Where it was taken whole: all names of the class and its bases, and which of them has each.
+        self._every: frozenset[tuple[str, type]] | None = None
         self._methods: dict[str, Any] = {}  # of these, what was not spelled out
         self._holds_at = 0  # a version of the class with which the names were as they were
 
@@ -146,7 +147,7 @@ class ClassCondition(Condition):
                 if found_on(now, name) is not member:
                     return f"(class {now.__qualname__}) has another '{name}'"
             if self._every is not None and (others := _every_name(now) ^ self._every):
-                return f"(class {now.__qualname__}) has got or lost {', '.join(sorted(others))}"
+                return f"(class {now.__qualname__}) has got or lost {', '.join(sorted({name for name, _ in others}))}"
             if self._special is not None and [name for name, _ in _special(now)] != list(self._special):
                 return f"(class {now.__qualname__}) has got or lost a special method"
             self._holds_at = version
@@ -255,10 +256,10 @@ def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-def _every_name(kind: type) -> frozenset[str]:
-    """What the class and its bases have, but opaque ones, and but what Python and abc keep there."""
+def _every_name(kind: type) -> frozenset[tuple[str, type]]:
+    """(name, who has it) of what the class and its bases have, but opaque ones; without what Python and abc keep there."""
     own = (base for base in _own_bases(kind) if base is not torch.Tensor)  # a trace adds to that one
-    return frozenset(name for base in own for name in vars(base) if not name.startswith(("__", "_abc_")))
+    return frozenset((name, base) for base in own for name in vars(base) if not name.startswith(("__", "_abc_")))
 
 
 def _computable_names(kind: type) -> frozenset[str]:

@@ -244,3 +244,28 @@ def test_the_same_that_a_hook_sets_anew_is_set_where_it_was_taken_away() -> None
     del held.act
     model(x)
     assert held.act is torch.tanh
+
+
+class OfTheBase(nn.Module):
+    pass
+
+
+class LooksThrough(OfTheBase):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = [value for name, value in vars(type(self)).items() if name == "shift"]
+        return self.linear(x) + (held[0] if held else 1.0)
+
+
+def test_a_class_that_is_looked_through_gets_what_its_base_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = LooksThrough()
+    model = ORTModule(eager)
+    x = torch.randn(2, 4)
+    for owner in (None, OfTheBase, LooksThrough):
+        if owner is not None:
+            monkeypatch.setattr(owner, "shift", 3.0, raising=False)
+        for _ in range(2):
+            torch.testing.assert_close(model(x), eager(x))
