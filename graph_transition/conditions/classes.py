@@ -257,7 +257,7 @@ def _is_special(name: str) -> bool:
 
 
 def _every_name(kind: type) -> frozenset[tuple[str, type]]:
-    """(name, who has it): what the class and its bases have, but opaque ones, and but what Python and abc keep there."""
+    """(name, who has it) of what the class and its bases have, but opaque ones; not what Python and abc keep there."""
     own = (base for base in _own_bases(kind) if base is not torch.Tensor)  # a trace adds to that one
     return frozenset((name, base) for base in own for name in vars(base) if not name.startswith(("__", "_abc_")))
 

@@ -5,11 +5,11 @@
 // One that does is a team of threads for a row, a warp or a block, in stages: each ends in reductions over the row,
 // and values that a later stage needs too are held in registers where the row fits into them, so that memory is read
 // once. Sums over columns are added up by each team over its rows and written for each block; a second kernel adds
-// those, in an order that the sizes give. Where no reduction is over rows, blocks have tiles: 4 rows of a warp's columns
-// at once. What rotates halves of rows alone is no program by rows. Dropout's words are made by warps together (cuda/philox.cuh).
-// Sizes, strides and random states are numbers of the launch: a source serves all sizes that lie alike, all layers
-// of a model and all runs. Elements are loaded as 16 bytes where alignment and sizes allow it.
-// Not here: which operands a run has (fused_cuda_kernel.cpp), who compiles it (cuda/generated.h).
+// those, in an order that the sizes give. Where no reduction is over rows, blocks have tiles: 4 rows of a warp's
+// columns at once. What rotates halves of rows alone is no program by rows. Dropout's words are made by warps together
+// (cuda/philox.cuh). Sizes, strides and random states are numbers of the launch: a source serves all sizes that lie
+// alike, all layers of a model and all runs. Elements are loaded as 16 bytes where alignment and sizes allow it. Not
+// here: which operands a run has (fused_cuda_kernel.cpp), who compiles it (cuda/generated.h).
 #pragma once
 
 #include <string>
@@ -45,7 +45,7 @@ struct CudaVariant {
   int held = 0;       // vectors of a row that a thread holds; 0: none, they are read again
 };
 
-constexpr int kRowThreads = 512;  // of kernels by rows that a multiprocessor has at once, at least: 128 registers each
+constexpr int kRowThreads = 512;   // of kernels by rows that a multiprocessor has at once, at least: 128 registers each
 constexpr int kCudaThreads = 256;  // of a block of a kernel that is not by rows
 
 // What decides how long a row may be that is held.
