@@ -7,9 +7,10 @@
 // once. Sums over columns are added up by each team over its rows and written for each block; a second kernel adds
 // those, in an order that the sizes give. Where no reduction is over rows, blocks have tiles: 4 rows of a warp's
 // columns at once. What rotates halves of rows alone is no program by rows. Dropout's words are made by warps together
-// (cuda/philox.cuh). Sizes, strides and random states are numbers of the launch: a source serves all sizes that lie
-// alike, all layers of a model and all runs. Elements are loaded as 16 bytes where alignment and sizes allow it. Not
-// here: which operands a run has (fused_cuda_kernel.cpp), who compiles it (cuda/generated.h).
+// (cuda/philox.cuh).
+// Sizes, strides and random states are numbers of the launch: a source serves all sizes that lie alike, all layers
+// of a model and all runs. Elements are loaded as 16 bytes where alignment and sizes allow it.
+// Not here: which operands a run has (fused_cuda_kernel.cpp), who compiles it (cuda/generated.h).
 #pragma once
 
 #include <string>
