@@ -20,8 +20,6 @@ constexpr size_t kMostGradients = 16;
 bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 bool is_float(DType dtype) { return dtype == DType::kFloat || is_narrow(dtype); }
 
-bool fuses(const Node* node) { return node && node->record() && node->record()->fusion_fn(); }
-
 // -- casts ------------------------------------------------------------------------------------------------------------
 
 bool is_copy_of_input(const Node& node) {

@@ -9,8 +9,6 @@
 namespace ortmodule {
 namespace {
 
-bool fuses(const Node* node) { return node && node->record() && node->record()->fusion_fn(); }
-
 // Nodes in the graph's order, and where each stands.
 struct Order {
   std::vector<Node*> nodes;

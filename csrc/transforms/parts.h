@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "records/registry.h"
 #include "records/resolve.h"
 
 namespace ortmodule {
@@ -12,6 +13,9 @@ namespace ortmodule {
 inline bool is(const Node* node, const char* domain, const char* op) {
   return node && node->op() == op && node->domain() == domain;
 }
+
+// Whether a program can express the node.
+inline bool fuses(const Node* node) { return node && node->record() && node->record()->fusion_fn(); }
 
 // A node before `origin`, of its half of the step, with its types.
 inline Node* added_before(Graph& graph, const char* domain, const char* op, const std::vector<NodeArg*>& inputs,
