@@ -68,6 +68,8 @@ BOOKKEEPERS = frozenset(
         "dis", "sre_parse", "sre_compile", "importlib._bootstrap", "importlib._bootstrap_external", "zipimport",
     }
 )  # fmt: skip
+# Where callbacks of weak references are: collections run them at any time, in the middle of whatever runs.
+_WEAK = (f"{_LIBRARY}weakref.py", f"{_LIBRARY}_weakrefset.py", f"{_TORCH}utils/weak.py")
 # Writes of a log line, which a graph does not repeat.
 EMITS = "Handler.handle"
 
@@ -112,7 +114,14 @@ def kind_of(code: types.CodeType, scope: dict[str, Any]) -> int:
             return BY_CALLER
         if path == "<string>" and "__name__" not in scope and _is_made_by_sympy(code):
             return OPAQUE
+    if path in _WEAK and _is_callback(code):
+        return OPAQUE
     return kind_of_file(path)
+
+
+def _is_callback(code: types.CodeType) -> bool:
+    """Whether a function of those that keep weak references is what they have the interpreter call."""
+    return "<locals>" in code.co_qualname or code.co_qualname == "finalize.__call__"
 
 
 def _is_made_by_sympy(code: types.CodeType) -> bool:

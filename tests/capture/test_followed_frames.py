@@ -6,11 +6,13 @@ import functools
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import sympy
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ortmodule import _C
 from ortmodule.graph_transition.audit import frames
@@ -240,6 +242,32 @@ def test_callers_that_count() -> None:
     exec("def run(): return passes(call)", scope)
     scope["run"]()
     assert told == ["replacement", "original", "original", "replacement"]
+
+
+class Key:
+    pass
+
+
+@pytest.mark.parametrize("kept", [weakref.WeakKeyDictionary, weakref.WeakValueDictionary, WeakIdKeyDictionary])
+def test_what_dies_meanwhile_is_not_heard_of(kept: type) -> None:
+    """A collection may come at any time, and end what lies in dictionaries that the code knows nothing of."""
+    heard = Heard()
+    monitor = _C.CallMonitor(
+        frames.kind_of,
+        lambda frame, function, values: heard.entered.append(frame.f_code.co_name),
+        lambda frame, value: None,
+        lambda frame, function: None,
+    )
+    table: Any = kept()
+    keys = [Key()]
+    table[1 if kept is weakref.WeakValueDictionary else keys[0]] = keys[0] if kept is weakref.WeakValueDictionary else 1
+    function = types.FunctionType(
+        compile("def forward(keys): keys.clear()", "forward.py", "exec").co_consts[0], {"__name__": "user"}
+    )
+    monitor.start()
+    function(keys)
+    assert monitor.stop() is None
+    assert not table and heard.entered == ["forward"]
 
 
 def test_as_a_method_and_in_another_thread() -> None:
