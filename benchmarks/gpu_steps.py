@@ -76,6 +76,8 @@ def measure(models: list[str], args: argparse.Namespace, end: float) -> list[dic
                 profile = attempt(worker, "kernels")
                 found = profile.get("kernels", [])
                 worker.row["waited_ms"] = profile.get("waited_us", 0.0) / 1e3
+                worker.row["idle_ms"] = profile.get("idle_us", 0.0) / 1e3
+                worker.row["gaps"] = profile.get("gaps", [])
                 worker.row["kernel_ms"] = sum(row[2] for row in found) / 1e3
                 worker.row["launches"] = sum(row[1] for row in found)
                 worker.row["kernels"] = found[:KEPT_KERNELS]
@@ -108,8 +110,8 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]
 
 
 def text(rows: list[dict[str, Any]], compared: dict[str, dict[str, dict[str, float]]]) -> str:
-    header = ("model", "runner", "fb ms", "x", "step ms", "x", "host ms", "waits ms", "kernels ms", "launches",
-              "step MiB", "x", "first s", "loss")  # fmt: skip
+    header = ("model", "runner", "fb ms", "x", "step ms", "x", "host ms", "waits ms", "idle ms", "kernels ms",
+              "launches", "step MiB", "x", "first s", "loss")  # fmt: skip
     lines = []
     for row in rows:
         if "failed" in row or "step_ms" not in row:
@@ -119,7 +121,8 @@ def text(rows: list[dict[str, Any]], compared: dict[str, dict[str, dict[str, flo
         lines.append(
             (row["model"], row["runner"], f"{row['fb_ms']['median']:.2f}", times["fb"],
              f"{row['step_ms']['median']:.2f}", times["step"], f"{row['host_ms']['median']:.2f}",
-             f"{row.get('waited_ms', 0):.2f}", f"{row.get('kernel_ms', 0):.2f}", f"{row.get('launches', 0):.0f}",
+             f"{row.get('waited_ms', 0):.2f}", f"{row.get('idle_ms', 0):.2f}", f"{row.get('kernel_ms', 0):.2f}",
+             f"{row.get('launches', 0):.0f}",
              f"{row['step_memory_mib']:.0f}", times["step_memory"], f"{row['first_step_s']:.1f}", f"{row['loss']:.4f}")
         )  # fmt: skip
     failed = [f"{row['model']}: {row['runner']} failed: {row['failed']}" for row in rows if "failed" in row]

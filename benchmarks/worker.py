@@ -31,6 +31,7 @@ from torch import nn
 
 MIB = 1 << 20
 SAMPLE_SECONDS = 0.04  # a sample repeats a short step until it takes about this long
+GAPS, NAME = 40, 60  # how many are told, and letters of a name
 WAITS = ("cudaEventSynchronize", "cudaStreamSynchronize")
 REAL_SAMPLE_SECONDS = 0.25  # of a real model
 
@@ -124,6 +125,24 @@ def profiled(events: Iterable[Any], device: str, steps: int) -> dict[str, Any]:
         elif event.key in WAITS:
             waited += event.self_cpu_time_total / steps
     return {"kernels": sorted(kernels, key=lambda row: -row[2]), "waited_us": waited}
+
+
+def idle(events: Iterable[Any], device: str, steps: int) -> dict[str, Any]:
+    """Of a step: `idle_us`, how long the device had nothing to do between its kernels, and `gaps`, where.
+
+    A gap is [the kernel before, the one behind, how often, microseconds], the longest in sum first.
+    """
+    kind = getattr(torch.autograd.DeviceType, device.upper())
+    ran = sorted((e.time_range.start, e.time_range.end, e.name[:NAME]) for e in events if e.device_type == kind)
+    found: dict[tuple[str, str], list[float]] = {}
+    busy_until, before = ran[0][1:] if ran else (0.0, "")
+    for start, end, name in ran[1:]:
+        if start > busy_until:
+            found.setdefault((before, name), []).append(start - busy_until)
+        if end > busy_until:
+            busy_until, before = end, name
+    gaps = [[*pair, len(each) / steps, sum(each) / steps] for pair, each in found.items()]
+    return {"idle_us": sum(gap[3] for gap in gaps), "gaps": sorted(gaps, key=lambda gap: -gap[3])[:GAPS]}
 
 
 class Steps:
@@ -288,7 +307,8 @@ class Steps:
             for _ in range(2):
                 self.fb()
             self.sync()
-        return profiled(profiler.key_averages(), self.device, 2)
+        told = profiled(profiler.key_averages(), self.device, 2)
+        return {**told, **idle(profiler.events(), self.device, 2)}
 
     def apart(self, samples: int) -> dict[str, list[float]]:
         """Forward, backward and optimizer, each waited for; a sample is the median of `repeats` steps."""

@@ -15,6 +15,7 @@
 namespace ortmodule {
 
 class RunStreams;
+class StepWaits;
 
 class KernelContext {
  public:
@@ -33,6 +34,7 @@ class KernelContext {
       : frame_(frame), symbols_(symbols), streams_(streams) {}
 
   void set_step(const StepView& step) { step_ = step; }
+  void set_waits(StepWaits* waits) { waits_ = waits; }
 
   size_t input_count() const { return step_.input_count; }
   size_t output_count() const { return step_.output_count; }
@@ -61,12 +63,15 @@ class KernelContext {
   const SymbolTable& symbols() const { return *symbols_; }
   c10::Device device() const { return step_.device; }
   RunStreams* streams() const { return streams_; }
+  // Of a kernel that waits itself; null where there is nothing to wait for.
+  StepWaits* waits() const { return waits_; }
   const at::Tensor& slot(int number) const { return frame_[number]; }
 
  private:
   at::Tensor* frame_;
   const SymbolTable* symbols_;
   RunStreams* streams_;
+  StepWaits* waits_ = nullptr;
   StepView step_{};
 };
 

@@ -65,7 +65,8 @@ std::vector<DType> rare_types(const std::vector<NodeArg*>& values, bool& any) {
 bool needs_nothing(const KernelDef& def, const Node& node) {
   if (def.rare == RareTypes::kAsIs) return true;
   const OpRecord* record = node.record();
-  if (!record || record->has(kView) || record->has(kShapeOnly) || record->has(kHostOutput) || record->has(kOpaque))
+  if (!record || record->has(kView) || record->has(kShapeOnly) || record->has(kHostOutput) || record->has(kOpaque) ||
+      record->has(kWaitsItself))
     return true;
   for (const auto* values : {&node.inputs(), &node.outputs()})
     for (const NodeArg* value : *values)  // what is no tensor of numbers holds its elements as they are

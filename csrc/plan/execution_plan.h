@@ -51,6 +51,7 @@ struct Step {
   size_t stream = 0;
   std::vector<Wait> waits;           // before it; the last three kinds are what text() makes of these
   int notifies = -1;                 // after it
+  bool waits_itself = false;         // the kernel does, or finds that it need not
   bool triggers = false;             // after it
   std::vector<int> inputs, outputs;  // slots, -1 for an absent optional one
   std::vector<int> foreign;          // slots of inputs whose memory belongs to another stream of devices

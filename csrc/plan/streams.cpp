@@ -24,6 +24,7 @@ class Streams {
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       Step& step = plan_.steps[i];
       step.stream = stream_of(*step.node);
+      step.waits_itself = step.node->record()->has(kWaitsItself);
       if (is_transfer(*step.node)) step.kind = Step::Kind::kTransfer;
       std::vector<size_t> read_inputs;
       for (size_t k = 0; k < step.inputs.size(); ++k)
@@ -86,8 +87,8 @@ class Streams {
     if (made.step < 0 && request_.settled.count(value.name())) return lend(step, value, slot, made);
     const bool host_value = is_of_host(value);
     // The steps of a body run on the streams of what they read.
-    if (has_body(*step.node)) wait(step.waits, host_value ? 0 : stream(value.location()), made);
-    wait(step.waits, host_value ? 0 : step.stream, made);
+    if (has_body(*step.node)) wait(step, host_value ? 0 : stream(value.location()), made);
+    wait(step, host_value ? 0 : step.stream, made);
     lend(step, value, slot, made);
   }
 
@@ -101,10 +102,22 @@ class Streams {
 
   // Has `reader` wait for a point of another stream, unless that is known to be done.
   void wait(std::vector<Wait>& waits, size_t reader, const Point& point) {
-    if (reader == point.stream || point.stream == 0 || knows(reader, point)) return;
-    const int notification = notify(point);
-    waits.push_back({notification, reader});
-    for (const auto& [s, done] : told_[static_cast<size_t>(notification)]) raise(clocks_[reader], s, done);
+    if (const auto notification = needed(waits, reader, point))
+      for (const auto& [s, done] : told_[static_cast<size_t>(*notification)]) raise(clocks_[reader], s, done);
+  }
+
+  // Nothing is known to be done behind a step that may not wait.
+  void wait(Step& step, size_t reader, const Point& point) {
+    if (step.waits_itself)
+      needed(step.waits, reader, point);
+    else
+      wait(step.waits, reader, point);
+  }
+
+  std::optional<int> needed(std::vector<Wait>& waits, size_t reader, const Point& point) {
+    if (reader == point.stream || point.stream == 0 || knows(reader, point)) return {};
+    waits.push_back({notify(point), reader});
+    return waits.back().notification;
   }
 
   static void raise(Clock& clock, size_t stream, long done) {

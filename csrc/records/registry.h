@@ -63,6 +63,7 @@ enum Trait : uint32_t {
   kProvidersBody = 1 << 16,    // its body is its provider's as a whole: nothing in it is placed
   kBodyOfValues = 1 << 17,     // its body has its values everywhere, and not everywhere its derivative
   kMeantEnd = 1 << 18,         // where it has no gradient, or one of another value, the program means that
+  kWaitsItself = 1 << 19,      // its kernel waits for what the host is copied, where it reads that (RunStreams)
 };
 
 enum class Presence { kRequired, kOptional, kVariadic };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <mutex>
+#include <utility>
 
 #include "plan/streams.h"
 
@@ -94,7 +95,7 @@ void RunStreams::leave_out(const std::string& plan, int wait) {
 
 void RunStreams::wait(const Wait& wait) {
   if (waits_++ == left_out_) return;
-  std::optional<c10::Event>& event = events_[static_cast<size_t>(wait.notification)];
+  const std::shared_ptr<c10::Event>& event = events_[static_cast<size_t>(wait.notification)];
   if (!event) return;  // what carries collectives waits by itself
   if (const auto& stream = streams_[wait.stream])
     event->block(*stream);
@@ -104,13 +105,14 @@ void RunStreams::wait(const Wait& wait) {
 
 void RunStreams::notify(int notification, size_t stream) {
   if (!streams_[stream]) return;
-  std::optional<c10::Event>& event = events_[static_cast<size_t>(notification)];
-  if (!event) event.emplace(streams_[stream]->device_type());
+  std::shared_ptr<c10::Event>& event = events_[static_cast<size_t>(notification)];
+  if (!event) event = std::make_shared<c10::Event>(streams_[stream]->device_type());
   event->record(*streams_[stream]);
 }
 
 void RunStreams::run(const Step& step, const Kernel& kernel, KernelContext& context) {
-  for (const Wait& w : step.waits) wait(w);
+  waiting_ = &step;
+  if (!step.waits_itself) wait_for_inputs();
   for (int slot : step.held) {
     held_.push_back(context.slot(slot));
     holds_[step.stream] = 1;
@@ -120,8 +122,24 @@ void RunStreams::run(const Step& step, const Kernel& kernel, KernelContext& cont
   for (int slot : step.foreign)
     if (const at::Tensor& x = context.slot(slot); x.defined() && x.has_storage())
       guard_of(x.device()).recordDataPtrOnStream(x.storage().data_ptr(), *stream);
+  context.set_waits(step.waits_itself ? this : nullptr);
   kernel(context);
+  context.set_waits(nullptr);
+  waiting_ = nullptr;
   if (step.notifies >= 0) notify(step.notifies, step.stream);
+}
+
+void RunStreams::wait_for_inputs() {
+  if (const Step* const step = std::exchange(waiting_, nullptr))
+    for (const Wait& w : step->waits) wait(w);
+}
+
+std::vector<std::shared_ptr<const c10::Event>> RunStreams::inputs_events() const {
+  std::vector<std::shared_ptr<const c10::Event>> events;
+  if (waiting_)
+    for (const Wait& w : waiting_->waits)
+      if (const auto& event = events_[static_cast<size_t>(w.notification)]) events.push_back(event);
+  return events;
 }
 
 void RunStreams::finish() {

@@ -8,6 +8,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "kernels/kernel_context.h"
+#include "kernels/step_waits.h"
 #include "ortmodule/export.h"
 #include "plan/execution_plan.h"
 #include "records/kernel_registry.h"
@@ -52,7 +54,7 @@ class StreamTable {
   std::vector<std::optional<c10::Stream>> own_;  // for transfers
 };
 
-class RunStreams {
+class RunStreams : private StepWaits {
  public:
   // Both outlive it. Streams give what the plan begins with.
   RunStreams(const ExecutionPlan& plan, const StreamTable& table);
@@ -71,12 +73,15 @@ class RunStreams {
   ORTMODULE_API static void leave_out(const std::string& plan, int wait);
 
  private:
+  void wait_for_inputs() override;
+  std::vector<std::shared_ptr<const c10::Event>> inputs_events() const override;
   void wait(const Wait& wait);
   void notify(int notification, size_t stream);
 
   const ExecutionPlan& plan_;
   std::vector<std::optional<c10::Stream>> streams_;
-  std::vector<std::optional<c10::Event>> events_;  // by notification
+  std::vector<std::shared_ptr<c10::Event>> events_;  // by notification
+  const Step* waiting_ = nullptr;                    // which has not waited yet
   std::vector<at::Tensor> held_;
   std::vector<char> holds_;  // by stream: whether copies there read what is held
   int left_out_ = -1, waits_ = 0;

@@ -238,12 +238,76 @@ def recorded(where: str) -> None:
         assert close.equal and close.compared > 8, str(close)
 
 
+class Labelled(nn.Module):
+    """A causal model whose last rows have no label where a batch is padded."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding, self.mixed = nn.Embedding(vocabulary, width), nn.Linear(width, 3 * width)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        q, k, v = self.mixed(x)[:, :, None].chunk(3, -1)
+        x = x + F.scaled_dot_product_attention(q.mT, k.mT, v.mT, is_causal=True).mT.flatten(2)
+        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def busy(where: str) -> torch.Event:
+    """The device has something to do that takes it longer than the host takes for a step."""
+    if where == "cuda":
+        torch.cuda._sleep(300_000_000)
+    else:
+        _busy_for(300_000)
+        torch.ones(4, device=where).add_(1)
+        _busy_for(0)
+    event = torch.Event(where)
+    event.record()
+    return event
+
+
+def _busy_for(microseconds: int) -> None:
+    from .__main__ import library
+
+    library().guarded_set_delay(-1, -1, microseconds, 1000)
+
+
+def labelled(where: str) -> None:
+    """Where all rows have labels the host runs ahead of the device; where some have none it waits to learn which."""
+    torch.manual_seed(0)
+    theirs = Labelled(*((50_000, 256) if where == "cuda" else (512, 64))).to(where)
+    module = copy.deepcopy(theirs)
+    ours = ortmodule.ORTModule(module)
+    waited = []
+    for padding in (0, 0, 0, 0, 0, 13, 13, 13, 13, 0, 0, 0, 0, 0):
+        tokens = torch.randint(0, 512, (16, 64))
+        labels = torch.where(torch.arange(64) < 64 - padding, tokens, -100)
+        given = tokens.to(where), labels.to(where)
+        torch.accelerator.synchronize()
+        event = busy(where)
+        got = ours(*given)
+        waited.append(event.query())
+        got.backward()
+        want = theirs(*given)
+        want.backward()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        for p, q in zip(theirs.parameters(), module.parameters(), strict=True):
+            torch.testing.assert_close(q.grad, p.grad, rtol=1e-3, atol=1e-4)
+        theirs.zero_grad()
+        ours.zero_grad()
+    assert ours.report().fallback == "none", ours.report().fallback_reason
+    # By the time of the second padded batch the first one's labels are there.
+    assert waited == [True] * 3 + [False] * 3 + [True] * 6 + [False] * 2, waited
+
+
 def checks(where: str) -> list[tuple[str, Callable[[], None]]]:
     """All of them by name, on the device `where`."""
     found: list[tuple[str, Callable[[], None]]] = [
         (make.__name__, lambda m=make, i=inputs: compare(m, i, where)) for make, inputs in CASES
     ]
-    return found + [(check.__name__, lambda c=check: c(where)) for check in (moves, trains_from_artifacts, recorded)]
+    return found + [
+        (check.__name__, lambda c=check: c(where)) for check in (moves, trains_from_artifacts, recorded, labelled)
+    ]
 
 
 def main() -> int:

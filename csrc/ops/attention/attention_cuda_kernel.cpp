@@ -1,10 +1,10 @@
 // "cuda" kernels of Attention, PhiloxAttention and AttentionGrad: cuDNN's, flash and memory-efficient attention through
 // ATen, whose log-sum-exp is saved, so that backward does not run forward again and no score matrix is in memory.
 //
-// cuDNN's runs where ATen's own rule (at::_fused_sdp_choice) takes it and nothing is dropped or masked; flash attention
-// takes 16-bit types without a mask, the third one masks and float32; where the rule allows none, or a device lacks
-// them, the "aten" kernels take over, and the saved sums are empty. All of them read 16 bytes at once: operands that do
-// not begin there are copied.
+// cuDNN's runs where ATen's own rule (at::_fused_sdp_choice) takes it and nothing is masked; flash attention takes
+// 16-bit types without a mask, the third one masks and float32; where the rule allows none, or a device lacks them, the
+// "aten" kernels take over, and the saved sums are empty. All of them read 16 bytes at once: operands that do not begin
+// there are copied.
 // Dropout: the kernels draw from the device's generator, which is set to the seed of (state, stream) for the launch and
 // put back; backward is given the same two numbers (Note [Random state]). Which elements are dropped is theirs to say,
 // so that masks differ from the CPU's. Not here: projections and the past, which "aten" has.
@@ -86,7 +86,7 @@ int64_t backend_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   if (choice != kFlash && choice != kEfficient && choice != kCudnn) return kMath;
   static const Has cudnn("aten::_scaled_dot_product_cudnn_attention"),
       flash("aten::_scaled_dot_product_flash_attention"), efficient("aten::_scaled_dot_product_efficient_attention");
-  if (choice == kCudnn && cudnn.on(q) && ratio == 0 && !mask.defined() && q.size(2) > 1) return kCudnn;
+  if (choice == kCudnn && cudnn.on(q) && !mask.defined() && q.size(2) > 1) return kCudnn;
   if (flash_fits(q, k, mask, s)) return flash.on(q) ? kFlash : kMath;
   if (grouped || !efficient.on(q)) return kMath;
   return mask.defined() ? (mask_fits(mask, k) ? kEfficient : kMath) : (choice == kEfficient ? kEfficient : kMath);
@@ -157,7 +157,7 @@ bool forward(KernelContext& c, const Settings& s, const Draw& draw, size_t lse_o
   at::Tensor y, lse;
   if (backend == kCudnn) {
     auto made =
-        at::_scaled_dot_product_cudnn_attention(q, k, v, {}, c.wants(lse_output), 0.0, s.causal, false, s.scale);
+        at::_scaled_dot_product_cudnn_attention(q, k, v, {}, c.wants(lse_output), draw.ratio, s.causal, false, s.scale);
     y = std::get<0>(made);
     if (c.wants(lse_output)) lse = cudnn_sums(std::get<1>(made));
   } else if (backend == kFlash) {
@@ -177,12 +177,23 @@ bool forward(KernelContext& c, const Settings& s, const Draw& draw, size_t lse_o
   return true;
 }
 
-bool cudnn_backward(KernelContext& c, const Settings& s, const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
-                    const at::Tensor& v) {
-  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // nothing is drawn
+// Seed and offset on the device, as forward's kernel gave them; no numbers where nothing is drawn.
+at::Tensor state_of(const Draw& draw, const at::Tensor& q) {
+  const at::TensorOptions words = at::TensorOptions(at::kLong);
+  if (!draw.seed) return at::empty({2}, words.device(q.device()));
+  at::Tensor state = at::empty({2}, words);
+  state.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(*draw.seed);
+  state.mutable_data_ptr<int64_t>()[1] = 0;
+  return state.to(q.device(), /*non_blocking=*/true);
+}
+
+bool cudnn_backward(KernelContext& c, const Settings& s, const Draw& draw, const at::Tensor& dy, const at::Tensor& q,
+                    const at::Tensor& k, const at::Tensor& v) {
+  const at::Tensor state = state_of(draw, q);
   const at::Tensor lse = c.in(kGradLse).view({q.size(0), q.size(1), q.size(2), 1});
   auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
-      dy, q, k, v, c.in(kGradResult), lse, none, none, {}, {}, {}, q.size(2), k.size(2), 0.0, s.causal, s.scale);
+      dy, q, k, v, c.in(kGradResult), lse, state.select(0, 0), state.select(0, 1), {}, {}, {}, q.size(2), k.size(2),
+      draw.ratio, s.causal, s.scale);
   c.out(kQueryGrad, std::move(dq));
   c.out(kKeyGrad, std::move(dk));
   c.out(kValueGrad, std::move(dv));
@@ -194,19 +205,12 @@ bool backward(KernelContext& c, const Settings& s) {
   if (lse.numel() == 0) return false;  // forward was the "aten" kernel
   const at::Tensor dy = aligned(c.in(kGradOfResult)), q = aligned(c.in(kGradQuery)), k = aligned(c.in(kGradKey)),
                    v = aligned(c.in(kGradValue)), mask = aligned(c.in_or_undefined(kGradMask));
-  if (are_cudnn_sums(lse, q)) return cudnn_backward(c, s, dy, q, k, v);
   const Draw draw = draw_of(c, kGradRatio, kGradRandomState, s);
+  if (are_cudnn_sums(lse, q)) return cudnn_backward(c, s, draw, dy, q, k, v);
   const at::TensorOptions words = at::TensorOptions(at::kLong);
-  const auto seed = static_cast<int64_t>(draw.seed.value_or(0));
   if (flash_fits(q, k, mask, s)) {
     const at::Tensor none = at::empty({0}, words.device(q.device()));
-    at::Tensor state = none;  // seed and offset, as forward's kernel gave them
-    if (draw.seed) {
-      state = at::empty({2}, words);
-      state.mutable_data_ptr<int64_t>()[0] = seed;
-      state.mutable_data_ptr<int64_t>()[1] = 0;
-      state = state.to(q.device(), /*non_blocking=*/true).view(at::kUInt64);
-    }
+    const at::Tensor state = draw.seed ? state_of(draw, q).view(at::kUInt64) : none;
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
         dy, q, k, v, y, lse, {}, {}, q.size(2), k.size(2), draw.ratio, s.causal, state, none, s.scale);
     c.out(kQueryGrad, std::move(dq));
@@ -216,8 +220,8 @@ bool backward(KernelContext& c, const Settings& s) {
   }
   const bool of_mask = c.wants(kMaskGrad) && mask.defined();
   auto [dq, dk, dv, dmask] = at::_scaled_dot_product_efficient_attention_backward(
-      dy, q, k, v, expanded(mask, q, k), y, lse, at::scalar_tensor(seed, words), at::scalar_tensor(0, words),
-      draw.ratio, {true, true, true, of_mask}, s.causal, s.scale);
+      dy, q, k, v, expanded(mask, q, k), y, lse, at::scalar_tensor(static_cast<int64_t>(draw.seed.value_or(0)), words),
+      at::scalar_tensor(0, words), draw.ratio, {true, true, true, of_mask}, s.causal, s.scale);
   c.out(kQueryGrad, std::move(dq));
   c.out(kKeyGrad, std::move(dk));
   c.out(kValueGrad, std::move(dv));

@@ -1,5 +1,6 @@
 // Kernels of compact rows; see Note [Compact rows] beside the records. Lists of rows live in host memory's reach only
 // where the CPU computes them: on other devices the lists are made on the host and copied.
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -11,9 +12,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
+#include <mutex>
 
 #include "base/status.h"
 #include "kernels/kernel_context.h"
+#include "kernels/step_waits.h"
 #include "records/kernel_registry.h"
 
 namespace ortmodule {
@@ -38,13 +42,67 @@ at::Tensor listed(const std::vector<char>& marked) {
   return rows;
 }
 
+at::Tensor rows_of(const at::Tensor& given, int64_t ignored) {
+  const at::Tensor labels = given.to(at::kLong).contiguous();
+  const auto* label = labels.const_data_ptr<int64_t>();
+  std::vector<char> marked(static_cast<size_t>(labels.numel()));
+  for (size_t r = 0; r < marked.size(); ++r) marked[r] = label[r] != ignored;
+  return listed(marked);
+}
+
+// Whether a step may take all rows before it knows its labels.
+//
+// Labels on a device reach the host when the device has done what was queued before, so that the host, which would be a
+// step ahead, waits at the head of each forward. All rows are right whatever the labels are; fewer save work. So after
+// some steps whose lists were all rows the next ones take that for granted, and look at their labels when these are
+// there: at the first list with fewer rows they wait again. The last bits of a sum over rows then depend on which steps
+// came before, so that deterministic computing always waits.
+class AllRows {
+ public:
+  bool expected(const at::Tensor& labels, const StepWaits& waits, int64_t ignored) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    look(ignored);
+    if (streak_ < kStreak || at::globalContext().deterministicAlgorithms()) return false;
+    if (!unseen_.defined()) {
+      behind_ = waits.inputs_events();
+      if (behind_.empty()) return false;
+      unseen_ = labels;
+    }
+    return true;
+  }
+
+  void note(bool all) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    streak_ = all ? std::min(streak_ + 1, kStreak) : 0;
+  }
+
+ private:
+  static constexpr int kStreak = 3;  // a list of fewer rows is seldom late then, where lengths vary
+
+  void look(int64_t ignored) {
+    if (!unseen_.defined()) return;
+    for (const auto& event : behind_)
+      if (!event->query()) return;
+    if (rows_of(unseen_, ignored).numel() < unseen_.numel()) streak_ = 0;
+    unseen_.reset();
+    behind_.clear();
+  }
+
+  std::mutex mutex_;
+  int streak_ = 0;
+  at::Tensor unseen_;  // labels of a step that took all rows
+  std::vector<std::shared_ptr<const c10::Event>> behind_;
+};
+
 Kernel label_rows(const Node& node) {
-  return [ignored = node.get_int("ignore_index", -100)](KernelContext& c) {
-    const at::Tensor labels = c.host(0).to(at::kLong).contiguous();
-    const auto* label = labels.const_data_ptr<int64_t>();
-    std::vector<char> marked(static_cast<size_t>(labels.numel()));
-    for (size_t r = 0; r < marked.size(); ++r) marked[r] = label[r] != ignored;
-    c.out(0, listed(marked));
+  return [ignored = node.get_int("ignore_index", -100), all = std::make_shared<AllRows>()](KernelContext& c) {
+    const at::Tensor& labels = c.host(0);
+    if (c.waits() && all->expected(labels, *c.waits(), ignored))
+      return c.out(0, at::arange(labels.numel(), at::TensorOptions(at::kLong)));
+    if (c.waits()) c.waits()->wait_for_inputs();
+    at::Tensor rows = rows_of(labels, ignored);
+    if (c.waits()) all->note(rows.numel() == labels.numel());
+    c.out(0, std::move(rows));
   };
 }
 
@@ -137,6 +195,7 @@ Kernel attended_rows(const Node& node) {
       for (int64_t k = 0; k < rows.numel(); ++k) needed.at(static_cast<size_t>(row[k])) = 1;
     }
     if (std::all_of(needed.begin(), needed.end(), [](char one) { return one != 0; })) return c.out(0, listed(needed));
+    if (c.waits()) c.waits()->wait_for_inputs();
     std::vector<Visible> attentions;
     size_t next = 1 + seeds;
     for (size_t i = 0; i < causal.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "ops/norm/batch_statistics_launch.h"
 
 #include "cuda/elements.cuh"
+#include "cuda/reduce.cuh"
 
 namespace ortmodule::cuda {
 namespace {
@@ -81,19 +82,28 @@ __global__ void __launch_bounds__(kThreads, 4)
   store(parts, (int64_t{blockIdx.y} * 2 + 1) * sizes.channels + channel, deviations);
 }
 
-// A block's 32 channels: 32 lines of threads add every 32nd chunk's term each, and the first line those.
+// The sums of two terms of all chunks for each of a block's 32 channels, for the threads of its first line; 32 lines
+// add every 32nd chunk's, and a warp has the lines of a channel then.
 template <typename Term>
-__device__ __forceinline__ float join(int64_t chunks, Term term) {
-  ORTMODULE_SHARED(float, lines, kJoinThreads);
+__device__ __forceinline__ void join(int64_t chunks, float (&totals)[2], Term term) {
+  constexpr int kPitch = kJoinLines + 1;  // a line and a lane read from 32 banks
+  ORTMODULE_SHARED(float, sums, 2 * kWarpSize * kPitch);
+  ORTMODULE_SHARED(float, joined, 2 * kWarpSize);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize, line = thread / kWarpSize;
-  float sum = 0;
-  for (int64_t chunk = line; chunk < chunks; chunk += kJoinLines) sum += term(chunk);
-  __syncthreads();  // those who read the last join's are done
-  lines[thread] = sum;
+  float mine[2] = {};
+#pragma unroll 4
+  for (int64_t chunk = line; chunk < chunks; chunk += kJoinLines) term(chunk, mine);
+#pragma unroll
+  for (int k = 0; k < 2; ++k) sums[(k * kWarpSize + lane) * kPitch + line] = mine[k];
   __syncthreads();
-  float total = 0;
-  for (int other = 0; other < kJoinLines; ++other) total += lines[other * kWarpSize + lane];
-  return total;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const float part = sums[(k * kWarpSize + line) * kPitch + lane], total = reduce_warp<Sum>(part);
+    if (lane == 0) joined[k * kWarpSize + line] = total;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < 2; ++k) totals[k] = joined[k * kWarpSize + lane];
 }
 
 template <typename P>
@@ -117,12 +127,17 @@ __global__ void __launch_bounds__(kJoinThreads)
     return there ? load(parts, (chunk * 2 + which) * sizes.channels + channel) : 0.0f;
   };
   const float count = static_cast<float>(sizes.rows);
-  const float mean = join(chunks, [&](int64_t chunk) { return part(chunk, 0) * rows(chunk); }) / count;
-  const float deviations = join(chunks, [&](int64_t chunk) {
-    const float apart = part(chunk, 0) - mean;
-    return part(chunk, 1) + apart * apart * rows(chunk);
+  // Deviations from the first chunk's mean, which is near the mean of all.
+  const float origin = part(0, 0);
+  float sums[2];
+  join(chunks, sums, [&](int64_t chunk, float (&to)[2]) {
+    const float apart = part(chunk, 0) - origin, weighted = apart * rows(chunk);
+    to[0] += weighted;
+    to[1] += part(chunk, 1) + apart * weighted;
   });
   if (!there || threadIdx.x >= kWarpSize) return;
+  const float mean = origin + sums[0] / count, difference = sums[1] - sums[0] * (sums[0] / count);
+  const float deviations = difference < 0 ? 0.0f : difference;  // NaN stays
   const float variance = deviations / count, invstd = rsqrtf(variance + to.epsilon);
   const float factor = to_float(load(to.scale, channel)) * invstd;
   store(to.mean, channel, mean);
@@ -202,12 +217,13 @@ __global__ void __launch_bounds__(kJoinThreads)
   const int64_t channel = int64_t{blockIdx.x} * kWarpSize + threadIdx.x % kWarpSize;
   const bool there = channel < sizes.channels;
   const int64_t chunks = (sizes.rows + sizes.chunk - 1) / sizes.chunk;
-  const auto sum = [&](int which) {
-    return join(chunks, [&](int64_t chunk) {
-      return there ? load(parts, (chunk * 2 + which) * sizes.channels + channel) : 0.0f;
-    });
-  };
-  const float plain = sum(0), along = sum(1);
+  float sums[2];
+  join(chunks, sums, [&](int64_t chunk, float (&to)[2]) {
+#pragma unroll
+    for (int which = 0; which < 2; ++which)
+      to[which] += there ? load(parts, (chunk * 2 + which) * sizes.channels + channel) : 0.0f;
+  });
+  const float plain = sums[0], along = sums[1];
   if (!there || threadIdx.x >= kWarpSize) return;
   const float invstd = load(to.invstd, channel), mean = load(to.mean, channel), count = static_cast<float>(sizes.rows);
   const float dy_factor = to_float(load(to.scale, channel)) * invstd;
