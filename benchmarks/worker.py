@@ -31,7 +31,7 @@ from torch import nn
 
 MIB = 1 << 20
 SAMPLE_SECONDS = 0.04  # a sample repeats a short step until it takes about this long
-GAPS, NAME = 40, 60  # how many are told, and letters of a name
+GAPS, NAME = 12, 60  # how many are told, and letters of a name
 WAITS = ("cudaEventSynchronize", "cudaStreamSynchronize")
 REAL_SAMPLE_SECONDS = 0.25  # of a real model
 
