@@ -76,6 +76,18 @@ class UndecidedError(CaptureError):
     """The forward branches on what only the data say. With the branch taken as a call takes it, it may be captured."""
 
 
+class UnloadedModuleError(CaptureError):
+    """The forward imports Python modules that are not loaded yet: they are to be imported before it is traced again.
+
+    Attributes:
+        names: of the modules.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"the forward imports {', '.join(names)}, which no import has loaded before")
+        self.names = tuple(names)
+
+
 class UnfitError(CaptureError):
     """A graph that was captured from another example does not hold for the call."""
 

@@ -149,6 +149,10 @@ class Audit:
         """Hears that the forward has asked an object past the code that is followed."""
         self._reads.root(text, value)
 
+    def no_module(self, names: Iterable[str]) -> None:
+        """Hears that there were no modules of these names to import."""
+        self._regions.no_module(frozenset(names))
+
     def knows(self, value: Any) -> bool:
         """Whether an object was met where the forward can have it from."""
         return self._reads.knows(value)

@@ -375,6 +375,8 @@ class Reads:
             if isinstance(condition, ContextVariableCondition) and condition.is_set_inside():
                 outer = False
             led_to = led_to_by(self, condition, value, names)
+            if outer and isinstance(condition, ClassCondition):
+                self._outer.update(map(id, condition.functions()))
             self._hand_over(value, led_to, names)
             if isinstance(value, types.ModuleType):
                 self._queries.update((id(f), f) for f in led_to if is_query(f))

@@ -7,6 +7,7 @@ Not here: what marks a region (capture), what is looked at in the backward (../u
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,6 +61,10 @@ class Regions:
         """Hears that what the capture has put in a function's place runs, which may read what the function would."""
         for reads in self._hearing():
             reads.entered(function.__code__, function, values)
+
+    def no_module(self, names: frozenset[str]) -> None:
+        for reads in self._hearing():
+            reads.loaded_modules().grow(sys.modules, names, reads.part)
 
     def _hearing(self) -> tuple[Reads, ...]:
         return (self._forward, self._reads) if self._depth else (self._forward,)

@@ -126,6 +126,12 @@ class ClassCondition(Condition):
         self._found[look] = (version, found)
         return found
 
+    def functions(self) -> Iterator[Any]:
+        """Those of the methods that computed names may find."""
+        for member in self._methods.values():
+            parts = (member.fget, member.fset, member.fdel) if isinstance(member, property) else (member,)
+            yield from (getattr(one, "__func__", one) for one in parts if one is not None)
+
     def settle(self, part: Callable[[Any], Condition]) -> None:
         """Takes the special methods in, once nothing is replaced any more for a capture."""
         self._found, self._holds_at = {}, 0

@@ -30,7 +30,8 @@ from .output_refs import GivenChange, OutputRef, SideOutput
 from .result_views import symbols_of, view_steps
 from .sizes import SizePrinter
 from .trace.export import Exported, TraceAudit, export_module
-from .trace.patches import sizes_of_one
+from .trace.patches.imports import with_modules_loaded
+from .trace.patches.sizes import unit_sizes
 from .trace.tracing import LOCK, TracingAnswer
 
 __all__ = ["capture", "capture_for_call", "capture_once"]
@@ -136,7 +137,9 @@ def _capture_told(
     """`capture_once` with one answer."""
     call = flatten_call(args, kwargs)
     leaves, in_spec = call.leaves, call.shape.spec
-    exported = export_module(module, leaves, call.shape, attempt, audit, tracing)
+    exported = with_modules_loaded(
+        lambda tried: export_module(module, leaves, call.shape, attempt, audit, tracing, tried)
+    )
     start = time.perf_counter()
     assembly = _Assembly(module, exported, leaf_names(module, args, kwargs))
     captured = assembly.captured_or_refused(leaves, in_spec, attempt.dynamic, attempt.optional)
@@ -193,7 +196,7 @@ class _Assembly:
         conditions = torch_private.export_guards(self.program)
         conditions += guards.range_conditions(shapes, self.program.range_constraints)
         if self.exported.from_one:
-            conditions += sizes_of_one.conditions(self.program, shapes, self.printer)
+            conditions += unit_sizes.conditions(self.program, shapes, self.printer)
         specialized = []
         for leaf, axis in sorted(dynamic):
             size = self._shape_of(leaf)[axis]

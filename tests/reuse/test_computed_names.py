@@ -269,3 +269,21 @@ def test_a_class_that_is_looked_through_gets_what_its_base_has(monkeypatch: pyte
             monkeypatch.setattr(owner, "shift", 3.0, raising=False)
         for _ in range(2):
             torch.testing.assert_close(model(x), eager(x))
+
+
+class Drawing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * float(next(vars(type(self))["dra" + "wn"]()[0]))
+
+
+def test_what_a_method_holds_that_is_found_by_a_computed_name_is_not_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [iter(range(1, 10))]
+    monkeypatch.setattr(Drawing, "drawn", (lambda value: lambda: value)(held), raising=False)
+    eager = Drawing()
+    model, x = ORTModule(eager), torch.randn(2, 4)
+    torch.testing.assert_close(model(x), eager.linear(x))
+    torch.testing.assert_close(model(x), eager.linear(x) * 2)

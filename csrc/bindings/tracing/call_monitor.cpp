@@ -5,6 +5,7 @@
 
 #include <array>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -57,7 +58,8 @@ class CallMonitor {
     return monitor.outer_ ? monitor.outer_(monitor.outer_object_.ptr(), frame, what, argument) : 0;
   }
 
-  // False, with Python's error set, where one of the functions raises: the code that runs gets it as its own.
+  // False, with Python's error set, where one of the functions raises: the code that runs gets it as its own. But an
+  // import runs to its end: modules that import one another cannot be imported again after one that broke off.
   bool note(PyFrameObject* frame, int what, PyObject* argument) {
     if (paused_ > 0 || error_ || (what != PyTrace_CALL && what != PyTrace_RETURN && what != PyTrace_C_CALL))
       return true;
@@ -72,10 +74,18 @@ class CallMonitor {
         returned_(in, py::handle(argument));
     } catch (py::error_already_set& error) {
       error_ = error.value();
+      if (is_importing(frame)) return true;
       error.restore();
       return false;
     }
     return true;
+  }
+
+  static bool is_importing(PyFrameObject* frame) {
+    py::object each = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(frame));
+    for (; each && !each.is_none(); each = each.attr("f_back"))
+      if (each.attr("f_code").attr("co_filename").cast<std::string>() == "<frozen importlib._bootstrap>") return true;
+    return false;
   }
 
   void enter(PyFrameObject* frame) {

@@ -18,7 +18,7 @@ import torch._export.passes
 import torch.fx.traceback as fx_traceback
 from torch.utils import _pytree as pytree
 
-from ...errors import CaptureError, ORTModuleError, UndecidedError
+from ...errors import CaptureError, ORTModuleError, UndecidedError, UnloadedModuleError
 from .. import source_lines, torch_private
 from ..attempts import Attempt
 from ..containers.flattening import CallShape
@@ -29,7 +29,8 @@ from .aliases import stand_ins
 from .branches import Branch, Branches
 from .function_call import FunctionCall
 from .messages import SaidLine, SaidWarning, same_registries
-from .patches import sizes_of_one, tensor_data
+from .patches import tensor_data
+from .patches.sizes import unit_sizes
 from .patching import deferred_interrupt, entries, installed
 from .random_states import same_random_states
 from .refusals import refuse_python_at_each_call, refuse_replaced_methods, refuse_tensor_classes
@@ -99,6 +100,7 @@ def export_module(
     attempt: Attempt,
     audit: TraceAudit | None = None,
     tracing: TracingAnswer | None = None,
+    tried_imports: frozenset[str] = frozenset(),
 ) -> Exported:
     """Exports `module` for a call with these leaves, in its present mode and under the caller's autocast.
 
@@ -108,6 +110,7 @@ def export_module(
         attempt: which sizes are symbolic, and where branches go.
         audit: hears of the forward.
         tracing: what the forward is told where it asks whether it is traced, and hears whether it has.
+        tried_imports: modules that the forward may import within the trace.
 
     Raises:
         CaptureError: the module cannot be exported; it names the reason and the user's line of code.
@@ -122,8 +125,9 @@ def export_module(
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     branches = Branches(tensors, module) if attempt.branching else None
     state = TraceState(
-        module, SideOutputs(module), branches, bool(dynamic), from_one, tracing=tracing or TracingAnswer()
-    )
+        module, SideOutputs(module), branches, bool(dynamic), from_one, tracing=tracing or TracingAnswer(),
+        tried_imports=tried_imports,
+    )  # fmt: skip
     wrapper = Wrapper(module, leaves, shape, state, attempt.flags, audit)
     seconds: dict[str, float] = {}
     left = torch_private.without_left_hooks()
@@ -136,9 +140,11 @@ def export_module(
             )
             program = _rewritten(program, from_one, seconds)
             tensor_data.restore_parameters(program.constants)
-        except ORTModuleError:
-            raise
         except Exception as error:
+            if isinstance(state.refusal, UnloadedModuleError):  # the forward may have caught that
+                raise state.refusal from None
+            if isinstance(error, ORTModuleError):
+                raise
             kind = UndecidedError if torch_private.is_undecided(error) else CaptureError
             text = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
             raise kind(text, source_lines.user_source_line(error)) from error
@@ -196,7 +202,7 @@ def _rewritten(
     regions.inline_regions(program)
     regions.join_ties(program)
     if from_one:
-        sizes_of_one.refuse_written_copies(program)
+        unit_sizes.refuse_written_copies(program)
     writes.keep_histories(program)
     regions.refuse_control_flow(program.graph_module)
     if not regions.is_convertible(program.graph_module):

@@ -59,6 +59,7 @@ class TraceState:
         tracing: what the forward is told of the trace.
         forward_runs: whether the module's forward runs: torch's export calls modules of its own around it.
         refusal: why no graph is made of the forward, in case that it catches the error.
+        tried_imports: modules that were imported for this trace, or could not be (patches/imports.py).
         away: modes before torch's functions, out of the way while a function in Python runs that has asked them.
         place: puts a further patch in place until the trace ends; set by the installer.
         thread: the one that captures.
@@ -78,6 +79,7 @@ class TraceState:
     tracing: TracingAnswer = dataclasses.field(default_factory=TracingAnswer)
     forward_runs: bool = False
     refusal: CaptureError | None = None
+    tried_imports: frozenset[str] = frozenset()
     away: list[Any] = dataclasses.field(default_factory=list)
     place: Callable[[Any], None] = lambda patch: None
     thread: int = dataclasses.field(default_factory=threading.get_ident)

@@ -80,6 +80,9 @@ class TraceAudit(Protocol):
     def root(self, text: str, value: Any) -> None:
         """The forward has asked this object, which is called `text`."""
 
+    def no_module(self, names: Iterable[str]) -> None:
+        """The forward has found that there are no modules of these names to import."""
+
     def pause(self) -> None:
         """Torch itself runs from here on, until `resume`."""
 

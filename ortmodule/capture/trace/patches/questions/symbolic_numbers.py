@@ -1,7 +1,7 @@
 """What the user's code asks of a symbolic size and torch's arithmetic does not answer: its text, and whether it equals
 a number of a class that torch does not know (of an enum, say). Either fixes the size.
 
-Not here: which class it says that it is of (classes.py), sizes of 1 (sizes_of_one.py).
+Not here: which class it says that it is of (classes.py), sizes of 1 (sizes/unit_sizes.py).
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, guard_or_false, guard_or_true
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from ....errors import CaptureError
-from ...rewrite.regions import is_write
-from ...sizes import Dim, SizePrinter, unbacked_symbols
-from ...torch_private import storage_of
-from ..patching import Around, Patch
-from ..tracing import TraceState
+from .....errors import CaptureError
+from ....rewrite.regions import is_write
+from ....sizes import Dim, SizePrinter, unbacked_symbols
+from ....torch_private import storage_of
+from ...patching import Around, Patch
+from ...tracing import TraceState
 
 __all__ = ["PATCHES", "conditions", "refuse_written_copies"]
 
