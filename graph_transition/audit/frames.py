@@ -52,9 +52,9 @@ _SYMPY = f"{Path(str(sympy.__file__)).parent}/"
 _STANDING_IN = tuple(f"{Path(capture.__file__).parent}/trace/{name}" for name in ("patching.py", "patches/"))
 # Of numpy: what reads and writes files, as user code may do.
 _NUMPY_FILES = ("/npyio.py", "/_npyio_impl.py", "/_datasource.py", "/format.py", "/_format_impl.py", "/memmap.py")
-# Packages that torch itself calls.
-_OPAQUE_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "filelock/", "fsspec/", "_pytest/",
-                    "_distutils_hack/", "setuptools/", "pkg_resources/")  # fmt: skip
+# Packages that torch itself calls, and others that act on their own: on `assert`, on imports.
+_CALLED_PACKAGES = ("typing_extensions.py", "jinja2/", "networkx/", "mpmath/", "filelock/", "fsspec/")
+_OPAQUE_PACKAGES = ("_pytest/", "_distutils_hack/", "setuptools/", "pkg_resources/")
 _DECORATING = f"{_TORCH}utils/_contextlib.py"  # functions under `torch.no_grad()` and the like
 # Of torch, what holds state of the user's whoever calls it.
 _TORCH_FOLLOWED = tuple(f"{_TORCH}{name}" for name in ("nn/", "distributions/", "optim/", "utils/data/", "ao/"))
@@ -64,12 +64,14 @@ _LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 # Of the standard library: what keeps books of its own (logs, warnings, imports), and reads nothing for a forward.
 BOOKKEEPERS = frozenset(
     {
-        "logging", "warnings", "linecache", "typing", "abc", "importlib", "re", "tokenize", "ast",
+        "logging", "warnings", "linecache", "abc", "importlib", "re", "tokenize", "ast",
         "dis", "sre_parse", "sre_compile", "importlib._bootstrap", "importlib._bootstrap_external", "zipimport",
     }
 )  # fmt: skip
 # Where callbacks of weak references are: collections run them at any time, in the middle of whatever runs.
 _WEAK = (f"{_LIBRARY}weakref.py", f"{_LIBRARY}_weakrefset.py", f"{_TORCH}utils/weak.py")
+# Of these, what reads files of packages.
+_READING = ("importlib/resources/", "importlib/metadata/")
 # Writes of a log line, which a graph does not repeat.
 EMITS = "Handler.handle"
 
@@ -86,11 +88,14 @@ def kind_of_file(path: str) -> int:
         return OPAQUE
     if path.startswith("<frozen "):
         return OPAQUE if path[8:-1] in BOOKKEEPERS else BY_CALLER
-    if "-packages/" in path and path.rpartition("-packages/")[2].startswith(_OPAQUE_PACKAGES):
-        return OPAQUE
+    if "-packages/" in path:
+        if path.rpartition("-packages/")[2].startswith(_OPAQUE_PACKAGES):
+            return OPAQUE
+        return BY_CALLER if path.rpartition("-packages/")[2].startswith(_CALLED_PACKAGES) else FOLLOWED
     if path.startswith(_LIBRARY) and "-packages/" not in path:
-        top = path.removeprefix(_LIBRARY).removesuffix(".py").split("/")[0]
-        return OPAQUE if top in BOOKKEEPERS else BY_CALLER
+        inside = path.removeprefix(_LIBRARY).removesuffix(".py")
+        keeps = inside.split("/")[0] in BOOKKEEPERS and not inside.startswith(_READING)
+        return OPAQUE if keeps else BY_CALLER
     return FOLLOWED
 
 

@@ -25,6 +25,7 @@ from ..conditions import (
     FunctionCondition,
     LocalCondition,
     LockCondition,
+    LoggerCondition,
     Maker,
     MappingCondition,
     ObjectCondition,
@@ -96,6 +97,8 @@ def led_to_by(maker: Maker, condition: Condition, value: Any, names: Names) -> I
         return [v for _, v in wrapped_parts(value)]
     if isinstance(condition, LocalCondition):
         return [v for _, v in condition.grow(asked | names.stored, names.any_name, part)]
+    if isinstance(condition, LoggerCondition):
+        return condition.grow(asked, names.stored, names.any_name, part) if not names.of_torch else ()
     if isinstance(condition, BoundBuiltinCondition):
         return [value.__self__]
     if isinstance(condition, ContextVariableCondition):

@@ -36,7 +36,7 @@ from .functions import (
     wrapped_parts,
 )
 from .identity import IdentityCondition, LockCondition, UnknownCondition
-from .loggers import ASKING, every_logger
+from .loggers import ASKING, LoggerCondition, every_logger
 from .making import condition_of, is_query
 from .mappings import MappingCondition
 from .modules import AddedHooks, HooksCondition, ModuleCondition
@@ -65,6 +65,7 @@ __all__ = [
     "IdentityCondition",
     "LocalCondition",
     "LockCondition",
+    "LoggerCondition",
     "Maker",
     "MappingCondition",
     "ModuleCondition",

@@ -28,7 +28,7 @@ _NO_METHODS = frozenset(
         "__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__", "__dataclass_fields__",
         "__dataclass_params__", "__orig_bases__", "__parameters__", "__type_params__", "__constants__",
         "__abstractmethods__", "__init_subclass__", "__subclasshook__", "__class_getitem__",
-        "__jit_unused_properties__", "__setstate__",
+        "__jit_unused_properties__", "__setstate__", "__slotnames__",
     }
 )  # fmt: skip
 _METHODS = (types.FunctionType, staticmethod, classmethod, property)
