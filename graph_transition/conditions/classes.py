@@ -17,6 +17,7 @@ import torch
 from ... import _C
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, digest, shown
 from .equality import is_another
+from .identity import IdentityCondition, UnknownCondition
 from .origin import is_opaque
 
 __all__ = ["ClassCondition", "found_on"]
@@ -136,7 +137,17 @@ class ClassCondition(Condition):
         """Takes the special methods in, once nothing is replaced any more for a capture."""
         self._found, self._holds_at = {}, 0
         if self._special is None:
-            self._special = {name: part(member) for name, member in _special(self._class)} if self.can_change else {}
+            found = _special(self._class) if self.can_change else []
+            self._special = {name: self._special_part(name, member, part) for name, member in found}
+
+    def _special_part(self, name: str, member: Any, part: Callable[[Any], Condition]) -> Condition:
+        """Of a special method; what Python cannot call counts as what it is where no code has spelled its name (pydantic
+        keeps objects in C so).
+        """
+        condition = part(member)
+        calls = callable(member) or hasattr(type(member), "__get__")
+        unread = isinstance(condition, UnknownCondition) and not calls and name not in self._asked
+        return IdentityCondition(member) if unread else condition
 
     def refusal(self, now: Any) -> str | None:
         if now is not self._class:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import queue
 import sys
 import tempfile
 import threading
@@ -154,13 +155,30 @@ def _sequence_of_points() -> Case:
     return lambda: float(engine.num_generated), lambda: engine.draw(3)
 
 
+class Validated:
+    __validated_by__ = queue.SimpleQueue()  # type: ignore[var-annotated]
+
+    def __init__(self) -> None:
+        self.first = 2.0
+
+
+def _kept_by_its_class() -> Case:
+    held = Validated()
+    return (lambda: held.first), (lambda: setattr(held, "first", 3.0))
+
+
+def _asked_of_its_class() -> Case:
+    held = Validated()
+    return (lambda: held.__validated_by__.qsize() + 1.0), (lambda: held.__validated_by__.put(None))
+
+
 CASES = [
     _shown, _formatted, _compared_whole, _arguments_of_an_exception, _attribute_of_an_exception, _lock,
     _registered_class, _weak_set, _weak_reference, _context, _loaded_module, _backend, _schedule, _saved, _store,
-    _future, _sequence_of_points,
+    _future, _sequence_of_points, _kept_by_its_class, _asked_of_its_class,
 ]  # fmt: skip
 
-IN_PYTORCH = [_saved, _store, _future]  # what these hold cannot be watched
+IN_PYTORCH = [_saved, _store, _future, _asked_of_its_class]  # what these hold cannot be watched
 
 
 @pytest.fixture(autouse=True)
