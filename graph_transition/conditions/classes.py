@@ -141,8 +141,8 @@ class ClassCondition(Condition):
             self._special = {name: self._special_part(name, member, part) for name, member in found}
 
     def _special_part(self, name: str, member: Any, part: Callable[[Any], Condition]) -> Condition:
-        """Of a special method. What Python cannot call counts as what it is where no code has spelled its name: so keeps
-        pydantic objects in C.
+        """Of a special method. What Python cannot call counts as what it is where no code has spelled its name, as
+        objects in C that pydantic keeps there.
         """
         condition = part(member)
         calls = callable(member) or hasattr(type(member), "__get__")
