@@ -85,7 +85,9 @@ def _absolute(name: str, scope: Mapping[str, Any] | None, level: int) -> str | N
 def _unloaded(full: str, wanted: Sequence[str], tried: frozenset[str]) -> list[str]:
     """Of a module and what is wanted of it, modules that an import would load."""
     if full not in sys.modules:
-        return [full] if full not in tried else []
+        top = full.partition(".")[0]
+        is_there = full not in tried and (top in sys.modules or _can_be_found(top))
+        return [full] if is_there else []
     module = sys.modules[full]
     if not hasattr(module, "__path__"):
         return []
