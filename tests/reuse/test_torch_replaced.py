@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.fx
 import torch.nn as nn
 import torch.nn.functional as F
 
-from ortmodule import ORTModule
+from ortmodule import Options, ORTModule
 from tests.support import Lambda
 
 
@@ -65,3 +66,14 @@ def test_what_traces_replace_themselves_runs_in_pytorch(name: str, monkeypatch: 
             torch.testing.assert_close(model(x), before)
         assert calls[0] > 0
     torch.testing.assert_close(model(x), before)
+
+
+@torch.fx.wrap
+def wrapped_for_tracers(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+def test_functions_that_symbolic_tracers_leave_whole_are_functions() -> None:
+    model = ORTModule(Lambda(lambda m, x: wrapped_for_tracers(m.linear(x), 2.0)), options=Options(fallback="error"))
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(model(x), model.module.linear(x) * 2)

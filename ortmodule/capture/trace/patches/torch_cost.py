@@ -6,6 +6,8 @@
 - it writes each graph out as Python code and compiles that, six times; here it does when that is asked for.
 - it notes of each tensor what `meta["val"]` says anyway.
 - it reads the source of its own files for messages, 3 MB that stay; their lines are left empty.
+- it replaces the functions that `torch.fx.wrap` names in their modules' globals, for the sake of tracers that have no
+  tensors.
 - the numbers that torch gives a collective's handle are drawn from Python's generator, as if the forward drew them.
 """
 
@@ -62,6 +64,18 @@ def _but_torch_lines(original: Any, state: TraceState) -> Any:
     return line
 
 
+def _not_at_first(original: Any, state: TraceState) -> Any:
+    begun = False
+
+    def wrap(*args: Any, **kwargs: Any) -> None:
+        nonlocal begun
+        if begun:  # by a tracer of the forward's own
+            original(*args, **kwargs)
+        begun = True
+
+    return wrap
+
+
 class _Uncompiled:
     """Stands as the forward of a graph that was not compiled: it is when somebody asks for it."""
 
@@ -109,6 +123,7 @@ PATCHES = (
     Around(_quiet),
     Patch(export_trace, "print", _silent, default=builtins.print),  # the module's own name hides the builtin there
     Patch(torch.fx.GraphModule, "recompile", _compiled_when_asked_for),
+    Patch("torch.fx._symbolic_trace", "_patch_wrapped_functions", _not_at_first),
     Patch(proxy_tensor, "_extract_tensor_metadata", _nothing),
     Patch(linecache, "getline", _but_torch_lines),
     Patch(export_trace, "_replace_unbacked_bindings", _if_any_hangs_on_data),
