@@ -72,10 +72,10 @@ def _size(value: Any) -> int:
 
 
 def _leaves_of(results: Sequence[torch.Tensor]) -> set[int]:
-    """Identities of the tensors at which the histories of `results` end."""
+    """Identities of the tensors at which the histories of `results` end; of a result that is one, its own."""
     pending = [result.grad_fn for result in results]
     seen: set[Any] = set()
-    found: set[int] = set()
+    found = {id(result) for result in results}
     while pending:
         node = pending.pop()
         if node is None or node in seen:

@@ -19,10 +19,11 @@ from ..tracing import TraceState
 __all__ = ["PATCHES"]
 
 _NAMES = """
-alpha_dropout atleast_1d atleast_2d atleast_3d cartesian_prod column_stack cosine_embedding_loss cumulative_trapezoid
-dstack feature_alpha_dropout feature_dropout float_power frobenius_norm ger gru_cell hinge_embedding_loss hstack inner
-isclose linalg_matrix_norm linalg_norm lstm_cell margin_ranking_loss meshgrid nanmean one_hot outer pairwise_distance
-poisson_nll_loss rnn_relu_cell rnn_tanh_cell tensordot tile trapezoid triplet_margin_loss vstack
+alpha_dropout alpha_dropout_ atleast_1d atleast_2d atleast_3d cartesian_prod column_stack cosine_embedding_loss
+cumulative_trapezoid dstack feature_alpha_dropout feature_alpha_dropout_ feature_dropout feature_dropout_ float_power
+frobenius_norm ger gru_cell hinge_embedding_loss hstack inner isclose linalg_matrix_norm linalg_norm lstm_cell
+margin_ranking_loss meshgrid nanmean one_hot outer pairwise_distance poisson_nll_loss rnn_relu_cell rnn_tanh_cell
+tensordot tile trapezoid triplet_margin_loss vstack
 """
 
 
