@@ -278,7 +278,7 @@ class Reads:
             if value is not MISSING:
                 self.follow(value, names, outer)
         looked_for = {full for level, name in names.imports for full in imported_names(level, name, table)}
-        if names.finds_modules:
+        if names.finds_modules and not names.of_torch:  # `F.interpolate` finds one of torch's
             if kind_of(function.__code__, table) == FOLLOWED:  # the standard library's give what they find back
                 self._finders.append(names)
             looked_for |= names.words | {str(table.get("__name__"))}  # `sys.modules[__name__]`

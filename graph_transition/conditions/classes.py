@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ... import _C
+from ...capture.trace.patching import ORIGINALS
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, digest, shown
 from .equality import is_another
 from .identity import IdentityCondition, UnknownCondition
@@ -107,7 +108,7 @@ class ClassCondition(Condition):
                 if name in vars(self._class):
                     self._own.setdefault(name, member)
                 if isinstance(member, _METHODS):  # which are heard of when they run
-                    self._methods.setdefault(name, member)
+                    self._methods.setdefault(name, ORIGINALS.get(id(member), member))
                 else:
                     names = names | {name}
         found = []

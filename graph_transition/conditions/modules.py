@@ -146,7 +146,8 @@ class ModuleCondition(ObjectCondition):
         hidden = frozenset(table) - frozenset(self._table(now) or ())
         for watch in super().watches(now):
             if watch[0] == "names" and watch[1] is table and hidden:
-                yield "names", table, watch[2] - hidden, *watch[3:]
+                shown = watch[2] - hidden
+                yield "names", table, shown, len(table.keys() & shown), watch[4]
             else:
                 yield watch
         for name in self._children:

@@ -176,7 +176,8 @@ class NamedEntries:
         for name in self.parts:
             yield "entry", table, name, table[name]
         if self.order is not None:
-            yield "names", table, self.asked | frozenset(self.order), len(self.order), len(table)
+            names = self.asked | frozenset(self.order)  # of the former some may be there, and apart
+            yield "names", table, names, len(table.keys() & names), len(table)
         elif len(self.asked) > len(self.parts):
             yield "names", table, self.asked, len(self.parts), -1
 

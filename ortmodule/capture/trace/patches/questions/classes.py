@@ -43,7 +43,9 @@ def _class_of(value: Any) -> type:
 
 
 class _Type:
-    """Stands for `type`: as a base class, as a class to be asked for, and where an object's class is asked."""
+    """Stands for `type`: as a base class, as a class to be asked for, in type hints, where an object's class is asked,
+    and with its attributes, `__dict__` included.
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) != 1 or kwargs:
@@ -60,8 +62,20 @@ class _Type:
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         return (type,)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> Any:
         return getattr(type, name)
+
+    def __getitem__(self, item: Any) -> Any:
+        return type[item]
+
+    def __or__(self, other: Any) -> Any:
+        return type | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | type
+
+    def __repr__(self) -> str:
+        return repr(type)
 
     def __eq__(self, other: Any) -> bool:
         return other is self or other is type
@@ -79,8 +93,10 @@ class _GivenNames:
         self._tables: set[int] = set()
 
     def entered(self, function: types.FunctionType, names: frozenset[str]) -> None:
-        table = function.__globals__
-        if "type" in names and "type" not in table and id(table) not in self._tables and _counts(_module_of(table)):
+        table, module = function.__globals__, _module_of(function.__globals__)
+        if module == "inspect" or not _counts(module):  # the former asks what only classes in C are asked
+            return
+        if "type" in names and "type" not in table and id(table) not in self._tables:
             self._tables.add(id(table))
             self._places.enter_context(added(table, "type", self._type, type))
 
