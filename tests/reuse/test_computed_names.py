@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import operator
 import sys
 import threading
@@ -22,6 +23,7 @@ import torch.nn as nn
 
 from ortmodule import Options, ORTModule
 from tests.reuse import names_of_a_module as other
+from tests.support import Lambda
 
 HERE = sys.modules[__name__]
 by_name, has_name, names_of, listed, scope_of = getattr, hasattr, vars, dir, globals
@@ -288,3 +290,24 @@ def test_what_a_method_holds_that_is_found_by_a_computed_name_is_not_used_up(mon
     model, x = ORTModule(eager), torch.randn(2, 4)
     for _ in range(2):
         torch.testing.assert_close(model(x), eager.linear(x) * same.uniform())
+
+
+def test_the_librarys_looks_at_classes() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) * inspect.getattr_static(m, "scale") * (2 if type(type(m)).__dict__ is vars(type) else 3)
+
+    eager = Lambda(forward)
+    eager.scale = 2.0
+    model, x = ORTModule(eager, options=Options(fallback="error")), torch.randn(2, 4)
+    for scale in (2.0, 2.0, 5.0):
+        eager.scale = scale
+        torch.testing.assert_close(model(x), eager(x))
+
+
+def test_torchs_own_imports_by_name_find_no_modules_of_the_program() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        mode = {"fcntl": "nearest", "select": "bilinear"}["fcntl"]
+        return torch.nn.functional.interpolate(m.linear(x)[None, None], scale_factor=2, mode=mode)
+
+    model = ORTModule(Lambda(forward), options=Options(fallback="error"))
+    model(torch.randn(2, 4)).sum().backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from ortmodule import ORTModule
+from ortmodule import Options, ORTModule
+from tests.support import Lambda
 
 
 def steady() -> tuple[ORTModule, torch.Tensor]:
@@ -113,7 +115,8 @@ def patched(self, *args, **kwargs):
     seen.append(type(self).__name__)
     return original(self, *args, **kwargs)
 nn.Module.__call__ = patched
-from ortmodule import ORTModule
+from ortmodule import Options, ORTModule
+from tests.support import Lambda
 model = ORTModule(nn.Linear(3, 2))
 for _ in range(3):
     model(torch.randn(4, 3))
@@ -167,3 +170,18 @@ def test_calls_of_other_kinds_in_turn() -> None:
         x = torch.randn(rows, 3, requires_grad=rows == 7)
         torch.testing.assert_close(model(x), model.module(x))
         model.train(rows != 9)
+
+
+def asked_of_python(name: str) -> int:
+    return getattr(sys, name + "size") + len(sys.path) + len(dir(builtins)) + builtins.max(1, 2)
+
+
+def test_what_is_looked_through_beside_what_python_keeps_there() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) * (asked_of_python("max") % 7)
+
+    model = ORTModule(Lambda(forward), options=Options(fallback="error"))
+    x = torch.randn(3, 4)
+    for _ in range(3):
+        model(x)
+    assert native_runs(model) == 2
