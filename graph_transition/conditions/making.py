@@ -106,7 +106,7 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
     if isinstance(value, torch.Generator):
         return GeneratorCondition, (value,)
     if isinstance(value, logging.Logger):
-        own = value.name.startswith(("torch.", "ortmodule."))  # which a capture silences for a while
+        own = value.name.startswith("torch.")  # which a capture silences for a while
         return (IdentityCondition if own else LoggerCondition), (value,)
     if kind in WRAPPERS:
         return WrapperCondition, (value, part)
