@@ -141,13 +141,10 @@ def export_module(
             program = _rewritten(program, from_one, seconds)
             tensor_data.restore_parameters(program.constants)
         except Exception as error:
-            if isinstance(state.refusal, UnloadedModuleError):  # the forward may have caught that
-                raise state.refusal from None
-            if isinstance(error, ORTModuleError):
+            refusal = _refusal(error, state)
+            if refusal is error:
                 raise
-            kind = UndecidedError if torch_private.is_undecided(error) else CaptureError
-            text = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-            raise kind(text, source_lines.user_source_line(error)) from error
+            raise refusal from error
     torch_private.release_example_inputs(program)
     result = wrapper.result
     assert result.spec is not None
@@ -158,6 +155,17 @@ def export_module(
         result.hook_order, result.histories, result.result_order, result.recorded,
         result.saved,
     )  # fmt: skip
+
+
+def _refusal(error: Exception, state: TraceState) -> Exception:
+    """What to raise where a trace ends in `error`."""
+    if isinstance(state.refusal, UnloadedModuleError):  # the forward may have caught that
+        return state.refusal
+    if isinstance(error, ORTModuleError):
+        return error
+    kind = UndecidedError if torch_private.is_undecided(error) else CaptureError
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+    return kind(text, source_lines.user_source_line(error))
 
 
 @contextlib.contextmanager

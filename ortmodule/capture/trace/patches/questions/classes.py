@@ -63,7 +63,8 @@ class _Type:
         return (type,)
 
     def __getattribute__(self, name: str) -> Any:
-        return getattr(type, name)
+        own = name in ("__class__", "__mro_entries__")  # which Python looks up as attributes
+        return object.__getattribute__(self, name) if own else getattr(type, name)
 
     def __getitem__(self, item: Any) -> Any:
         return type[item]
