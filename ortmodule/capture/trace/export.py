@@ -124,10 +124,8 @@ def export_module(
     tensors = [leaves[i] for i in tensor_index]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     branches = Branches(tensors, module) if attempt.branching else None
-    state = TraceState(
-        module, SideOutputs(module), branches, bool(dynamic), from_one, tracing=tracing or TracingAnswer(),
-        tried_imports=tried_imports,
-    )  # fmt: skip
+    state = TraceState(module, SideOutputs(module), branches, bool(dynamic), from_one)
+    state.tracing, state.tried_imports = tracing or TracingAnswer(), tried_imports
     wrapper = Wrapper(module, leaves, shape, state, attempt.flags, audit)
     seconds: dict[str, float] = {}
     left = torch_private.without_left_hooks()
@@ -141,8 +139,7 @@ def export_module(
             program = _rewritten(program, from_one, seconds)
             tensor_data.restore_parameters(program.constants)
         except Exception as error:
-            refusal = _refusal(error, state)
-            if refusal is error:
+            if (refusal := _refusal(error, state)) is error:
                 raise
             raise refusal from error
     torch_private.release_example_inputs(program)
