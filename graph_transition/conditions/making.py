@@ -25,6 +25,7 @@ import numpy
 import torch
 from google.protobuf.message import Message
 
+from ...capture.torch_private import SILENCED
 from .buffers import BUFFERS, LONGEST_BUFFER, BufferCondition
 from .caches import CacheCondition
 from .classes import ClassCondition
@@ -106,8 +107,7 @@ def _kind_and_arguments(value: Any, maker: Maker) -> tuple[type[Condition], tupl
     if isinstance(value, torch.Generator):
         return GeneratorCondition, (value,)
     if isinstance(value, logging.Logger):
-        own = value.name.startswith("torch.")  # which a capture silences for a while
-        return (IdentityCondition if own else LoggerCondition), (value,)
+        return IdentityCondition if value.name.startswith(SILENCED) else LoggerCondition, (value,)
     if kind in WRAPPERS:
         return WrapperCondition, (value, part)
     if kind is functools._lru_cache_wrapper:

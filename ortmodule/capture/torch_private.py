@@ -22,6 +22,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
+    "SILENCED",
     "defined_symbols",
     "export_guards",
     "forget_last_trace",
@@ -39,6 +40,9 @@ __all__ = [
     "without_left_hooks",
     "without_marks",
 ]
+
+# Loggers that a capture switches off, for themselves and those below them, as long as it runs (patches/torch_cost.py).
+SILENCED = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
 
 @contextlib.contextmanager

@@ -30,19 +30,19 @@ from torch.fx.graph import _PyTreeCodeGen
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ...source_lines import TORCH_ROOT
+from ...torch_private import SILENCED
 from ..patching import Around, Patch
 from ..tracing import TraceState
 
 __all__ = ["PATCHES"]
 
 _OF_DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
-_LOGGERS = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 _handle_numbers = itertools.count(10**9 + 1)  # torch's end before
 
 
 @contextlib.contextmanager
 def _quiet(state: TraceState) -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    loggers = [logging.getLogger(name) for name in SILENCED]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
