@@ -67,7 +67,7 @@ ORTMODULE_OP("ai.ortmodule", AttendedRows, 1)
     .required_attr("seeds", AttrKind::kInt)
     .required_attr("causal", AttrKind::kInts)
     .required_attr("masked", AttrKind::kInts)
-    .traits(kHostOutput | kWaitsItself)
+    .traits(kHostOutput)
     .infer([](InferContext& c) { c.out(0, DType::kInt64, Shape{c.fresh_dim()}); })
     .not_differentiable();
 

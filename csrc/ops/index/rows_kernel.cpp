@@ -195,7 +195,6 @@ Kernel attended_rows(const Node& node) {
       for (int64_t k = 0; k < rows.numel(); ++k) needed.at(static_cast<size_t>(row[k])) = 1;
     }
     if (std::all_of(needed.begin(), needed.end(), [](char one) { return one != 0; })) return c.out(0, listed(needed));
-    if (c.waits()) c.waits()->wait_for_inputs();
     std::vector<Visible> attentions;
     size_t next = 1 + seeds;
     for (size_t i = 0; i < causal.size(); ++i) {

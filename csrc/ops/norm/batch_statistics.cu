@@ -91,7 +91,7 @@ __device__ __forceinline__ void join(int64_t chunks, float (&totals)[2], Term te
   ORTMODULE_SHARED(float, joined, 2 * kWarpSize);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize, line = thread / kWarpSize;
   float mine[2] = {};
-#pragma unroll 4
+#pragma unroll 2
   for (int64_t chunk = line; chunk < chunks; chunk += kJoinLines) term(chunk, mine);
 #pragma unroll
   for (int k = 0; k < 2; ++k) sums[(k * kWarpSize + lane) * kPitch + line] = mine[k];
