@@ -5,7 +5,8 @@
 // rows; as few threads stand beside one another as a row of few channels has vectors, so that all of them work. A
 // second kernel joins the chunks. Means are not sums of squares' differences: each thread counts from its own first
 // element, and parts are joined by their means and squared deviations (Chan, Golub and LeVeque, Updating Formulae and a
-// Pairwise Algorithm for Computing Sample Variances, 1979). No atomics: sizes give the order of every addition.
+// Pairwise Algorithm for Computing Sample Variances, 1979), the chunks' counted from the first one's mean. No atomics:
+// sizes give the order of every addition.
 #include "ops/norm/batch_statistics_launch.h"
 
 #include "cuda/elements.cuh"
