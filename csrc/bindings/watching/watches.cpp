@@ -120,6 +120,12 @@ void Watches::add_to_dict(const std::string& kind, const py::tuple& watch) {
     content->whole.push_back({watch[2], watch[3]});
 }
 
+void Watches::add_length(const py::object& dict, Py_ssize_t length) {
+  if (!PyDict_Check(dict.ptr())) throw py::type_error("only a dict's length can be watched");
+  kept_.push_back(dict);
+  lengths_.emplace_back(dict.ptr(), length);
+}
+
 void Watches::add_object(const py::object& object, PyTypeObject* type) {
   if (!known_.insert(object.ptr()).second) return;
   kept_.push_back(object);
@@ -144,12 +150,12 @@ void Watches::add_class(const py::object& type) {
 void Watches::add(const py::tuple& watch) {
   const auto kind = watch[0].cast<std::string>();
   const py::object first = watch[1];
-  if (kind == "entry" || kind == "names" || kind == "dict" || kind == "order") {
+  if (kind == "order" && py::len(watch[2]) == 0) {
+    add_length(first, 0);
+  } else if (kind == "entry" || kind == "names" || kind == "dict" || kind == "order") {
     add_to_dict(kind, watch);
   } else if (kind == "length") {
-    if (!PyDict_Check(first.ptr())) throw py::type_error("only a dict's length can be watched");
-    kept_.push_back(first);
-    lengths_.emplace_back(first.ptr(), watch[2].cast<Py_ssize_t>());
+    add_length(first, watch[2].cast<Py_ssize_t>());
   } else if (kind == "bare") {
     kept_.push_back(first);
     bare_.push_back(first.ptr());
@@ -192,12 +198,18 @@ void Watches::settle() {
     functions_watched_ = watch_function(f.function.ptr(), *this, kFunctions) && functions_watched_;
 }
 
-// What is told of a dict, or its version where that is compared anyway, covers its length.
+// What is told of a dict, or its version where that is compared anyway, covers its length. The tables of a module's
+// hooks are empty, nearly always: theirs are the most lengths by far, and what is read of a large model's has to
+// stay in the processor's second cache.
 void Watches::settle_lengths() {
   std::erase_if(lengths_, [this](const auto& watched) {
     const auto& [dict, length] = watched;
-    if (!can_watch_dicts() && !place_.contains(dict)) return false;
-    of(dict).length = length;
+    if (can_watch_dicts() || place_.contains(dict))
+      of(dict).length = length;
+    else if (length == 0)
+      empty_.push_back(dict);
+    else
+      return false;
     return true;
   });
 }
@@ -294,6 +306,9 @@ bool Watches::functions_hold() {
 
 // What nobody tells changes of.
 bool Watches::contents_hold() {
+  Py_ssize_t entries = 0;
+  for (PyObject* const dict : empty_) entries |= reinterpret_cast<const PyDictObject*>(dict)->ma_used;
+  if (entries != 0) return false;
   for (const auto& [dict, length] : lengths_)
     if (reinterpret_cast<const PyDictObject*>(dict)->ma_used != length) return false;
   for (const auto& [list, items] : lists_) {
@@ -310,7 +325,7 @@ bool Watches::contents_hold() {
   }
   for (const auto& tensor : tensors_)
     if (!tensor->holds()) return false;
-  compared_ += lengths_.size() + cells_.size() + tensors_.size() + bare_.size();
+  compared_ += empty_.size() + lengths_.size() + cells_.size() + tensors_.size() + bare_.size();
   return have_no_attributes(bare_.data(), bare_.size());
 }
 
@@ -429,6 +444,7 @@ void Watches::clear() {
   place_.clear();
   changed_.clear();
   versions_.clear();
+  empty_.clear();
   lengths_.clear();
   types_.clear();
   const auto kept = std::exchange(kept_, {});

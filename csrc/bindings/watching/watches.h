@@ -124,6 +124,7 @@ class Watches final : private Watcher {
   void changed(size_t what, bool keys) noexcept override;
   Dict& of(const pybind11::handle& dict);
   void add_to_dict(const std::string& kind, const pybind11::tuple& watch);
+  void add_length(const pybind11::object& dict, Py_ssize_t length);
   void add_class(const pybind11::object& type);
   void add_object(const pybind11::object& object, PyTypeObject* type);
   void settle_lengths();
@@ -143,9 +144,10 @@ class Watches final : private Watcher {
   std::vector<Dict> dicts_;
   std::vector<size_t> changed_;                            // of `dicts_`
   std::vector<Version> versions_;                          // of dicts that cannot be watched
+  std::vector<PyObject*> empty_;                           // the same, that have to be empty
   std::vector<std::pair<PyObject*, Py_ssize_t>> lengths_;  // the same, where only the length counts
   std::vector<PyObject*> bare_;
-  std::vector<pybind11::object> kept_;  // of `lengths_`, `types_` and `bare_`
+  std::vector<pybind11::object> kept_;  // of `empty_`, `lengths_`, `types_` and `bare_`
   std::vector<Typed> types_;
   std::vector<Class> classes_;
   std::vector<Function> functions_;
