@@ -11,6 +11,7 @@
 #endif
 
 #include "base/asan.h"
+#include "base/thread_slot.h"
 
 namespace ortmodule {
 namespace {
@@ -45,9 +46,9 @@ struct Block {
 struct Shared {
   std::mutex mutex;
   std::array<Block*, kClasses> free{};
-  size_t slabs = 0;                        // in use
-  std::array<uint8_t, kSlabs> size_class;  // of each slab
+  size_t slabs = 0;  // in use
 };
+constinit std::array<uint8_t, kSlabs> class_of_slab{};
 
 Shared& shared() {
   static Shared* const lives_on = new Shared;
@@ -75,10 +76,13 @@ struct Local {
   bool on, over;
 };
 constinit thread_local Local local{};
+ORTMODULE_THREAD_SLOT Local* place = nullptr;  // of `local`
 
-// In a shared library each mention of a thread's variable is a call, which a compiler that knows the variable repeats
-// in place of keeping what it got.
-[[gnu::noinline]] Local* of_this_thread() { return &local; }
+Local* of_this_thread() {
+  if (!place) [[unlikely]]
+    place = &local;
+  return place;
+}
 
 ORTMODULE_UNSEEN_BY_ASAN void push_shared(size_t size_class, Block* first, Block* last) {
   last->next = shared().free[size_class];
@@ -121,7 +125,7 @@ ORTMODULE_UNSEEN_BY_ASAN bool refill(size_t size_class) {
   }
   if (all.slabs == kSlabs) return false;
   char* const slab = small_block_range.load(std::memory_order_relaxed) + all.slabs * kSlab;
-  all.size_class[all.slabs++] = static_cast<uint8_t>(size_class);
+  class_of_slab[all.slabs++] = static_cast<uint8_t>(size_class);
   const size_t bytes = bytes_of(size_class), blocks = kSlab / bytes;
   for (size_t i = blocks; i-- > 0;) {
     auto* const block = reinterpret_cast<Block*>(slab + i * bytes);
@@ -150,7 +154,7 @@ size_t SmallBlocks::class_of(size_t bytes) { return class_for(bytes); }
 
 size_t SmallBlocks::class_of(const void* block) {
   const auto offset = static_cast<const char*>(block) - small_block_range.load(std::memory_order_relaxed);
-  return shared().size_class[static_cast<size_t>(offset) / kSlab];
+  return class_of_slab[static_cast<size_t>(offset) / kSlab];
 }
 
 ORTMODULE_UNSEEN_BY_ASAN void SmallBlocks::give(void* data) noexcept {

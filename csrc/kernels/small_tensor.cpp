@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/asan.h"
+#include "base/thread_slot.h"
 #include "kernels/in_small_block.h"
 
 namespace ortmodule {
@@ -19,7 +20,7 @@ struct Spares {
   static constexpr size_t kMostBytes = size_t{64} << 10;  // of one list
   std::array<std::vector<at::Tensor>, SmallBlocks::kClasses> by_class;
 };
-constinit thread_local Spares* spares = nullptr;  // read without the check that a destructor would need
+ORTMODULE_THREAD_SLOT Spares* spares = nullptr;  // read without the check that a destructor would need
 
 struct SparesOwner {
   ~SparesOwner() {

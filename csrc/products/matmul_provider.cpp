@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "base/thread_slot.h"
 #include "kernels/processor.h"
 #include "products/column_sum.h"
 #include "products/packed_product.h"
@@ -23,7 +24,7 @@ struct Asked {
   MatmulProvider provider = MatmulProvider::kAuto;
   bool deterministic = false;
 };
-constinit thread_local Asked asked{};
+ORTMODULE_THREAD_SLOT Asked asked{};
 
 std::optional<c10::OperatorHandle> find_onednn() {
   if (!at::globalContext().userEnabledMkldnn() || !at::Context::hasMKLDNN()) return std::nullopt;
@@ -152,8 +153,10 @@ LinearGrads linear_grads(const at::Tensor& dy, const at::Tensor& x, const at::Te
   const auto [dx, dw, db] = wanted;
   if (dx && dw && dy.is_cpu() && dy.scalar_type() == at::kFloat) {
     const int64_t m = dy.size(0), n = dy.size(1), k = x.size(1);
-    const bool packed = choose_product(facts(m, k, n, dy, w), machine()).kernel == ProductKernel::kPacked;
-    if (shares_threads(facts(m, n, k, dy, x)) && blas_linear_grads(dy, x, w, db, packed, out)) return out;
+    if (shares_threads(facts(m, n, k, dy, x))) {
+      const bool packed = choose_product(facts(m, k, n, dy, w), machine()).kernel == ProductKernel::kPacked;
+      if (blas_linear_grads(dy, x, w, db, packed, out)) return out;
+    }
   }
   if (dx) out.dx = matrix_product(dy, w);
   if (dw) out.dw = transposed_product(dy, x);
