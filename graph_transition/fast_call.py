@@ -11,7 +11,7 @@ from .. import _C
 from ..capture.trace.scope_settings import LEAVES, OFFSETS, STRIDES
 from .conditions import MISSING, Watch
 from .info import Bound, PostExportProcessedModelInfo
-from .signature import MODULE_TABLES, global_hook_tables
+from .signature import MODULE_TABLES, global_hook_tables, hook_tables
 
 if TYPE_CHECKING:
     from ..capture import Captured, OutputRef
@@ -161,5 +161,5 @@ def _tree_watches(module: torch.nn.Module) -> list[Watch]:
         watches.extend(("entry", m.__dict__, name, table) for name, table in named.items() if name in m.__dict__)
         watches.extend(("entry", m._modules, name, child) for name, child in m._modules.items())
         watches.extend(("order", table, tuple(table)) for table in (m._modules, m._parameters, m._buffers))
-        watches.extend(("length", table, len(table)) for table in named.values())
+        watches.extend(("length", table, len(table)) for table in hook_tables(m))
     return watches
