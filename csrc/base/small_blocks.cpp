@@ -11,7 +11,6 @@
 #endif
 
 #include "base/asan.h"
-#include "base/thread_slot.h"
 
 namespace ortmodule {
 namespace {
@@ -76,13 +75,10 @@ struct Local {
   bool on, over;
 };
 constinit thread_local Local local{};
-ORTMODULE_THREAD_SLOT Local* place = nullptr;  // of `local`
 
-Local* of_this_thread() {
-  if (!place) [[unlikely]]
-    place = &local;
-  return place;
-}
+// In a shared library each mention of a thread's variable is a call, which a compiler that knows the variable repeats
+// in place of keeping what it got.
+[[gnu::noinline]] Local* of_this_thread() { return &local; }
 
 ORTMODULE_UNSEEN_BY_ASAN void push_shared(size_t size_class, Block* first, Block* last) {
   last->next = shared().free[size_class];

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/asan.h"
-#include "base/thread_slot.h"
 #include "kernels/in_small_block.h"
 
 namespace ortmodule {
@@ -20,7 +19,7 @@ struct Spares {
   static constexpr size_t kMostBytes = size_t{64} << 10;  // of one list
   std::array<std::vector<at::Tensor>, SmallBlocks::kClasses> by_class;
 };
-ORTMODULE_THREAD_SLOT Spares* spares = nullptr;  // read without the check that a destructor would need
+constinit thread_local Spares* spares = nullptr;  // read without the check that a destructor would need
 
 struct SparesOwner {
   ~SparesOwner() {

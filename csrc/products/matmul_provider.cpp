@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/status.h"
-#include "base/thread_slot.h"
 #include "kernels/processor.h"
 #include "products/column_sum.h"
 #include "products/packed_product.h"
@@ -24,7 +23,7 @@ struct Asked {
   MatmulProvider provider = MatmulProvider::kAuto;
   bool deterministic = false;
 };
-ORTMODULE_THREAD_SLOT Asked asked{};
+constinit thread_local Asked asked{};
 
 std::optional<c10::OperatorHandle> find_onednn() {
   if (!at::globalContext().userEnabledMkldnn() || !at::Context::hasMKLDNN()) return std::nullopt;
