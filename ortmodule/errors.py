@@ -11,6 +11,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
 __all__ = [
     "CaptureError",
     "ChangedValueError",
@@ -19,7 +21,10 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidGraphError",
     "LimitError",
+    "LinearAlgebraError",
     "ORTModuleError",
+    "OperatorNotImplementedError",
+    "OutOfMemoryError",
     "SlowCaptureError",
     "TerminatedError",
     "UndecidedError",
@@ -126,6 +131,18 @@ class InvalidArgumentError(ORTModuleError, ValueError):
 
 class IndexOutOfRangeError(ORTModuleError, IndexError):
     """A position, a row of a table or a class label, is outside of what it points into. PyTorch raises IndexError."""
+
+
+class OperatorNotImplementedError(ORTModuleError, NotImplementedError):
+    """PyTorch has no kernel, or no gradient, of an operator for what it was given, and raises NotImplementedError."""
+
+
+class LinearAlgebraError(ORTModuleError, torch.linalg.LinAlgError):
+    """A matrix cannot be inverted or decomposed. PyTorch raises `torch.linalg.LinAlgError`."""
+
+
+class OutOfMemoryError(ORTModuleError, torch.OutOfMemoryError):
+    """A device has no memory left. PyTorch raises `torch.OutOfMemoryError`."""
 
 
 class TerminatedError(ORTModuleError):

@@ -17,6 +17,7 @@
 #include "autograd/result_nodes.h"
 #include "base/status.h"
 #include "runtime/kernel_clock.h"
+#include "runtime/torch_error.h"
 
 namespace ortmodule {
 
@@ -233,6 +234,14 @@ void ModuleBackward::leave_progress(StepBackward::Progress progress) {
 }
 
 variable_list ModuleBackward::apply(variable_list&& grads) {
+  try {
+    return differentiated(std::move(grads));
+  } catch (const TypedError& error) {  // the engine knows PyTorch's alone
+    throw_as_torch(error);
+  }
+}
+
+variable_list ModuleBackward::differentiated(variable_list&& grads) {
   const KernelClock::NodeScope clock;
   put_in_order();
   idle_.emplace(*kept_edges_, kept_);

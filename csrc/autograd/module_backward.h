@@ -115,6 +115,7 @@ class ModuleBackward : public torch::autograd::Node {
   size_t shown() const { return shown_; }
 
  private:
+  torch::autograd::variable_list differentiated(torch::autograd::variable_list&& grads);
   // The leaf's `.grad` where this node may write it (Note [Direct gradient writes]), else null. `gradient`: the edge's.
   at::Tensor* direct_slot(size_t edge, size_t gradient) const;
   // The same with create_graph=True.

@@ -6,14 +6,28 @@
 #include <exception>
 #include <stdexcept>
 
-#include "base/index_error.h"
 #include "base/limits.h"
+#include "runtime/torch_error.h"
 
 namespace ortmodule {
 namespace {
 
+const char* python_class(TypedError::Type type) {
+  switch (type) {
+    case TypedError::Type::kIndex:
+      return "IndexOutOfRangeError";
+    case TypedError::Type::kNotImplemented:
+      return "OperatorNotImplementedError";
+    case TypedError::Type::kLinearAlgebra:
+      return "LinearAlgebraError";
+    case TypedError::Type::kOutOfMemory:
+      return "OutOfMemoryError";
+  }
+  return "ORTModuleError";
+}
+
 const char* python_class(const Error& error) {
-  if (dynamic_cast<const IndexError*>(&error)) return "IndexOutOfRangeError";
+  if (const auto* typed = dynamic_cast<const TypedError*>(&error)) return python_class(typed->type());
   if (dynamic_cast<const LimitError*>(&error)) return "LimitError";
   switch (error.code()) {
     case ErrorCode::kInvalidArgument:
@@ -33,8 +47,8 @@ const char* python_class(const Error& error) {
 }
 
 // What libraries throw: users still catch one type.
-void set_error(const char* what) {
-  const auto type = pybind11::module_::import("ortmodule.errors").attr("ORTModuleError");
+void set_error(const char* what, const char* name = "ORTModuleError") {
+  const auto type = pybind11::module_::import("ortmodule.errors").attr(name);
   PyErr_SetString(type.ptr(), what);
 }
 
@@ -56,7 +70,8 @@ void register_errors(pybind11::module_&) {
     } catch (const pybind11::builtin_exception&) {
       throw;  // pybind11 knows which Python error it stands for
     } catch (const c10::Error& e) {
-      set_error(e.what_without_backtrace());
+      const auto type = type_of(e);
+      set_error(e.what_without_backtrace(), type ? python_class(*type) : "ORTModuleError");
     } catch (const std::runtime_error& e) {
       set_error(e.what());
     } catch (const std::logic_error& e) {

@@ -14,7 +14,6 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#include "base/index_error.h"
 #include "base/limits.h"
 #include "device/small_block_scope.h"
 #include "graph/subgraph.h"
@@ -28,6 +27,7 @@
 #include "runtime/run_stop.h"
 #include "runtime/run_trace.h"
 #include "runtime/subgraph_runner.h"
+#include "runtime/torch_error.h"
 
 namespace ortmodule {
 namespace {
@@ -190,6 +190,11 @@ std::string text_of(const Node& node, const char* what) {
 
 [[noreturn]] void fail_in(const Node& node, const char* what) { fail(ErrorCode::kRuntime, text_of(node, what)); }
 
+[[noreturn]] void fail_in(const Node& node, const c10::Error& error) {
+  if (const auto type = type_of(error)) throw TypedError(*type, text_of(node, error.what_without_backtrace()));
+  fail_in(node, error.what_without_backtrace());
+}
+
 }  // namespace
 
 void Executor::run_step(const Prepared& prepared, KernelContext& context) const {
@@ -204,10 +209,8 @@ void Executor::run_step(const Prepared& prepared, KernelContext& context) const 
     throw LimitError(text_of(*prepared.step->node, e.what()));
   } catch (const Error&) {
     throw;
-  } catch (const c10::IndexError& e) {
-    throw IndexError(text_of(*prepared.step->node, e.what_without_backtrace()));
   } catch (const c10::Error& e) {
-    fail_in(*prepared.step->node, e.what_without_backtrace());
+    fail_in(*prepared.step->node, e);
   } catch (const std::runtime_error& e) {  // not all that ATen throws is its own
     fail_in(*prepared.step->node, e.what());
   } catch (const std::logic_error& e) {

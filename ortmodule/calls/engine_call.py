@@ -22,7 +22,15 @@ from ..capture import Captured
 from ..capture.containers.nodes import leaves_of
 from ..capture.trace.tracing import LOCK, captured_elsewhere
 from ..capture.trace.wrapper import CHANGED_WITH_GRADIENTS
-from ..errors import GivenChangeError, IndexOutOfRangeError, ORTModuleError, UnfitCallError, UnsupportedError
+from ..errors import (
+    GivenChangeError,
+    IndexOutOfRangeError,
+    LinearAlgebraError,
+    OperatorNotImplementedError,
+    ORTModuleError,
+    UnfitCallError,
+    UnsupportedError,
+)
 from ..graph_transition import GraphTransitionManager, NoLossError
 from ..graph_transition.built_sessions import BuiltSession
 from ..options import DebugOptions, Options
@@ -51,7 +59,8 @@ def _is_of_data(error: Exception, given: Any) -> bool:
 
 def _is_of_a_kernel(error: Exception, given: Any) -> bool:
     """Whether an operator's kernel could not work on what it was given, on the CPU."""
-    return type(error) is ORTModuleError and " node '" in str(error) and _on_the_host(given)
+    of_a_kernel = type(error) in (ORTModuleError, OperatorNotImplementedError, LinearAlgebraError)
+    return of_a_kernel and " node '" in str(error) and _on_the_host(given)
 
 
 def _on_the_host(given: Any) -> bool:

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "base/index_error.h"
+#include "base/typed_error.h"
 #include "kernels/cpu_simd.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"

@@ -7,7 +7,7 @@
 #include <ATen/ops/scatter_reduce.h>
 #include <ATen/ops/zeros.h>
 
-#include "base/index_error.h"
+#include "base/typed_error.h"
 #include "kernels/host_values.h"
 #include "kernels/kernel_context.h"
 #include "ops/index/positions.h"

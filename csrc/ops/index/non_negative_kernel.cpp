@@ -1,5 +1,5 @@
 // Kernel of NonNegative.
-#include "base/index_error.h"
+#include "base/typed_error.h"
 #include "kernels/kernel_context.h"
 #include "ops/index/positions.h"
 #include "records/kernel_registry.h"

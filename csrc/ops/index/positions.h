@@ -5,7 +5,7 @@
 #include <ATen/ops/lt.h>
 #include <ATen/ops/where.h>
 
-#include "base/index_error.h"
+#include "base/typed_error.h"
 
 namespace ortmodule {
 

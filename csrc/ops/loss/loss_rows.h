@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/index_error.h"
+#include "base/typed_error.h"
 #include "kernels/cpu_simd.h"
 
 namespace ortmodule {

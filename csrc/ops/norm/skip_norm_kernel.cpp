@@ -15,8 +15,8 @@
 
 #include <array>
 
-#include "base/index_error.h"
 #include "base/status.h"
+#include "base/typed_error.h"
 #include "kernels/cpu_simd.h"
 #include "kernels/host_values.h"
 #include "kernels/rerun_kernel.h"
@@ -211,8 +211,8 @@ class Rows {
   }
   const float* row(int64_t i) const {
     const int64_t id = longs_ ? longs_[i] : ints_[i], at = id < 0 ? id + count_ : id;
-    if (at < 0 || at >= count_)
-      throw IndexError(str("[EmbedLayerNormalization] ", id, " is no row of a table of ", count_, " (", name_, ")"));
+    ORTMODULE_CHECK_INDEX(at >= 0 && at < count_, "[EmbedLayerNormalization] ", id, " is no row of a table of ", count_,
+                          " (", name_, ")");
     return data_ + at * width_;
   }
   int64_t numel() const { return ids_.numel(); }

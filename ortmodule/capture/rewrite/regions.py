@@ -220,13 +220,13 @@ def functional_form(target: torch._ops.OpOverload) -> torch._ops.OpOverload | No
     """The operator that computes what the in-place `target` writes (`aten.add_.Tensor` -> `aten.add.Tensor`)."""
     name = target._schema.name.split("::")[1]
     base = _DUNDER.get(name) or (name[:-1] if name.endswith("_") and not name.endswith("__") else None)
-    packet = getattr(getattr(torch.ops, target.namespace), base, None) if base else None
-    found = getattr(packet, target._overloadname, None) if packet is not None else None
-    if found is None:
-        return None
-    # The tensor itself may go by another name (`dropout` calls it input, `dropout_` self).
-    ours, theirs = ([a.name for a in schema.arguments[1:]] for schema in (target._schema, found._schema))
-    return found if ours == theirs else None
+    wanted = [a.name for a in target._schema.arguments[1:]]
+    for packet in (base, f"{base}_functional") if base else ():  # `normal` is of tensors of means
+        found = getattr(getattr(getattr(torch.ops, target.namespace), packet, None), target._overloadname, None)
+        # The tensor itself may go by another name (`dropout` calls it input, `dropout_` self).
+        if found is not None and [a.name for a in found._schema.arguments[1:]] == wanted:
+            return found
+    return None
 
 
 def refuse_control_flow(module: GraphModule) -> None:
