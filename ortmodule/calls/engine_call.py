@@ -153,8 +153,8 @@ class EngineCall:
     def after_error(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives that ended in `error` in the engine."""
         of_data = _is_of_data(error, (args, kwargs))
-        # A forward that fails has written what it writes up to there; a graph that fails has written nothing.
-        of_kernel = self.manager.writes() and _is_of_a_kernel(error, (args, kwargs))
+        # A forward may go on where an operator fails; one that does not has written what it writes up to there.
+        of_kernel = _is_of_a_kernel(error, (args, kwargs))
         if not of_data and (not of_kernel or self._options.fallback == "error"):
             try:
                 raise error

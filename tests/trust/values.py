@@ -2,7 +2,8 @@
 
 Tensors, layers, functions and arrays are in values_of_torch.py. A row's first value is where a program starts, the
 others are what it changes to; the last stands in where the state is absent. Values that are equal but not the same
-(`1`, `True`, `1.0`) share a row on purpose.
+(`1`, `True`, `1.0`) share a row on purpose. A branch takes softsign: one rounding of a tanh near 1 is the whole of its
+derivative there, and what stands before and behind it multiplies.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Value:
 _NUMBER = (
     "y = y * $e",
     "y = y + $e",
-    "if $e > 2.5:\n    y = torch.tanh(y)",
+    "if $e > 2.5:\n    y = F.softsign(y)",
     "y = y.clamp(max=$e / 10)",
     "y = y + torch.tensor($e)",
     "y = y * torch.full_like(y, $e)",
@@ -61,7 +62,7 @@ _NUMBER = (
 )
 _EXACT = (
     "$o = torch.tensor($e)",
-    "if isinstance($e, bool):\n    y = torch.tanh(y)",
+    "if isinstance($e, bool):\n    y = F.softsign(y)",
     "if type($e) is float:\n    y = y * 3",
     "y = y * len(repr($e))",
     "y = y * len(f'{$e}')",
@@ -79,7 +80,7 @@ _EXACT = (
 _ZERO = (
     "y = y * math.copysign(2.0, $e)",
     "$o = torch.ones(2) / $e",
-    "if f'{$e}'.startswith('-'):\n    y = torch.tanh(y)",
+    "if f'{$e}'.startswith('-'):\n    y = F.softsign(y)",
     "$o = torch.atan2(torch.zeros(2), torch.full((2,), float($e)) - 0.0)",
     "$o = torch.tensor(float($e)).reciprocal()",
     "$o = $e",
@@ -108,7 +109,7 @@ _WORD = (
     "y = y * (2 if $e is not None and hash($e) == hash('tanh') else 3)",
 )
 _FLAG = (
-    "if $e:\n    y = torch.tanh(y)",
+    "if $e:\n    y = F.softsign(y)",
     "if not $e:\n    y = y * 2",
     "y = y * (2 if $e else 3)",
     "y = torch.relu(y) if $e else torch.sigmoid(y)",
@@ -135,13 +136,13 @@ PLAIN_VALUES = [
     Value("zero", ("0.0", "-0.0", "0.0", "0.0"), _ZERO),
     Value(
         "nan", ("math.nan", "2.0", "math.inf", "math.nan"),
-        ("y = y * 2 if $e != $e else y", "if math.isnan($e):\n    y = torch.tanh(y)", "y = y + $e",
+        ("y = y * 2 if $e != $e else y", "if math.isnan($e):\n    y = F.softsign(y)", "y = y + $e",
             "$o = torch.tensor($e)",
          "y = y.clamp(max=$e)", "$o = $e", "y = y * (2 if $e > 1 else 3)"),
     ),
     Value(
         "big int", ("2**70", "2**70 + 1", "2**70 + 5", "3"),
-        ("y = y * float($e % 7)", "if $e > 2**70:\n    y = torch.tanh(y)", "y = y * len(str($e))", "$o = $e",
+        ("y = y * float($e % 7)", "if $e > 2**70:\n    y = F.softsign(y)", "y = y * len(str($e))", "$o = $e",
          "y = y + ($e & 7)", "y = y + ($e - 2**70)"),
     ),
     Value("string", ("'tanh'", "'relu'", "'sigmoid'", "'relu'"), _WORD),
@@ -203,24 +204,24 @@ PLAIN_VALUES = [
         "set", ("{2, 3}", "{2, 3, 5}", "{5}", "set()"),
         ("y = y * (2 if 5 in $e else 3)", "y = y * (1 + len($e))", "y = y + sum(sorted($e))",
             "for $t in sorted($e):\n    y = y + $t", "$o = sorted($e)",
-         "if $e & {5}:\n    y = torch.tanh(y)", "y = y * (2 if $e <= {2, 3} else 3)", "$o = set($e)"),
+         "if $e & {5}:\n    y = F.softsign(y)", "y = y * (2 if $e <= {2, 3} else 3)", "$o = set($e)"),
         (("add", "$r.add(5)"), ("discard", "$r.discard(2)"), ("update", "$r.update({7, 9})"), ("clear", "$r.clear()")),
             hashable=False,
     ),
     Value("frozenset", ("frozenset({2, 3})", "frozenset({2, 5})", "frozenset()"), ("y = y * (2 if 5 in $e else 3)",
         "y = y + sum(sorted($e))", "y = y * (1 + len($e))", "$o = $e")),
     Value("float subclass", ("FloatSub(2.0)", "FloatSub(3.0)", "2.0"), ("y = y * $e",
-        "y = y * (2 if type($e) is float else 3)", "if $e > 2.5:\n    y = torch.tanh(y)")),
+        "y = y * (2 if type($e) is float else 3)", "if $e > 2.5:\n    y = F.softsign(y)")),
     Value("string subclass", ("StrSub('tanh')", "StrSub('relu')", "'tanh'"), ("y = getattr(torch, $e)(y)",
         "y = y * (2 if type($e) is str else 3)", "y = y * (2 if $e == 'tanh' else 3)")),
     Value("equal to all", ("Same(2.0)", "Same(3.0)", "Same(0.5)"), ("y = y * $e.k", "y = y * (1 + vars($e)['k'])"),
         (("attribute", "$r.k = 5.0"),)),
-    Value("enum", ("Mode.A", "Mode.B", "Mode.C"), ("y = y * $e.value", "if $e is Mode.A:\n    y = torch.tanh(y)",
-        "if $e == Mode.B:\n    y = torch.tanh(y)", "y = y * ord($e.name)",
+    Value("enum", ("Mode.A", "Mode.B", "Mode.C"), ("y = y * $e.value", "if $e is Mode.A:\n    y = F.softsign(y)",
+        "if $e == Mode.B:\n    y = F.softsign(y)", "y = y * ord($e.name)",
           "match $e:\n    case Mode.A:\n        y = y * 2\n    case _:\n        y = y * 3",
               "y = y * {Mode.A: 2.0, Mode.B: 3.0}.get($e, 4.0)", "$o = $e", "y = y * [*Mode].index($e)"),
           (("value", "$r._value_ = 7.0"),)),
-    Value("flags", ("Bits.A", "Bits.A | Bits.B", "Bits.B"), ("if Bits.B in $e:\n    y = torch.tanh(y)",
+    Value("flags", ("Bits.A", "Bits.A | Bits.B", "Bits.B"), ("if Bits.B in $e:\n    y = F.softsign(y)",
         "y = y * int($e)", "if $e & Bits.A:\n    y = y * 2")),
     Value("date", ("datetime.timedelta(seconds=2)", "datetime.timedelta(seconds=3)", "datetime.timedelta(seconds=1)"),
         ("y = y * $e.total_seconds()", "y = y * (2 if $e > datetime.timedelta(seconds=2) else 3)")),
