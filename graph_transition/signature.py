@@ -303,6 +303,8 @@ def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
         )
     if isinstance(value, bytearray):
         return bytearray, bytes(value)
+    if isinstance(value, slice):  # hashable from Python 3.12 on
+        return slice, *(_frozen(end, argument, depth - 1) for end in (value.start, value.stop, value.step))
     attributes = {**(instance_table(value) or {}), **dict(slots_of(value))}
     if attributes and not is_value(value) and not callable(value):
         return type(value), *((key, _frozen(item, argument, depth - 1)) for key, item in attributes.items())

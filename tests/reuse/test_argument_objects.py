@@ -90,6 +90,9 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[
     "number that is written otherwise": (
         lambda: Caller(Decimal("2")), lambda g: float(len(str(g.k))), lambda g: setattr(g, "k", Decimal("2.0")),
     ),
+    "slice": (
+        lambda: Caller(slice(0, 1)), lambda g: float(sum([2.0, 3.0][g.k])), lambda g: setattr(g, "k", slice(0, None)),
+    ),
     "order of a set": (lambda: Caller({8, 0}), lambda g: float(next(iter(g.k))), lambda g: setattr(g, "k", {0, 8})),
 }  # fmt: skip
 
