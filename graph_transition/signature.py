@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..capture import CallShape, flatten_call
 from ..errors import CaptureError
+from ..naming import full_name
 from .conditions import is_value
 from .conditions.condition import shown
 from .conditions.objects import instance_table, slots_of
@@ -271,7 +272,7 @@ def signature_of(
 
 def _tensor_refusal(leaf: torch.Tensor) -> str:
     if type(leaf) not in _PLAIN_TENSORS:
-        name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+        name = full_name(type(leaf))
         return f"an argument is of the tensor class {name}, whose operations may be its own"
     return f"an argument is a tensor of layout {leaf.layout}, dtype {leaf.dtype}"
 
@@ -286,7 +287,7 @@ def _bits(value: Any) -> bytes | None:
 def _frozen(value: Any, argument: type, depth: int = 6) -> Any:
     """A hashable stand-in for `value`, equal for values that a forward cannot tell apart."""
     if isinstance(value, torch.Tensor | torch.nn.Module) or depth == 0:
-        name = f"{argument.__module__}.{argument.__qualname__}"
+        name = full_name(argument)
         advice = "register the class with torch.utils._pytree.register_pytree_node, or pass its tensors"
         raise CaptureError(f"an argument of class {name} holds tensors, which would become constants; {advice}")
     if isinstance(value, numpy.generic):  # equal to a tuple it would be an array

@@ -26,6 +26,7 @@ from .calls.parts import fallback_of
 from .errors import InvalidArgumentError
 from .extending import load_libraries
 from .memory_report import MemoryReport, SessionMemory
+from .naming import module_of
 from .options import DebugOptions, Options
 from .report import Report
 
@@ -382,7 +383,7 @@ def _check_order(module: nn.Module) -> None:
                 f"ORTModule is not compatible with {full}, which goes around it: write {name}(ORTModule(model)), "
                 f"not ORTModule({name}(model))"
             )
-    if any(base.__module__.startswith(("lightning.", "pytorch_lightning.")) for base in type(module).__mro__):
+    if any(module_of(base).startswith(("lightning.", "pytorch_lightning.")) for base in type(module).__mro__):
         warnings.warn(
             "Lightning calls the training_step of a LightningModule, not its forward: wrap the network that it holds, "
             "self.net = ORTModule(net), to train that in ORTModule's engine",

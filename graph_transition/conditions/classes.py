@@ -16,6 +16,7 @@ import torch
 
 from ... import _C
 from ...capture.trace.patching import ORIGINALS
+from ...naming import module_of
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, digest, shown
 from .equality import is_another
 from .identity import IdentityCondition, UnknownCondition
@@ -35,6 +36,8 @@ _NO_METHODS = frozenset(
 )  # fmt: skip
 _METHODS = (types.FunctionType, staticmethod, classmethod, property)
 _OF_INSTANCES = (types.MemberDescriptorType, types.GetSetDescriptorType)
+# Who names one of these may look past the first class that has a name.
+_LOOKS_BEHIND = frozenset({"super", "mro", "__mro__", "__base__", "__bases__"})
 _TOLD = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__")
 
 
@@ -53,6 +56,7 @@ class ClassCondition(Condition):
     __slots__ = (
         "_class",
         "_members",
+        "_behind",
         "_asked",
         "_special",
         "_told",
@@ -68,6 +72,9 @@ class ClassCondition(Condition):
     def __init__(self, kind: type) -> None:
         self._class = kind
         self._members: dict[str, Condition] = {}
+        self._behind: dict[tuple[str, type], Condition] | None = (
+            None  # what a base has of a name that one before it has
+        )
         self._asked: frozenset[str] = frozenset()
         self._special: dict[str, Condition] | None = None
         self._told: dict[str, Any] = {}
@@ -125,8 +132,16 @@ class ClassCondition(Condition):
                 self._members[name] = part(member)
             found.append((name, member))
         self._asked = names if self._asked <= names else self._asked | names
+        if self._behind is not None or not _LOOKS_BEHIND.isdisjoint(names):
+            found += self._grown_behind(part)
         self._found[look] = (version, found)
         return found
+
+    def _grown_behind(self, part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
+        known = self._behind = self._behind or {}
+        met = {(name, base): vars(base)[name] for name, base in _names_behind(self._class, self._asked)}
+        known |= {key: part(member) for key, member in met.items() if key not in known}
+        return [(name, member) for (name, _), member in met.items()]
 
     def functions(self) -> Iterator[Any]:
         """Those of the methods that computed names may find."""
@@ -161,6 +176,8 @@ class ClassCondition(Condition):
                 if not _is_special(name):
                     if (found_on(now, name) is MISSING) != (name not in self._members):
                         return f"(class {now.__qualname__}) has got or lost '{name}'"
+            if self._behind is not None and {*_names_behind(now, self._asked)} != self._behind.keys():
+                return f"(class {now.__qualname__}) has got or lost a member of a base that 'super' finds"
             for name, member in self._methods.items():
                 if found_on(now, name) is not member:
                     return f"(class {now.__qualname__}) has another '{name}'"
@@ -181,6 +198,8 @@ class ClassCondition(Condition):
             yield "", self._meta, type(now)
         for name, part in self._members.items():
             yield f"={now.__qualname__}.{name}", part, found_on(now, name)
+        for (name, base), part in (self._behind or {}).items():
+            yield f"={base.__qualname__}.{name}", part, vars(base)[name]
         if self._special:
             tables = [vars(base) for base in _own_bases(now)]
             for name, part in self._special.items():
@@ -265,6 +284,18 @@ def _own_bases(kind: type) -> list[type]:
     return [base for base in own if base.__flags__ & _HEAP_TYPE]
 
 
+def _names_behind(kind: type, names: frozenset[str]) -> list[tuple[str, type]]:
+    """(name, base) of what bases that can change have under names that a class before them has."""
+    met = frozenset[str]()
+    found = []
+    for base in kind.__mro__:
+        own = names & vars(base).keys()
+        if base.__flags__ & _HEAP_TYPE:
+            found += [(name, base) for name in sorted(own & met)]
+        met |= own
+    return found
+
+
 def _told(kind: type, name: str) -> Any:
     told = getattr(kind, name, None)
     return repr(told) if name == "__annotations__" else told
@@ -287,7 +318,7 @@ def _computable_names(kind: type) -> frozenset[str]:
         for base in _own_bases(kind)
         for name, member in vars(base).items()
         if not name.startswith(("__", "_abc_")) and not isinstance(member, _OF_INSTANCES)
-        if not isinstance(member, (*_METHODS, type)) or str(base.__module__).partition(".")[0] != "torch"
+        if not isinstance(member, (*_METHODS, type)) or module_of(base).partition(".")[0] != "torch"
     )
 
 

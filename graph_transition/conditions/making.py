@@ -26,6 +26,7 @@ import torch
 from google.protobuf.message import Message
 
 from ...capture.torch_private import SILENCED
+from ...naming import full_name, module_of
 from .buffers import BUFFERS, LONGEST_BUFFER, BufferCondition
 from .caches import CacheCondition
 from .classes import ClassCondition
@@ -149,7 +150,7 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
     if isinstance(value, BaseException) and not is_opaque(kind):  # type: ignore[arg-type]
         return ObjectCondition, (value, part(kind), ExceptionCondition(value, part))
     if _holds_something(value):
-        return UnknownCondition, (f"an object of class {kind.__module__}.{kind.__qualname__}",)
+        return UnknownCondition, (f"an object of class {full_name(kind)}",)
     if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
         return IdentityCondition, (value,)
     native = next(base for base in kind.__mro__ if is_native(base))
@@ -168,7 +169,7 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
         return ObjectCondition, (value, part(kind), WrapperCondition(value, part))
     if native in DERIVED:
         return ObjectCondition, (value, part(kind), DerivedValueCondition(value, native))
-    return UnknownCondition, (f"an object of class {kind.__module__}.{kind.__qualname__}",)
+    return UnknownCondition, (f"an object of class {full_name(kind)}",)
 
 
 def _holds_something(value: Any) -> bool:
@@ -177,7 +178,7 @@ def _holds_something(value: Any) -> bool:
         return True
     kind = type(value)
     native = next(base for base in kind.__mro__ if is_native(base))
-    of_torch = kind.__module__.startswith("torch") and native.__module__.startswith(("torch", "pybind11_builtins"))
+    of_torch = module_of(kind).startswith("torch") and module_of(native).startswith(("torch", "pybind11_builtins"))
     return of_torch and not isinstance(value, _OF_TORCH) and not hasattr(kind, "__members__")  # names of an enumeration
 
 

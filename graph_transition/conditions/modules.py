@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.modules.module as torch_module
 
+from ...naming import module_of
 from .condition import MISSING, Before, Change, Condition, Watch
 from .equality import is_value
 from .functions import WRAPPERS, cell_content, wrapped_parts
@@ -96,7 +97,7 @@ class ModuleCondition(ObjectCondition):
         table = instance_table(value)
         if table is None or not self._in_tree:
             return table
-        of_torch = type(value).__module__.startswith("torch.") or isinstance(value, torch.nn.RNNBase)
+        of_torch = module_of(type(value)).startswith("torch.") or isinstance(value, torch.nn.RNNBase)
         hidden = _INTERNALS | _set_by_hooks(value) if value._forward_pre_hooks else _INTERNALS
         seen = {n: v for n, v in table.items() if n not in hidden and not (of_torch and n.startswith("_"))}
         if self._saved:
@@ -156,7 +157,7 @@ class ModuleCondition(ObjectCondition):
 
 def _set_by_hooks(module: torch.nn.Module) -> frozenset[str]:
     """What hooks of torch.nn.utils make of parameters before each forward."""
-    hooks = [h for h in module._forward_pre_hooks.values() if type(h).__module__.startswith("torch.nn.utils.")]
+    hooks = [h for h in module._forward_pre_hooks.values() if module_of(type(h)).startswith("torch.nn.utils.")]
     names = [getattr(hook, place, None) for hook in hooks for place in ("name", "_tensor_name")]
     return frozenset(name for name in names if isinstance(name, str))
 

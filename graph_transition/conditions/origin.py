@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ...naming import module_of
+
 __all__ = [
     "books_of",
     "is_internal",
@@ -48,7 +50,7 @@ _OF_PYTHON = frozenset(
 
 
 def _is_builtin(value: object) -> bool:
-    return isinstance(value, types.BuiltinFunctionType | type) and value.__module__ == "builtins"
+    return isinstance(value, types.BuiltinFunctionType | type) and module_of(value) == "builtins"
 
 
 # What the interpreter writes on its own, by Python module: at imports, at errors, where output is led elsewhere for a
@@ -78,7 +80,7 @@ def books_of(name: str) -> frozenset[str]:
 
 def notes_of(kind: type) -> frozenset[str]:
     """Attributes in which context managers of torch's note what they will put back."""
-    return _NOTES if kind.__module__ in _CONTEXTS else frozenset()
+    return _NOTES if module_of(kind) in _CONTEXTS else frozenset()
 
 
 def is_opaque_module(name: str) -> bool:
@@ -118,7 +120,7 @@ def is_of_library(cache: functools._lru_cache_wrapper[object]) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_opaque(kind: type) -> bool:
     """Whether a class is a package's own, so that it and its objects count as what they are."""
-    module = kind.__module__
+    module = module_of(kind)
     if not isinstance(module, str):  # a class may have a property of that name
         return False
     return not issubclass(kind, torch.nn.Module) and is_internal(module)

@@ -34,6 +34,7 @@ from typing import Any
 import numpy
 import torch
 
+from ...naming import module_of
 from ..code_digest import code_digest
 from ..conditions.objects import instance_table, slots_of
 from ..signature import hook_tables
@@ -132,7 +133,7 @@ class Fingerprint:
         while known != len(names):
             known = len(names)
             for base in cls.__mro__:
-                origin = origin_of(base.__module__)
+                origin = origin_of(module_of(base))
                 for name, value in list(vars(base).items()):
                     if (base.__qualname__, name) in members or (name not in names and origin != "versioned"):
                         continue
@@ -213,9 +214,9 @@ class Fingerprint:
         parts = callable_parts(value)
         if parts is not None:
             return (kind.__name__, [self._describe(p, where, depth + 1) for p in parts])
-        if issubclass(kind, types.GenericAlias | types.UnionType) or kind.__module__ == "typing":
+        if issubclass(kind, types.GenericAlias | types.UnionType) or module_of(kind) == "typing":
             return ("typing", repr(value))
-        if issubclass(kind, re.Pattern | pathlib.PurePath) or kind.__module__ in _REPR_MODULES:
+        if issubclass(kind, re.Pattern | pathlib.PurePath) or module_of(kind) in _REPR_MODULES:
             text = repr(value)
             if " at 0x" not in text:
                 return (kind.__name__, text)
@@ -224,14 +225,14 @@ class Fingerprint:
         if issubclass(kind, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops._OpNamespace):
             return ("operator", str(value))
         known = instance_table(value) is not None or bool(slots_of(value))
-        outside = kind.__module__ in _REPR_MODULES or kind.__module__.partition(".")[0] in sys.stdlib_module_names
-        if not known or (outside and kind.__module__ != "__main__" and kind not in _NAMESPACES):
-            raise Unkeyable(f"{where} holds a value of type {kind.__module__}.{kind.__qualname__}")
+        outside = module_of(kind) in _REPR_MODULES or module_of(kind).partition(".")[0] in sys.stdlib_module_names
+        if not known or (outside and module_of(kind) != "__main__" and kind not in _NAMESPACES):
+            raise Unkeyable(f"{where} holds a value of type {module_of(kind)}.{kind.__qualname__}")
         return self._reference(value)
 
     def _container(self, value: Any, where: str, depth: int) -> Any:
         kind = type(value)
-        label: Any = kind.__name__ if kind.__module__ in ("builtins", "collections") else self._reference(kind)
+        label: Any = kind.__name__ if module_of(kind) in ("builtins", "collections") else self._reference(kind)
         if isinstance(value, (list, tuple)):
             return (label, [self._describe(v, where, depth) for v in value])
         if isinstance(value, (set, frozenset)):
@@ -256,10 +257,10 @@ class Fingerprint:
                 with self._inside(file_origin(value.__code__.co_filename)):
                     self._entries[number] = self._function(value)
         elif issubclass(kind, type):
-            with self._inside(origin_of(value.__module__)):
+            with self._inside(origin_of(module_of(value))):
                 self._entries[number] = self._class(value)
         else:
-            with self._inside(origin_of(kind.__module__)):
+            with self._inside(origin_of(module_of(kind))):
                 self._entries[number] = (
                     self._reference(kind),
                     self._object(value, f"an object of {kind.__qualname__}"),
@@ -282,12 +283,12 @@ class Fingerprint:
     # -- code -------------------------------------------------------------------------------------------------------
 
     def _function(self, function: types.FunctionType) -> tuple[Any, ...]:
-        label = f"{function.__module__}:{function.__qualname__}"
+        label = f"{module_of(function)}:{function.__qualname__}"
         closure = [self._describe(cell_content(c), f"the closure of {label}") for c in function.__closure__ or ()]
         code = function.__code__
         if file_origin(code.co_filename) == "versioned":
             return (label, code.co_name, closure)
-        self._reached.add(function.__module__ or "")
+        self._reached.add(module_of(function) or "")
         names = list(names_in(code))
         self._names.update(names)
         defaults = self._describe((function.__defaults__, function.__kwdefaults__), f"a default of {label}")
@@ -321,10 +322,10 @@ class Fingerprint:
         return (value.__name__, found)
 
     def _class(self, cls: type) -> tuple[Any, ...]:
-        label = f"{cls.__module__}:{cls.__qualname__}"
-        if origin_of(cls.__module__) != "user":
+        label = f"{module_of(cls)}:{cls.__qualname__}"
+        if origin_of(module_of(cls)) != "user":
             return (label,)
-        self._reached.add(cls.__module__)
+        self._reached.add(module_of(cls))
         members = [
             (name, self._describe(value, f"{name} of class {cls.__qualname__}"))
             for name, value in list(vars(cls).items())

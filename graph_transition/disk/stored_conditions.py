@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ...naming import module_of
 from ..audit import Effect, Reads
 from ..conditions import (
     Argument,
@@ -179,7 +180,7 @@ def _stands_for_its_version(now: Any, module: torch.nn.Module) -> bool:
     if not isinstance(now, types.FunctionType) or "-packages/" not in now.__code__.co_filename:
         return False
     try:
-        return _found(["named", str(now.__module__), now.__qualname__], module) is not now
+        return _found(["named", module_of(now), now.__qualname__], module) is not now
     except Unfit:
         return True
 
@@ -202,7 +203,7 @@ def _place_of(condition: Condition, now: Any, module: torch.nn.Module) -> list[s
     if not isinstance(getattr(now, "__qualname__", None), str):
         raise NotStorable(f"{shown(now)} has no name to be found by")
     kind = "query" if isinstance(condition, QueryCondition) else "named"
-    place = [kind, str(now.__module__), now.__qualname__]
+    place = [kind, module_of(now), now.__qualname__]
     try:
         same = _found(place, module) is now
     except (Unfit, AttributeError):

@@ -30,6 +30,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..naming import module_of
+
 __all__ = ["MethodCalls", "is_composed"]
 
 _HOOK = "_compiled_call_impl"
@@ -58,7 +60,7 @@ class MethodCalls:
         if torch.compiler.is_compiling():
             return value
         function, wrapper = value.__func__, self._wrapper()
-        if function.__module__.startswith("torch.distributed.fsdp.") and is_composed(wrapper):
+        if module_of(function).startswith("torch.distributed.fsdp.") and is_composed(wrapper):
             return types.MethodType(function, wrapper)
         if function not in self._functions:
             self._functions[function] = _routed(function)

@@ -21,6 +21,7 @@ from torch import nn
 
 from .. import _C
 from ..graph_transition.built_sessions import BuiltSession
+from ..naming import module_of
 from ..options import DebugOptions, Options, for_parts
 from ..report import Export, SessionReport
 from .engine_call import EngineCall
@@ -124,6 +125,6 @@ def _candidates(module: nn.Module, owner: type[nn.Module]) -> list[nn.Module]:
             continue
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             pending.extend(list(child.children())[::-1])  # a container has no forward
-        elif next(child.children(), None) is not None or not type(child).__module__.startswith("torch.nn."):
+        elif next(child.children(), None) is not None or not module_of(type(child)).startswith("torch.nn."):
             found.setdefault(id(child), child)
     return list(found.values())

@@ -8,6 +8,7 @@ import torch
 import torch.nn.modules.module as torch_module
 
 from ...errors import CaptureError
+from ...naming import full_name, module_of
 
 __all__ = ["refuse_python_at_each_call", "refuse_replaced_methods", "refuse_tensor_classes"]
 
@@ -43,7 +44,7 @@ def refuse_python_at_each_call(module: torch.nn.Module, audited: bool) -> None:
         hooks = () if audited else (*child._forward_hooks.values(), *child._forward_pre_hooks.values())
         for hook in hooks:
             owner = hook if hasattr(hook, "__module__") else type(hook)
-            if not str(owner.__module__).startswith("torch."):
+            if not module_of(owner).startswith("torch."):
                 text = getattr(hook, "__qualname__", type(hook).__name__)
                 raise CaptureError(f"{where} has the forward hook {text}, which runs in Python at each call")
 
@@ -54,5 +55,5 @@ def refuse_tensor_classes(module: torch.nn.Module) -> None:
         kind: Any = type(tensor)
         plain = kind.__torch_function__ is torch._C._disabled_torch_function_impl or kind is torch.Tensor
         if not plain or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-            text = f"{kind.__module__}.{kind.__qualname__}"
+            text = full_name(kind)
             raise CaptureError(f"'{name}' is of the tensor class {text}, whose operations may be its own")

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ... import _C
+from ...naming import module_of
 
 __all__ = ["SideOutputs", "holds_fake"]
 
@@ -75,7 +76,7 @@ class SideOutputs:
     @staticmethod
     def _is_torchs_own(module: torch.nn.Module, name: str) -> bool:
         """An RNN's `_flat_weights`."""
-        return type(module).__module__.startswith("torch.") and name[0] == "_"
+        return module_of(type(module)).startswith("torch.") and name[0] == "_"
 
     def begin(self) -> None:
         """Called before the traced forward."""

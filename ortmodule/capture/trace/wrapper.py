@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, ChangedValueError, GivenChangeError
+from ...naming import full_name
 from .. import torch_private
 from ..containers.flattening import PLAIN, CallShape, FilledCall, ResultWalk, flatten_result
 from ..containers.given import FoundChange, GivenContainers
@@ -301,7 +302,7 @@ class Wrapper(torch.nn.Module):
         if number is not None:
             return "again", number
         if (self._audit is None or not self._audit.is_kept(leaf)) and holds_tensor(leaf):
-            name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+            name = full_name(type(leaf))
             advice = "register the class with torch.utils._pytree.register_pytree_node"
             raise CaptureError(f"the module returns an object of class {name} that holds tensors; {advice}")
         maker = None if self._audit is None else self._audit.returned(leaf)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ....naming import module_of
 from .. import library  # noqa: F401  defines the operator
 from ..function_call import FunctionCall
 from ..patching import Patch
@@ -23,7 +24,7 @@ _OPAQUE_FUNCTIONS = ("torch.distributions.", "torch.nn.modules._functions")
 
 def _apply(original: Any, state: TraceState) -> Any:
     def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__.startswith("torch.") and not cls.__module__.startswith(_OPAQUE_FUNCTIONS):
+        if module_of(cls).startswith("torch.") and not module_of(cls).startswith(_OPAQUE_FUNCTIONS):
             return original(cls, *args, **kwargs)
         call = FunctionCall(cls, args, kwargs)
         state.calls.append(call)

@@ -27,6 +27,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
 
 from ....errors import CaptureError
+from ....naming import module_of
 from ..patching import Patch
 from ..scope_settings import GRADIENT_MODE
 from ..tracing import TraceState
@@ -114,7 +115,7 @@ def _asks_itself(function: types.FunctionType) -> bool:
 
 def _asked(original: Any, state: TraceState) -> Any:
     def answer(mode: Any, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not isinstance(func, types.FunctionType) or func.__module__.startswith(_NOTED):
+        if not isinstance(func, types.FunctionType) or module_of(func).startswith(_NOTED):
             return original(mode, func, types_, args, kwargs)
         if not func.__code__.co_filename.startswith(_KNOWN) and not _asks_itself(func):
             # It calls torch's own, which each mode of the trace would lead to it anew.

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ....naming import module_of
 from ..patching import FORWARD, Around, Patch
 from ..tracing import TraceState
 
@@ -34,7 +35,7 @@ def _forgetting(state: TraceState) -> Iterator[None]:
 def _every_cache() -> Iterator[Any]:
     """Of the process, which takes a look at every object; an audit knows those that the forward can reach."""
     for found in gc.get_referrers(functools._lru_cache_wrapper):  # an object refers to its type; half get_objects' time
-        if type(found) is functools._lru_cache_wrapper and not str(found.__module__).startswith("torch."):
+        if type(found) is functools._lru_cache_wrapper and not module_of(found).startswith("torch."):
             yield found
 
 
