@@ -39,7 +39,8 @@ from .signature import Call, CallSignature
 __all__ = ["CaptureAttempts", "Sizes"]
 
 # Different answers to the branches of one signature, each with graphs of its own; with more, PyTorch runs them better.
-_MOST_ANSWERS = 8
+# A floating number that is another one time and again is no setting.
+_MOST_ANSWERS, _MOST_NUMBERS = 8, 3
 # Graphs of one signature whose forward cannot be captured but for one size at a time.
 _MOST_SIZES = 4
 
@@ -169,7 +170,8 @@ def _of_call(
     """The call itself; where the forward branches, for the present values of flags or the present answers."""
     graphs = known.graphs
     ways = len({tuple((b.line, b.answer) for b in g.captured.branches) for g in graphs if g.captured.branches})
-    if ways >= _MOST_ANSWERS:
+    floating = any(isinstance(b.answer, float) for g in graphs for b in g.captured.branches)
+    if ways >= (_MOST_NUMBERS if floating else _MOST_ANSWERS):
         raise CaptureError(f"the forward branches on the values of its inputs, in more than {ways} ways")
     others = _others(call, sizes, axes)
     branching = Attempt(f"{prefix}branching", sizes, branching=True)

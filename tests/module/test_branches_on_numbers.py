@@ -162,3 +162,58 @@ def test_other_numbers_are_left_to_pytorch(body: Callable[..., torch.Tensor]) ->
                 results.append(module(torch.randn(2, 4)))
             torch.testing.assert_close(*results)
     assert model.report().fallback == "whole" and not model.report().exports
+
+
+TABLE = torch.tensor([2.0, 3.0])
+SETTINGS: dict[str, Callable[[Any], float]] = {
+    "of a table": lambda model: float(model.table[1]),
+    "by Python's arithmetic": lambda model: math.exp(-model.table[0]) * round(float(model.table.sum())),
+    "outside of the module": lambda model: float(TABLE[0]) + float(model.table[0]),
+}
+
+
+class WithTable(nn.Module):
+    def __init__(self, read: Callable[[Any], float]) -> None:
+        super().__init__()
+        self.layer, self.read = nn.Linear(4, 4), read
+        self.register_buffer("table", torch.tensor([1.0, 2.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.read(self)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_floating_numbers_of_buffers_are_settings(name: str) -> None:
+    eager = WithTable(SETTINGS[name])
+    model = ORTModule(eager, options=Options(fallback="error"))
+    for factor in (1.0, 1.0, -1.5, 1.0):
+        eager.table.mul_(factor)
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(model(x), eager(x))
+    assert len(model.report().exports) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in PyTorch")
+@pytest.mark.parametrize("value", [0.0, -0.0, math.inf, -math.inf, math.nan])
+def test_floating_numbers_that_symbols_have_not(value: float) -> None:
+    eager = WithTable(lambda model: math.copysign(2.0, float(model.table[0])) * (3.0 if model.table[0] > 1 else 5.0))
+    model = ORTModule(eager)
+    for number in (value, 1.0, -value, value):
+        eager.table[0] = number
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(model(x), eager(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in PyTorch")
+def test_a_floating_number_that_moves_with_each_call_is_left_to_pytorch() -> None:
+    def read(model: Any) -> float:
+        return float(model.table[0])
+
+    eager = WithTable(read)
+    model = ORTModule(copy.deepcopy(eager))
+    for _ in range(8):
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(model(x), eager(x))
+        for module in (model.module, eager):
+            module.table.add_(1.0)
+    assert 1 <= len(model.report().exports) <= 3

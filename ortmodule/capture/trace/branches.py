@@ -17,6 +17,8 @@ Not here: what calls `answer` and `number` while a forward is traced, and where 
 from __future__ import annotations
 
 import dataclasses
+import math
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,21 +42,21 @@ class Branch:
     """One question and its answer.
 
     Attributes:
-        question: called with the tensors that it looks at; a truth value, or the integer that the forward goes on with.
+        question: called with the tensors that it looks at; a truth value, or the number that the forward goes on with.
         places: these tensors, each by its place among the program's inputs, or as (module, name) of one of its own.
         answer: what it was in the call that was captured.
         line: where the forward asks, as `path:12: code`.
     """
 
-    question: Callable[..., int]
+    question: Callable[..., float]
     places: tuple[Place, ...]
-    answer: int
+    answer: float
     line: str | None
 
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the answer is the same for a call with these inputs; not where the question fails for them."""
         try:
-            return _ask(self.question, [self._at(place, tensors) for place in self.places]) == self.answer
+            return _bits(_ask(self.question, [self._at(place, tensors) for place in self.places])) == _bits(self.answer)
         except (RuntimeError, IndexError, ValueError, KeyError, ArithmeticError):
             return False
 
@@ -66,9 +68,14 @@ class Branch:
         return (module._buffers if name in module._buffers else module._parameters)[name]  # type: ignore[return-value]
 
 
-def _ask(question: Callable[..., int], tensors: Sequence[torch.Tensor]) -> int:
+def _ask(question: Callable[..., float], tensors: Sequence[torch.Tensor]) -> float:
     with torch.no_grad():
         return question(*tensors)
+
+
+def _bits(number: float) -> int | bytes:
+    """What tells numbers apart: zeros of two signs are two, NaN is one."""
+    return struct.pack("d", number) if isinstance(number, float) else number
 
 
 class Branches:
@@ -129,8 +136,11 @@ class Branches:
         answered = self._answered(node)
         return None if answered is None else bool(answered)
 
-    def number(self, expression: Any, line: Callable[[], str | None]) -> int | None:
-        """The truth or the integer value of an expression that has data-dependent numbers in it; None: not to be asked.
+    def number(self, expression: Any, line: Callable[[], str | None]) -> float | None:
+        """The truth or the value of an expression that has data-dependent numbers in it; None: not to be asked.
+
+        Integers of inputs are lengths and counts, which come again. Floating numbers are other ones in each call, but
+        for those that the module keeps in its buffers: settings, and tables of them.
 
         Args:
             expression: over the trace's symbols for sizes and numbers.
@@ -144,23 +154,27 @@ class Branches:
         truth = isinstance(expression, Boolean) and not isinstance(expression, Expr)  # a symbol is both
         found = {symbol: self._definition(symbol) for symbol in expression.free_symbols}
         definitions = {symbol: one for symbol, one in found.items() if one is not None}
-        if len(definitions) < len(found) or not (truth or expression.is_integer):
+        if len(definitions) < len(found):
             return None
         nodes = list(dict.fromkeys(node for node, _ in definitions.values()))
         needed, inputs = self._behind(nodes)
-        program = self._program(nodes, needed, inputs)
+        whole = truth or expression.is_integer
+        program = self._program(nodes, needed, inputs) if whole or all(map(self._is_buffer, inputs)) else None
         if program is None:
             return None
         places = {symbol: (nodes.index(node), read) for symbol, (node, read) in definitions.items()}
 
-        def value(*given: torch.Tensor) -> int:
+        def value(*given: torch.Tensor) -> float:
             values = program(*given)
             result = torch_private.value_of(
                 expression, {symbol: read(values[i]) for symbol, (i, read) in places.items()}
             )
-            return bool(result) if truth else int(result)
+            return bool(result) if truth else int(result) if whole else float(result)
 
-        return self._ask_now(value, inputs, line)
+        branch = self._ask_now(value, inputs, line)
+        # The trace's arithmetic on symbols has one zero, and no numbers beyond the finite ones.
+        expressible = branch is None or whole or (math.isfinite(branch.answer) and _bits(branch.answer) != _bits(-0.0))
+        return branch if expressible else None
 
     def _definition(self, symbol: Any) -> tuple[Node, Callable[[Any], Any]] | None:
         """Where a symbol of the trace comes from: a node, and what finds the number in the node's value."""
@@ -175,12 +189,12 @@ class Branches:
                 return (node, defined[symbol]) if mask is None else (mask, lambda tensor: int(tensor.count_nonzero()))
         return None
 
-    def _answered(self, key: Any) -> int | None:
+    def _answered(self, key: Any) -> float | None:
         branch = self._asked[key]
         return None if branch is None else branch.answer
 
     def _ask_now(
-        self, question: Callable[..., int], inputs: Sequence[Node], line: Callable[[], str | None]
+        self, question: Callable[..., float], inputs: Sequence[Node], line: Callable[[], str | None]
     ) -> Branch | None:
         if len(self.asked) >= _MOST_QUESTIONS:
             return None
@@ -190,6 +204,10 @@ class Branches:
 
     def _place(self, node: Node) -> Place | None:
         return self._inputs[node][0] if node in self._inputs else None
+
+    def _is_buffer(self, node: Node) -> bool:
+        place = self._place(node)
+        return isinstance(place, tuple) and place[1] in place[0]._buffers
 
     @staticmethod
     def _behind(targets: Sequence[Node]) -> tuple[set[Node], list[Node]]:
