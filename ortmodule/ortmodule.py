@@ -188,7 +188,7 @@ class ORTModule(nn.Module):
             module=type(self._original).__name__,
             sessions=tuple(call.session_reports()),
             exports=tuple(call.exports()),
-            fallback="partial" if in_parts else "whole" if reason else "none",
+            fallback="none" if reason is None else "partial" if in_parts else "whole",
             fallback_reason=reason,
             matmul_choices=tuple(_C.matmul_choices().splitlines()),
         )
