@@ -133,15 +133,16 @@ class ClassCondition(Condition):
             found.append((name, member))
         self._asked = names if self._asked <= names else self._asked | names
         if self._behind is not None or not _LOOKS_BEHIND.isdisjoint(names):
-            found += self._grown_behind(part)
+            found += self._grown_behind(part, special=False)
         self._found[look] = (version, found)
         return found
 
-    def _grown_behind(self, part: Callable[[Any], Condition]) -> list[tuple[str, Any]]:
+    def _grown_behind(self, part: Callable[[Any], Condition], special: bool) -> list[tuple[str, Any]]:
         known = self._behind = self._behind or {}
-        met = {(name, base): vars(base)[name] for name, base in _names_behind(self._class, self._asked)}
-        known |= {key: part(member) for key, member in met.items() if key not in known}
-        return [(name, member) for (name, _), member in met.items()]
+        places = [place for place in _names_behind(self._class, self._asked) if _is_special(place[0]) == special]
+        met = [(name, base, ORIGINALS.get(id(member := vars(base)[name]), member)) for name, base in places]
+        known |= {(name, base): part(member) for name, base, member in met if (name, base) not in known}
+        return [(name, member) for name, _, member in met]
 
     def functions(self) -> Iterator[Any]:
         """Those of the methods that computed names may find."""
@@ -155,6 +156,8 @@ class ClassCondition(Condition):
         if self._special is None:
             found = _special(self._class) if self.can_change else []
             self._special = {name: self._special_part(name, member, part) for name, member in found}
+        if self._behind is not None:
+            self._grown_behind(part, special=True)
 
     def _special_part(self, name: str, member: Any, part: Callable[[Any], Condition]) -> Condition:
         """Of a special method. What Python cannot call counts as what it is where no code has spelled its name, as

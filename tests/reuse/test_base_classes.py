@@ -98,3 +98,40 @@ def test_what_no_base_finds_costs_no_graph() -> None:
         wrapped(torch.randn(2, 3))
         names["A"].unread = object()
     assert len(wrapped.report().exports) == 1
+
+
+class Asked(Linear):
+    """As wrappers of models are: attributes that it has not are the inner module's."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.linear, name)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = super().__call__(x) * 3
+        return result
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x)
+        return y * self.in_features
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Asked()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.inner(x)
+        return result
+
+
+def test_special_methods_that_call_those_of_modules() -> None:
+    module = Around()
+    wrapped = ORTModule(module, options=Options(fallback="error"))
+    checked(wrapped, module, "nothing")
+    module.inner.linear.in_features = 5
+    checked(wrapped, module, "the inner module's attribute")
+    assert len(wrapped.report().exports) == 2
