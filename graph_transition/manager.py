@@ -200,10 +200,6 @@ class GraphTransitionManager:
             return BoundSession(transition, graph.leave_effects(call), bound, call.changeable), call.leaves
         return transition, call.leaves
 
-    def writes(self) -> bool:
-        """Whether a graph leaves anything behind besides its result."""
-        return any(g.captured.mutations or g.effects for graphs in self._graphs.values() for g in graphs)
-
     # -- graphs -----------------------------------------------------------------------------------------------------
 
     def graph_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, list[Any]]:

@@ -72,9 +72,8 @@ class ClassCondition(Condition):
     def __init__(self, kind: type) -> None:
         self._class = kind
         self._members: dict[str, Condition] = {}
-        self._behind: dict[tuple[str, type], Condition] | None = (
-            None  # what a base has of a name that one before it has
-        )
+        # What a base has under a name that a class before it has, too, by (name, base); None: nobody looks there.
+        self._behind: dict[tuple[str, type], Condition] | None = None
         self._asked: frozenset[str] = frozenset()
         self._special: dict[str, Condition] | None = None
         self._told: dict[str, Any] = {}

@@ -288,7 +288,7 @@ class Fingerprint:
         code = function.__code__
         if file_origin(code.co_filename) == "versioned":
             return (label, code.co_name, closure)
-        self._reached.add(module_of(function) or "")
+        self._reached.add(module_of(function))
         names = list(names_in(code))
         self._names.update(names)
         defaults = self._describe((function.__defaults__, function.__kwdefaults__), f"a default of {label}")
