@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import operator
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 
 from ... import _C
 from ...capture.trace.patching import ORIGINALS
-from ...naming import module_of
+from ...naming import full_name, module_of
 from .condition import MISSING, Before, Change, Condition, Maker, Watch, digest, shown
 from .equality import is_another
 from .identity import IdentityCondition, UnknownCondition
@@ -55,6 +56,7 @@ class ClassCondition(Condition):
     kind = "class"
     __slots__ = (
         "_class",
+        "_bases",
         "_members",
         "_behind",
         "_asked",
@@ -71,6 +73,7 @@ class ClassCondition(Condition):
 
     def __init__(self, kind: type) -> None:
         self._class = kind
+        self._bases = kind.__mro__  # `isinstance` asks them without naming one
         self._members: dict[str, Condition] = {}
         # What a base has under a name that a class before it has, too, by (name, base); None: nobody looks there.
         self._behind: dict[tuple[str, type], Condition] | None = None
@@ -172,6 +175,8 @@ class ClassCondition(Condition):
             return f"changed from {shown(self._class)} to {shown(now)}"
         if not self.can_change:
             return None
+        if len(now.__mro__) != len(self._bases) or any(map(operator.is_not, now.__mro__, self._bases)):
+            return f"(class {now.__qualname__}) has other bases"
         version = _C.class_version(now)
         if not version or version != self._holds_at:
             for name in self._asked:
@@ -235,6 +240,7 @@ class ClassCondition(Condition):
     def stored(self) -> tuple[frozenset[str], Any]:
         return self._asked | frozenset(self._told), [
             self._every is not None, self._meta is not None, digest(sorted(self._told.items())),
+            digest([full_name(base) for base in self._bases]),
         ]  # fmt: skip
 
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:

@@ -100,6 +100,36 @@ def test_what_no_base_finds_costs_no_graph() -> None:
     assert len(wrapped.report().exports) == 1
 
 
+class Root:
+    pass
+
+
+class Kept(Root):
+    pass
+
+
+class Kind(Kept):
+    pass
+
+
+class Elsewhere:
+    pass
+
+
+def test_bases_that_are_asked_for_and_not_named() -> None:
+    class Checked(Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.linear(x)
+            return y * (2.0 if isinstance(Kind(), Kept) else 3.0) * (5.0 if issubclass(Kind, Root) else 7.0)
+
+    module = Checked()
+    wrapped = ORTModule(module, options=Options(fallback="error"))
+    checked(wrapped, module, "nothing")
+    for bases in ((Root,), (Elsewhere,), (Kept, Elsewhere), (Kept,)):
+        Kind.__bases__ = bases
+        checked(wrapped, module, f"{bases} as bases")
+
+
 class Asked(Linear):
     """As wrappers of models are: attributes that it has not are the inner module's."""
 
