@@ -124,3 +124,27 @@ def test_values_of_a_view_are_read_in_inference_mode(read: Callable[[torch.Tenso
         with torch.inference_mode():
             torch.testing.assert_close(wrapped(x), module(x))
         torch.testing.assert_close(wrapped(x), module(x))
+
+
+SCALES = torch.tensor([0.0, 1.0])
+
+
+class WithLiteral(nn.Module):
+    """A tensor that is written out has torch trace the program again, and compute with small constants meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x)
+        return y * (1 + SCALES.max().item()) * SCALES[1].item() + torch.tensor([2, 3, 4, 5])
+
+
+def test_a_number_of_a_tensor_beside_one_that_is_written_out() -> None:
+    module = WithLiteral()
+    wrapped, x = ORTModule(module), torch.randn(3, 4)
+    for value in (1.0, 1.0, 3.0, 0.5):
+        SCALES[1] = value
+        torch.testing.assert_close(wrapped(x), module(x))
+    assert wrapped.report().fallback == "none"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch._export.passes
 import torch.fx.traceback as fx_traceback
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, ORTModuleError, UndecidedError, UnloadedModuleError
@@ -212,8 +213,16 @@ def _rewritten(
     regions.refuse_control_flow(program.graph_module)
     if not regions.is_convertible(program.graph_module):
         writes.refuse_kept_histories(program.graph_module)
+        _forget_values(program)
         program = _timed(seconds, "functionalize", lambda: program.run_decompositions({}))
     return program
+
+
+def _forget_values(program: torch.export.ExportedProgram) -> None:
+    """Torch traces a program again to functionalise it. What it knows of a constant's value then, nobody hears of."""
+    for node in program.graph.nodes:
+        if isinstance(node.meta.get("val"), FakeTensor):
+            node.meta["val"].constant = None
 
 
 def _timed(seconds: dict[str, float], name: str, run: Any) -> Any:
