@@ -203,7 +203,9 @@ def trust(result: Result) -> str:
             counts.update(one["verdicts"])
         before, of = (sum(one["engine before and after"][i] for one in seeds.values()) for i in (0, 1))
         right, wrong = counts["right"], counts["silently wrong"]
-        named = f"{min(seeds, key=int)} to {max(seeds, key=int)}" if len(seeds) > 1 else next(iter(seeds))
+        numbers = sorted(map(int, seeds))
+        in_a_row = len(numbers) > 1 and numbers == [*range(numbers[0], numbers[-1] + 1)]
+        named = f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
         figures = [f"{counts.total():,}", f"{right:,}", str(wrong), str(counts.total() - right - wrong)]
         rows.append([run["date"], run["commit"][:7], run["python"], named, *figures, f"{100 * before / of:.0f} %"])
     figures = ["programs", "right", "silently wrong", "errors on one side", "engine"]
