@@ -237,6 +237,12 @@ def refuse_control_flow(module: GraphModule) -> None:
             raise CaptureError(f"the operator '{node.target}' has no ONNX form", line)
 
 
+def _detaches_a_copy(node: Node) -> bool:
+    """Whether it is of a tensor that is written out (`torch.tensor([1, 2])`): no value changes, nor another's history."""
+    written: Any = node.args[0]
+    return node.target is _DETACH_IN_PLACE and written.target is torch.ops.aten.lift_fresh_copy.default
+
+
 def parts_to_base(node: Node, root: Callable[[Node], Node]) -> Iterator[Node]:
     """`node`, what it is a slice or a selection of, and so on, each as its `root`, to the tensor that is no part."""
     yield node
@@ -276,6 +282,8 @@ def is_convertible(module: GraphModule) -> bool:
             sharing[storage_of(node.meta["val"])].append(node)
         if node.op == "call_function" and is_write(node):
             writes.append(node)
+    results = (one.meta.get("val") for one in nodes[-1].all_input_nodes)
+    given_away = {storage_of(value) for value in results if isinstance(value, torch.Tensor)}
     chain: dict[Node, Node] = {}
     for node in writes:
         operator: Any = node.target
@@ -287,6 +295,8 @@ def is_convertible(module: GraphModule) -> bool:
             return False
         chain[node] = chain.get(written, written)
     for node in writes:
+        if _detaches_a_copy(node) and storage_of(node.meta["val"]) not in given_away:
+            continue
         root = chain[node]
         followed = set(parts_to_base(root, lambda n: chain.get(n, n)))
         for other in sharing[storage_of(root.meta["val"])]:
