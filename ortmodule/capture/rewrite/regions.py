@@ -238,7 +238,7 @@ def refuse_control_flow(module: GraphModule) -> None:
 
 
 def _detaches_a_copy(node: Node) -> bool:
-    """Whether it is of a tensor that is written out (`torch.tensor([1, 2])`): no value changes, nor another's history."""
+    """Whether it is of a tensor that is written out (`torch.tensor([1])`): no value changes, nor another's history."""
     written: Any = node.args[0]
     return node.target is _DETACH_IN_PLACE and written.target is torch.ops.aten.lift_fresh_copy.default
 
