@@ -208,13 +208,16 @@ class _Waiter:
     def _run(self) -> None:
         while True:
             work = self._asked.get()
+            failure = None
             try:
                 work.wait()
             except RuntimeError as error:
-                self._done.put(error)
-            else:
-                self._done.put(None)
-            del work  # it holds the operands
+                failure = error
+            # It holds the operands. Torch lets go of it without the interpreter's lock: a thread that wants that back
+            # while the process ends is ended within C++ code, and the process with it.
+            del work
+            self._done.put(failure)
+            del failure
 
 
 class _Watch:
