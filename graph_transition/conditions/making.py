@@ -153,7 +153,7 @@ def _container_or_object(value: Any, maker: Maker) -> tuple[type[Condition], tup
         return UnknownCondition, (f"an object of class {full_name(kind)}",)
     if isinstance(value, _THEMSELVES) or kind is object or is_opaque(kind):  # type: ignore[arg-type]
         return IdentityCondition, (value,)
-    native = next(base for base in kind.__mro__ if is_native(base))
+    native = next(base for base in kind.__mro__ if is_native(base) and base is not typing.Generic)  # in C from 3.12 on
     if isinstance(value, torch.jit.ScriptModule) and id(value) not in maker.tree:
         return UnknownCondition, ("a module that torch.jit has compiled",)
     if isinstance(value, torch.nn.Module):
@@ -177,7 +177,7 @@ def _holds_something(value: Any) -> bool:
     if isinstance(value, Message):
         return True
     kind = type(value)
-    native = next(base for base in kind.__mro__ if is_native(base))
+    native = next(base for base in kind.__mro__ if is_native(base) and base is not typing.Generic)  # in C from 3.12 on
     of_torch = module_of(kind).startswith("torch") and module_of(native).startswith(("torch", "pybind11_builtins"))
     return of_torch and not isinstance(value, _OF_TORCH) and not hasattr(kind, "__members__")  # names of an enumeration
 
