@@ -8,7 +8,8 @@
 
 #define GUARDED_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Jobs of the stream first sleep that long, each with that probability; below 0: all devices, all streams.
+// Jobs that are queued from now on first sleep that long, each with that probability; below 0: all devices, all
+// streams.
 GUARDED_EXPORT void guarded_set_delay(int device, int64_t stream, int microseconds, int per_mille) {
   guarded::for_each_queue([&](guarded::WorkQueue& queue) {
     if (device >= 0 && device != queue.device()) return;

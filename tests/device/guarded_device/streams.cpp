@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -82,7 +81,7 @@ void WorkQueue::push(Job job) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (ended) return;
   if (!std::exchange(started_, true)) std::thread([this] { work(); }).detach();
-  jobs_.push_back(std::move(job));
+  jobs_.push_back({std::move(job), drawn_delay()});
   ++queued_;
   ++queued_jobs;
   changed_.notify_all();
@@ -120,34 +119,29 @@ void WorkQueue::set_seed(uint64_t seed) {
   random_.seed(static_cast<uint32_t>(seed * 1000003 + device_ * 101 + id_ * 7 + 1));
 }
 
-void WorkQueue::sleep_at_random() {
-  int64_t microseconds = 0;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (microseconds_ > 0 && static_cast<int>(random_() % 1000) < per_mille_)
-      microseconds = exactly_ ? microseconds_ : random_() % (microseconds_ + 1);
-  }
-  if (microseconds) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+std::chrono::microseconds WorkQueue::drawn_delay() {
+  if (microseconds_ <= 0 || static_cast<int>(random_() % 1000) >= per_mille_) return std::chrono::microseconds(0);
+  return std::chrono::microseconds(exactly_ ? microseconds_ : random_() % (microseconds_ + 1));
 }
 
 void WorkQueue::work() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::AutoGradMode no_gradients(false);
   for (;;) {
-    Job job;
+    Delayed next;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [&] { return !jobs_.empty(); });
-      job = std::move(jobs_.front());
+      next = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    sleep_at_random();
+    if (next.delay.count()) std::this_thread::sleep_for(next.delay);
     try {
-      job();
+      next.job();
     } catch (...) {
       kept_errors().keep(device_, std::current_exception());
     }
-    job = nullptr;
+    next.job = nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
     ++run_;
     changed_.notify_all();

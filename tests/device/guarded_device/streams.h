@@ -11,6 +11,7 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -43,19 +44,24 @@ class WorkQueue {
   // What is queued here from now on runs after what was queued there until now.
   void follow(const WorkQueue& other, uint64_t number);
 
-  // Before a job the thread sleeps with this probability: that long, or up to that long.
+  // Before a job that is queued from now on the thread sleeps with this probability: that long, or up to that long.
   void set_delay(int microseconds, int per_mille, bool exactly);
   void set_seed(uint64_t seed);
 
  private:
+  struct Delayed {
+    Job job;
+    std::chrono::microseconds delay;
+  };
+
   void work();
-  void sleep_at_random();
+  std::chrono::microseconds drawn_delay();  // under the mutex
 
   const c10::DeviceIndex device_;
   const int64_t id_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::deque<Job> jobs_;
+  std::deque<Delayed> jobs_;
   uint64_t queued_ = 0, run_ = 0;
   bool started_ = false;
   int microseconds_ = 50, per_mille_ = 200;
