@@ -76,6 +76,11 @@ OpRecord& OpRecord::recompute(RecomputeFormFn form) {
   return *this;
 }
 
+OpRecord& OpRecord::shares(SharesFn fn) {
+  shares_ = fn;
+  return *this;
+}
+
 OpRecord& OpRecord::flops(FlopsFn fn) {
   flops_ = fn;
   return *this;

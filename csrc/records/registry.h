@@ -38,6 +38,8 @@ using UpgradeFn = std::function<void(UpgradeContext&)>;
 using FusionFn = bool (*)(FusionContext&);
 // Another way to get output 0 of a forward node again (records/recompute_form.h); none: this mode of it has none.
 using RecomputeFormFn = std::optional<RecomputeForm> (*)(const Node&);
+// Whether output 0 is input 0's memory in this mode of a kView node.
+using SharesFn = bool (*)(const Node&);
 // Multiplications and additions of a node whose inputs' and outputs' shapes are known; `size` evaluates a dim.
 using SizeOf = std::function<double(const Dim& dim)>;
 using FlopsFn = double (*)(const Node& node, const SizeOf& size);
@@ -126,6 +128,8 @@ class OpRecord {
   // or reducing the last axis of input 0, whose shape is then the iteration space, or all but it.
   OpRecord& fuses_rows(FusionFn fn);
   OpRecord& recompute(RecomputeFormFn form);
+  // For kView, where output 0 is not always input 0's memory.
+  OpRecord& shares(SharesFn fn);
   OpRecord& flops(FlopsFn fn);
   // How many times a node that is not cheap passes over its memory, where that is known.
   OpRecord& passes(double count);
@@ -168,6 +172,7 @@ class OpRecord {
   FusionFn fusion_fn() const { return fuses_; }  // null: never fused
   bool fuses_over_rows() const { return fuses_over_rows_; }
   RecomputeFormFn recompute_form() const { return recompute_; }
+  bool shares_memory(const Node& node) const { return has(kView) && (!shares_ || shares_(node)); }
   FlopsFn flops_fn() const { return flops_; }
   std::optional<double> memory_passes() const { return passes_; }
   const std::pair<size_t, size_t>& host_formals() const { return host_formals_; }
@@ -193,6 +198,7 @@ class OpRecord {
   FusionFn fuses_ = nullptr;
   bool fuses_over_rows_ = false;
   RecomputeFormFn recompute_ = nullptr;
+  SharesFn shares_ = nullptr;
   FlopsFn flops_ = nullptr;
   std::optional<double> passes_;
   std::pair<size_t, size_t> host_formals_{0, 0};

@@ -8,6 +8,7 @@
 
 #include "records/registry.h"
 #include "records/resolve.h"
+#include "transforms/earlier_values.h"
 #include "transforms/parts.h"
 
 namespace ortmodule {
@@ -63,7 +64,9 @@ Attributes to_type(const Node& cast) { return {{"to", static_cast<int64_t>(cast.
 size_t join_casts(Graph& graph) {
   std::map<std::pair<DType, DType>, std::vector<Node*>> alike;
   graph.for_each([&](Node& node) {
-    if (is_copy_of_input(node)) alike[{node.input(0)->type().dtype, node.output(0)->type().dtype}].push_back(&node);
+    const bool earlier = is_earlier_input(node) && is_float(node.output(0)->type().dtype);
+    if (earlier || is_copy_of_input(node))
+      alike[{node.input(0)->type().dtype, node.output(0)->type().dtype}].push_back(&node);
   });
   size_t joined = 0;
   for (const auto& [types, casts] : alike)

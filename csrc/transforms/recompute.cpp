@@ -11,6 +11,7 @@
 #include "records/recompute_form.h"
 #include "records/registry.h"
 #include "records/resolve.h"
+#include "transforms/earlier_values.h"
 #include "transforms/pass_registry.h"
 
 namespace ortmodule {
@@ -55,12 +56,6 @@ bool repeatable(const Node& node) {
     for (const NodeArg* value : *list)
       if (value && is_container(value->type().dtype)) return false;
   return true;
-}
-
-// The narrow copy that autocast makes of a weight, or of a batch: one per step, as PyTorch makes it. A second one would
-// read the wide original again, in which a write through `.data` since forward cannot be seen.
-bool is_autocast_copy(const Node& node) {
-  return node.metadata().contains("autocast") && node.input(0)->is_graph_input();
 }
 
 std::optional<RecomputeForm> form_of(const NodeArg& value) {
@@ -174,7 +169,8 @@ using ValueSet = std::vector<char>;  // by value id
 // See Note [The cut].
 class Cut {
  public:
-  Cut(const Graph& graph, const RecomputeOptions& options) : graph_(graph), costs_(graph, options) {
+  Cut(const Graph& graph, const EarlierValues& earlier, const RecomputeOptions& options)
+      : graph_(graph), earlier_(earlier), costs_(graph, options) {
     needed_ = read_by_backward(graph);
     free_.assign(graph.value_id_bound(), 0);
     for (const NodeArg* value : options.readable) free_[value->id()] = 1;
@@ -182,12 +178,6 @@ class Cut {
       if (value->is_graph_input()) free_[value->id()] = 1;
   }
 
-  double bytes_of(const ValueSet& kept) const {
-    double total = 0;
-    for (const NodeArg* value : all_)
-      if (kept[value->id()]) total += costs_.bytes(*value);
-    return total;
-  }
   double bytes_now() {
     double total = 0;
     for (const NodeArg* value : needed_)
@@ -205,7 +195,8 @@ class Cut {
 
   struct Solution {
     ValueSet kept;
-    double time = 0;  // of what is computed again
+    double bytes = 0;  // of these, and of copies of what lies outside
+    double time = 0;   // of what is computed again
   };
   // The values to keep when a byte moved costs `weight` bytes kept; contractions and copies of weights are repeated
   // only where asked for.
@@ -216,10 +207,18 @@ class Cut {
       size_t& v = vertex[value->id()];
       return v ? v : v = flow.add_vertex();
     };
-    const auto needs = [&](size_t recipe, const std::vector<NodeArg*>& inputs) {
+    std::unordered_map<const NodeArg*, size_t> copies;  // of outside values, and their vertices
+    const auto copy_of = [&](const NodeArg* value) {
+      size_t& v = copies[value];
+      if (!v) flow.add_edge(kSource, v = flow.add_vertex(), costs_.bytes(*value));
+      return v;
+    };
+    const auto needs = [&](const Node& node, size_t recipe, const std::vector<NodeArg*>& inputs) {
       for (const NodeArg* in : inputs) {
         if (!in || in->constant()) continue;
-        if (is_forward_value(in)) {
+        if (earlier_.reads_copy(node, in) && (is_forward_value(in) || free_[in->id()])) {
+          flow.add_edge(copy_of(in), recipe, MaxFlow::kUnbounded);
+        } else if (is_forward_value(in)) {
           flow.add_edge(vertex_of(in), recipe, MaxFlow::kUnbounded);
         } else if (!free_[in->id()]) {
           flow.add_edge(kSource, recipe, MaxFlow::kUnbounded);
@@ -228,7 +227,6 @@ class Cut {
     };
     std::vector<std::pair<const NodeArg*, size_t>> recipes;  // value, the vertex that computes it again
     std::vector<std::pair<size_t, double>> times;            // of these vertices
-    all_.clear();
     ValueSet parts(graph_.value_id_bound(), 0);  // of what is gathered again: one that is kept keeps the whole
     size_t position = 0;
     graph_.for_each([&](Node& node) {
@@ -242,7 +240,7 @@ class Cut {
       const double time = is_part ? 0 : costs_.time(node);
       flow.add_edge(kSource, again, may ? time * dearer : MaxFlow::kUnbounded);
       times.emplace_back(again, time);
-      needs(again, node.inputs());
+      needs(node, again, node.inputs());
       for (const NodeArg* out : node.outputs()) {
         if (!out) continue;
         size_t recipe = again;
@@ -251,12 +249,11 @@ class Cut {
           const double alone = costs_.time(*form, *out);
           flow.add_edge(kSource, recipe, alone * dearer);
           times.emplace_back(recipe, alone);
-          needs(recipe, form->inputs);
+          needs(node, recipe, form->inputs);
         }
         parts[out->id()] = is_part;
         flow.add_edge(recipe, vertex_of(out), is_part ? MaxFlow::kUnbounded : costs_.bytes(*out));
         recipes.emplace_back(out, recipe);
-        all_.push_back(out);
       }
     });
     for (const NodeArg* value : needed_)
@@ -264,8 +261,13 @@ class Cut {
     flow.solve(kSource, kSink);
     Solution out;
     out.kept.assign(graph_.value_id_bound(), 0);
-    for (const auto& [value, recipe] : recipes)
-      out.kept[value->id()] = !flow.on_source_side(vertex[value->id()]) && flow.on_source_side(recipe);
+    for (const auto& [value, recipe] : recipes) {
+      if (flow.on_source_side(vertex[value->id()]) || !flow.on_source_side(recipe)) continue;
+      out.kept[value->id()] = 1;
+      out.bytes += costs_.bytes(*value);
+    }
+    for (const auto& [value, copy] : copies)
+      if (!flow.on_source_side(copy)) out.bytes += costs_.bytes(*value);
     for (const auto& [recipe, time] : times)
       if (!flow.on_source_side(recipe)) out.time += time;
     return out;
@@ -274,16 +276,17 @@ class Cut {
  private:
   static constexpr size_t kSource = 0, kSink = 1;
   const Graph& graph_;
+  const EarlierValues& earlier_;
   Costs costs_;
   std::vector<NodeArg*> needed_;
-  std::vector<const NodeArg*> all_;
   std::vector<char> free_;  // graph inputs that backward may read
 };
 
 // Gives backward nodes copies of forward nodes in place of values that are not kept, each right before its first use.
 class Rewriter {
  public:
-  Rewriter(Graph& graph, const ValueSet& kept) : graph_(graph), kept_(kept) {}
+  Rewriter(Graph& graph, EarlierValues& earlier, const ValueSet& kept)
+      : graph_(graph), earlier_(earlier), kept_(kept) {}
 
   // False when a value can neither be read nor computed.
   bool run() {
@@ -325,7 +328,7 @@ class Rewriter {
       const std::vector<NodeArg*>& inputs = form ? form->inputs : value->producer()->inputs();
       const size_t depth = stack.size();
       for (NodeArg* in : inputs)
-        if (in && !is_at_hand(in)) stack.push_back(in);
+        if (in && !is_at_hand(in) && !earlier_.reads_copy(*value->producer(), in)) stack.push_back(in);
       if (stack.size() > depth) continue;
       form ? repeat(*value, *form, before) : repeat(*value->producer(), before);
       stack.pop_back();
@@ -336,7 +339,8 @@ class Rewriter {
   Node* add(const std::string& domain, const std::string& op, const std::vector<NodeArg*>& inputs,
             const std::vector<std::string>& outputs, const Attributes& attributes, const Node& origin, Node* before) {
     std::vector<NodeArg*> mine;
-    for (NodeArg* in : inputs) mine.push_back(in ? at_hand(in) : nullptr);
+    for (NodeArg* in : inputs)
+      mine.push_back(!in ? nullptr : earlier_.reads_copy(origin, in) ? earlier_.copy_of(in) : at_hand(in));
     Node* node =
         graph_.add_node(domain, op, mine, outputs, attributes, before, graph_.fresh_name(origin.name() + "_again"));
     node->metadata() = origin.metadata();
@@ -368,12 +372,13 @@ class Rewriter {
   }
 
   Graph& graph_;
+  EarlierValues& earlier_;
   const ValueSet& kept_;
   std::unordered_map<const NodeArg*, NodeArg*> again_;
   size_t nodes_ = 0;
 };
 
-ValueSet choose_nearly_free(Cut& cut, double share) {
+Cut::Solution choose_nearly_free(Cut& cut, double share) {
   Cut::Solution best = cut.solve(kNearlyFree, false);
   const double limit = share * kStepOverForward * cut.forward_time();
   double low = kLowestPrice, high = kNearlyFree;
@@ -384,43 +389,41 @@ ValueSet choose_nearly_free(Cut& cut, double share) {
     (fits ? high : low) = middle;
     if (fits) best = std::move(tried);
   }
-  return std::move(best.kept);
+  return best;
 }
 
-ValueSet choose(Cut& cut, const RecomputeOptions& options, double before) {
+Cut::Solution choose(Cut& cut, const RecomputeOptions& options, double before) {
   const std::optional<double>& budget = options.budget;
   if (!budget)
-    return before <= options.little ? cut.solve(kOfViews, false).kept
+    return before <= options.little ? cut.solve(kOfViews, false)
                                     : choose_nearly_free(cut, options.prices.recomputed_share);
-  ValueSet kept = cut.solve(kNearlyFree, false).kept;
+  Cut::Solution best = cut.solve(kNearlyFree, false);
   const double limit = *budget <= 1 ? *budget * before : *budget;
-  if (cut.bytes_of(kept) <= limit) return kept;
+  if (best.bytes <= limit) return best;
   // The largest weight that fits, by bisection of its exponent; where none fits, the least memory there is.
   double low = kNearlyFree * 1e-7, high = kNearlyFree;
-  kept = cut.solve(low, true).kept;
-  if (cut.bytes_of(kept) > limit) return kept;
+  best = cut.solve(low, true);
+  if (best.bytes > limit) return best;
   for (int i = 0; i < kBudgetRounds; ++i) {
     const double middle = std::sqrt(low * high);
-    ValueSet tried = cut.solve(middle, true).kept;
-    if (cut.bytes_of(tried) <= limit) {
-      low = middle;
-      kept = std::move(tried);
-    } else {
-      high = middle;
-    }
+    Cut::Solution tried = cut.solve(middle, true);
+    const bool fits = tried.bytes <= limit;
+    (fits ? low : high) = middle;
+    if (fits) best = std::move(tried);
   }
-  return kept;
+  return best;
 }
 
 }  // namespace
 
 RecomputeResult recompute(Graph& graph, const RecomputeOptions& options) {
   RecomputeResult result;
-  Cut cut(graph, options);
+  EarlierValues earlier(graph);
+  Cut cut(graph, earlier, options);
   result.kept_before = cut.bytes_now();
-  const ValueSet kept = choose(cut, options, result.kept_before);
-  result.kept_after = cut.bytes_of(kept);
-  Rewriter rewriter(graph, kept);
+  const Cut::Solution chosen = choose(cut, options, result.kept_before);
+  result.kept_after = chosen.bytes;
+  Rewriter rewriter(graph, earlier, chosen.kept);
   ORTMODULE_CHECK(rewriter.run(), kInternal, "the cut of kept values leaves a value that cannot be recomputed");
   result.nodes = rewriter.nodes();
   return result;
@@ -430,7 +433,8 @@ bool recompute_from(Graph& graph, const std::unordered_set<std::string>& kept) {
   ValueSet set(graph.value_id_bound(), 0);
   for (const std::string& name : kept)
     if (const NodeArg* value = graph.find(name)) set[value->id()] = 1;
-  return Rewriter(graph, set).run();
+  EarlierValues earlier(graph);
+  return Rewriter(graph, earlier, set).run();
 }
 
 }  // namespace ortmodule

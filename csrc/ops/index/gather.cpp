@@ -86,13 +86,19 @@ constexpr RowRule kGatherRows{.inputs = gather_rows, .axes = gather_axes, .compa
                                 if (c.roles[0].role != RowInput::kWhole) along_axis<0>.compact(c);
                               }};
 
-// kView: a constant 0-d position selects, and that is a view.
+// A constant 0-d position selects, and that is a view.
+bool selects(const Node& node) {
+  const NodeArg* indices = node.input(1);
+  return indices->constant() && indices->constant()->dims.empty();
+}
+
 ORTMODULE_OP("", Gather, 1)
     .input("data")
     .input("indices")
     .output("output")
     .attr("axis", AttrKind::kInt)
     .traits(kView)
+    .shares(selects)
     .no_grad({"indices"})
     .infer(infer_gather)
     .grad({"data"},

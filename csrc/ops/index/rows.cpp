@@ -45,6 +45,9 @@ void infer_spread(InferContext& c) {
   c.out(0, c.dtype(0), std::move(out));
 }
 
+// Only where rows are all, which a step decides.
+bool taken_out(const Node&) { return false; }
+
 }  // namespace
 
 // labels of any shape -> rows[m]: the positions whose label is not ignore_index, and some others.
@@ -98,6 +101,7 @@ ORTMODULE_OP("ai.ortmodule", GatherRows, 1)
     .output("y")
     .attr("lead", AttrKind::kInt)
     .traits(kView)
+    .shares(taken_out)
     .infer(infer_gather_rows)
     .no_grad({"rows"})
     .grad({"x"},
@@ -124,6 +128,7 @@ ORTMODULE_OP("ai.ortmodule", GatherRowsGrad, 1)
     .output("dx")
     .attr("lead", AttrKind::kInt)
     .traits(kView)
+    .shares(taken_out)
     .infer(infer_spread)
     .not_differentiable();
 
@@ -136,6 +141,7 @@ ORTMODULE_OP("ai.ortmodule", SpreadRows, 1)
     .output("y")
     .attr("lead", AttrKind::kInt)
     .traits(kView)
+    .shares(taken_out)
     .infer(infer_spread)
     .no_grad({"rows"})
     .grad({"x"}, [](GradContext& c) {

@@ -114,6 +114,14 @@ void slice_grad_body(BodyContext& c) {
   c.out(0, dx == c.in(0) ? c.emit("Identity", {dx}) : dx);
 }
 
+// Torch has no view that runs backwards.
+bool runs_forwards(const Node& node) {
+  const NodeArg* steps = node.inputs().size() > 4 ? node.input(4) : nullptr;
+  if (!steps || !steps->constant()) return true;
+  const std::vector<int64_t> values = steps->constant()->to_ints();
+  return std::all_of(values.begin(), values.end(), [](int64_t step) { return step > 0; });
+}
+
 ORTMODULE_OP("", Slice, 10)
     .older(1, 9,
            [](UpgradeContext& c) {
@@ -128,6 +136,7 @@ ORTMODULE_OP("", Slice, 10)
     .host_input("steps", Presence::kOptional)
     .output("output")
     .traits(kView | kCheap)
+    .shares(runs_forwards)
     .infer(infer_slice)
     .grad({"data"},
           [](GradContext& c) {

@@ -2,6 +2,7 @@
 #include "transforms/join_launches.h"
 
 #include "support.h"
+#include "transforms/earlier_values.h"
 
 namespace ortmodule {
 namespace {
@@ -51,6 +52,16 @@ TEST(JoinLaunches, ACopyThatForwardAloneReadsIsMadeWhereItIsRead) {
     %w1 = Cast(%w) {to=16}
     %z = ai.ortmodule::Linear(%y, %w1, _))");
   EXPECT_EQ(run(*g), 0u);
+}
+
+TEST(JoinLaunches, CopiesForWhatRunsAgainAreOneNode) {
+  auto g = resolved("graph g(x: float[4, 8], s: float[8], b: float[8]) -> (z)\n %y = Mul(%x, %s)\n %z = Add(%y, %b)");
+  EarlierValues earlier(*g);
+  const NodeArg *s = earlier.copy_of(g->find("s")), *b = earlier.copy_of(g->find("b"));
+  EXPECT_EQ(earlier.copy_of(g->find("s")), s);
+  EXPECT_EQ(run(*g), 1u);
+  EXPECT_EQ(s->producer(), b->producer());
+  EXPECT_EQ(g->nodes().front(), s->producer());
 }
 
 TEST(JoinLaunches, GradientsOfConvolutionsAreWidenedTogether) {

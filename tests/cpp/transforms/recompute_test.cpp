@@ -150,13 +150,52 @@ TEST(Recompute, InputsThatBackwardMayNotReadAreNotRead) {
   EXPECT_EQ(t.kept(), std::vector<std::string>{"h"}) << "x and b belong to the caller, who may change them";
 }
 
+// What the node of that operator, in that half, reads.
+std::vector<std::string> read_by(const Graph& graph, const char* op, Phase phase) {
+  std::vector<std::string> names;
+  graph.for_each([&](const Node& node) {
+    if (node.qualified_op() != op || node.phase() != phase) return;
+    for (const NodeArg* in : node.inputs()) names.push_back(in ? in->name() : "");
+  });
+  return names;
+}
+
+TEST(Recompute, ANodeThatRunsAgainReadsWhatAWeightWas) {
+  const std::string text =
+      "graph g(x: float[64, 32], w: float[32, 32], s: float[2, 32], b: float[32], v: float[32, 32]) -> (y)\n"
+      " const %one: int64[] = [1]\n %h = MatMul(%x, %w)\n %row = Gather(%s, %one)\n %m = Mul(%h, %row)\n"
+      " %r = Add(%m, %b)\n %y = MatMul(%r, %v)";
+  Trained t = trained(text, {"w", "s", "b", "v"});
+  run(t, {"w", "s", "b", "v"});
+  EXPECT_EQ(t.kept(), (std::vector<std::string>{"b_then", "h", "row_then"}));
+  EXPECT_EQ(read_by(*t.graph, "Add", Phase::kBackward), (std::vector<std::string>{"m_again", "b_then"}));
+  const auto reads = read_by(*t.graph, "Mul", Phase::kBackward);
+  EXPECT_TRUE(std::ranges::count(reads, "row_then")) << "to run again";
+  EXPECT_TRUE(std::ranges::count(reads, "row_again")) << "as the gradient's own operand: the weight itself";
+  EXPECT_EQ(read_by(*t.graph, "Gather", Phase::kBackward), (std::vector<std::string>{"s", "one"}));
+  EXPECT_EQ(count(*t.graph, "ai.ortmodule::CastAll"), 2u);
+  // A backward for some outputs only finds the same copies.
+  Trained again = trained(text, {"w", "s", "b", "v"});
+  EXPECT_TRUE(recompute_from(*again.graph, {"b_then", "h", "row_then"}));
+  EXPECT_EQ(again.kept(), t.kept());
+}
+
+TEST(Recompute, ACopyAsLargeAsWhatIsMadeOfItIsNotWorthIt) {
+  Trained t = trained(
+      "graph g(x: float[64, 32], b: float[64, 32], v: float[32, 32]) -> (y)\n %r = Relu(%b)\n %y = MatMul(%r, %v)",
+      {"b", "v"});
+  run(t, {"b", "v"});
+  EXPECT_EQ(t.kept(), std::vector<std::string>{"r"});
+  EXPECT_EQ(count(*t.graph, "ai.ortmodule::CastAll"), 0u);
+}
+
 TEST(Recompute, DropoutMasksAreNotDrawnAgain) {
   Trained t = trained(
-      "graph g(x: float[64, 32], v: float[32, 32]) -> (y)\n const %r: double[] = [0.5]\n"
-      " %state = ai.ortmodule::RandomState()\n %d = ai.ortmodule::PhiloxDropout(%x, %r, %state)\n"
-      " %y = MatMul(%d, %v)",
-      {"x", "v"});
-  run(t, {"x", "v"});
+      "graph g(x: float[64, 32], w: float[32, 32], v: float[32, 32]) -> (y)\n const %r: double[] = [0.5]\n"
+      " %h = MatMul(%x, %w)\n %state = ai.ortmodule::RandomState()\n"
+      " %d = ai.ortmodule::PhiloxDropout(%h, %r, %state)\n %q = Mul(%h, %h)\n %s = Add(%q, %d)\n %y = MatMul(%s, %v)",
+      {"w", "v"});
+  run(t, {"w", "v"});
   EXPECT_EQ(count(*t.graph, "ai.ortmodule::RandomState"), 1u);
   EXPECT_EQ(count(*t.graph, "ai.ortmodule::PhiloxDropout"), 3u) << "forward, again on the data, on the gradient";
   EXPECT_EQ(t.kept().size(), 1u) << "the state of the draw";
