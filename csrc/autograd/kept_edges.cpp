@@ -9,6 +9,7 @@
 
 #include "autograd/node_support.h"
 #include "base/side_by_side.h"
+#include "base/status.h"
 
 namespace ortmodule {
 
@@ -103,6 +104,11 @@ class KeptAccumulator {
   const Edge edge_;
   const c10::TensorImpl* const leaf_;  // the accumulator holds it
 };
+
+// Whether a history holds the accumulator, beside `edge` and the sessions. No list of edges may lie idle.
+static bool is_held_elsewhere(const Edge& edge) {
+  return edge.function.use_count() > (KeptAccumulator::is_kept(edge) ? 2 : 1);
+}
 
 EarlyAccumulators::EarlyAccumulators(const std::vector<at::Tensor>& leaves) {
   std::vector<Edge> edges;
@@ -217,6 +223,8 @@ StepEdges KeptEdges::find(const std::vector<at::Tensor>& inputs, const std::vect
     if (!x.is_leaf()) continue;
     const bool may_keep = may_be_kept(x);
     if (may_keep && !has_sizes_of(edge, x)) {
+      ORTMODULE_CHECK(!is_held_elsewhere(edge), kRuntime, "[Expect] the graph holds where no history that is alive ",
+                      "leads to the accumulator that a leaf had when its sizes were others");
       torch::autograd::impl::set_grad_accumulator(x, WeakNode(NodePtr()));
       edge = torch::autograd::impl::gradient_edge(x);
     }

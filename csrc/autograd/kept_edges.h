@@ -6,7 +6,9 @@
 // CPU alone: an accumulator remembers the stream it was made on. What others may see is as before, because
 // - how many hold an accumulator tells whether it is watched, and the sessions of a process hold it once, together;
 // - a leaf whose accumulator was reset (set_data with another type does so) or replaced is noticed at the next step;
-// - an accumulator whose sizes are not its leaf's is never kept, and is replaced;
+// - an accumulator whose sizes are not its leaf's is never kept, and is replaced; where results of calls before are
+//   alive, whose histories lead to it, eager goes on with it, raises in backward or gives a gradient of the old sizes,
+//   and so PyTorch runs the call;
 // - a call of another kind, or one that runs in PyTorch, lets everything go first (release).
 //
 // Note [Early accumulators]

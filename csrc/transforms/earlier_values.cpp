@@ -47,9 +47,8 @@ NodeArg* EarlierValues::copy_of(NodeArg* value) {
   // The same name in each graph of a model, so that a backward for some outputs finds what forward has kept.
   const std::string name = value->name() + "_then";
   const NodeArg* taken = graph_.find(name);
-  Node* node = graph_.add_node("ai.ortmodule", "CastAll", {value}, {taken ? graph_.fresh_name(name) : name},
-                               {{"to", static_cast<int64_t>(value->type().dtype)}}, behind(graph_, value->producer()),
-                               graph_.fresh_name(name));
+  Node* node = graph_.add_node("ai.ortmodule", "Copy", {value}, {taken ? graph_.fresh_name(name) : name}, {},
+                               behind(graph_, value->producer()), graph_.fresh_name(name));
   node->metadata()[kMark] = "1";
   infer_node(*node);
   copy = node->output(0);

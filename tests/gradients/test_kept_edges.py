@@ -67,6 +67,47 @@ def test_data_of_other_sizes() -> None:
     assert_same_gradients(model, eager)
 
 
+@pytest.mark.parametrize("alive", [False, True], ids=["results are gone", "a result is alive"])
+def test_data_of_other_sizes_while_results_are_alive(alive: bool) -> None:
+    """Eager's backward then meets the accumulator of the old sizes: it raises, or gives a gradient of these."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.scale = nn.Linear(4, 4), nn.Parameter(torch.full((4,), 2.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.linear(x)
+            return torch.addcmul(y, y, self.scale)
+
+    def sizes_and_error(module: nn.Module, change: Callable[[nn.Module], None]) -> list[Any]:
+        found: list[Any] = []
+        kept = [module(torch.ones(5, 4)) for _ in range(3)]
+        kept[-1].sum().backward()
+        if not alive:
+            kept.clear()
+        change(module)
+        for size in (5, 5, 6):
+            module.zero_grad()
+            kept = [module(torch.ones(size, module.get_parameter("linear.weight").shape[1]))] if alive else []
+            try:
+                (kept[0] if kept else module(torch.ones(size, module.linear.weight.shape[1]))).sum().backward()
+                found.append([p.grad if p.grad is None else p.grad.clone() for p in module.parameters()])
+            except RuntimeError as error:
+                found.append(str(error).split(" at index")[0])
+        return found
+
+    def narrower(module: nn.Module) -> None:
+        module.get_parameter("scale").data = torch.full((1,), 5.0)
+
+    def wider(module: nn.Module) -> None:
+        module.get_parameter("linear.weight").data = torch.ones(4, 8)
+
+    for change in (narrower, wider):
+        model, eager = pair(Scaled())
+        assert_equal(sizes_and_error(model, change), sizes_and_error(eager, change))
+
+
 def test_a_parameter_in_a_second_path_of_the_same_backward() -> None:
     model, eager = pair(mlp())
     for module in (model, eager):
