@@ -11,6 +11,7 @@ import array
 import collections
 import copy
 import enum
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,17 +20,18 @@ import numpy
 import torch
 
 from ...errors import CaptureError
+from ...naming import module_of
 from ..conditions import MISSING, Condition, is_value
 from ..conditions.mappings import entries_of, mapping_type
 from ..conditions.objects import instance_table, slots_of
-from ..conditions.origin import is_opaque
 from ..conditions.sequences import items_of, sequence_type
 
 __all__ = ["Returned"]
 
 _HEAP_TYPE = 1 << 9
-# What counts as what it is.
-_THEMSELVES = (type, types.BuiltinFunctionType, types.ModuleType, enum.Enum)
+_CONSTANTS = (
+    torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout, torch.memory_format, torch.qscheme,
+)  # fmt: skip
 
 
 class Returned:
@@ -80,12 +82,38 @@ def _copied(value: Any, known: Callable[[Any], Any], copies: dict[int, Any]) -> 
     if found is not MISSING:
         return found
     kind: Any = type(value)
-    if isinstance(value, _THEMSELVES) or (is_opaque(kind) and not isinstance(value, torch.Tensor)):
+    if _is_the_only_one(value, known):
         return value
     if kind in (numpy.ndarray, bytearray, array.array) and not (kind is numpy.ndarray and value.dtype.hasobject):
         copies[id(value)] = value.copy("K") if kind is numpy.ndarray else copy.copy(value)
         return copies[id(value)]
+    if known(kind) is MISSING and not _is_the_only_one(kind, known):
+        raise _impossible(value)
     return _copied_container(value, lambda one: _copied(one, known, copies), copies)
+
+
+def _is_the_only_one(value: Any, known: Callable[[Any], Any]) -> bool:
+    """Whether no forward can have made it, or whether nothing tells it from another that is made again."""
+    if isinstance(value, type):  # one that the forward has made is a class of its own at each call
+        named = sys.modules.get(module_of(value))
+        for name in value.__qualname__.split("."):
+            named = getattr(named, name, None)
+        return not value.__flags__ & _HEAP_TYPE or named is value
+    if isinstance(value, enum.Enum):
+        return known(type(value)) is not MISSING or _is_the_only_one(type(value), known)
+    if isinstance(value, types.ModuleType):
+        return sys.modules.get(value.__name__) is value
+    if isinstance(value, types.BuiltinFunctionType):  # a method has an object
+        owner = value.__self__
+        return owner is None or is_value(owner) or isinstance(owner, types.ModuleType | type)
+    return isinstance(value, _CONSTANTS)
+
+
+def _impossible(value: Any) -> CaptureError:
+    what = (
+        f"the class {value.__qualname__}" if isinstance(value, type) else f"an object of class {type(value).__name__}"
+    )
+    return CaptureError(f"the module returns {what} that cannot be made again")
 
 
 def _copied_container(value: Any, part: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
@@ -111,7 +139,7 @@ def _copied_container(value: Any, part: Callable[[Any], Any], copies: dict[int, 
     elif native in (object, types.SimpleNamespace) and not isinstance(value, torch.nn.Module):
         made = native.__new__(kind)
     else:
-        raise CaptureError(f"the module returns an object of class {kind.__qualname__} that cannot be made again")
+        raise _impossible(value)
     copies[id(value)] = made
     for name, held in (instance_table(value) or {}).items():
         instance_table(made)[name] = part(held)  # type: ignore[index]

@@ -152,9 +152,48 @@ def test_an_argument_that_is_returned_is_the_callers_own(given: Any) -> None:
             assert model(torch.ones(3, 2), given)[1] is given
 
 
-@pytest.mark.parametrize("make", [lambda: (i for i in range(3)), lambda: lambda: 1], ids=["generator", "function"])
+# Calls of the forward make another one each, which is more than an equal one: it may be written.
+UNIQUE: dict[str, Callable[[], Any]] = {
+    "generator": lambda: (i for i in range(3)),
+    "function": lambda: lambda: 1,
+    "class": lambda: type("C", (), {"k": True}),
+    "class in a list": lambda: [type("C", (), {})],
+    "object of a class": lambda: type("C", (), {})(),
+    "enum": lambda: enum.Enum("Z", "A B").A,
+    "module": lambda: types.ModuleType("of_a_call"),
+    "method of a list": lambda: [].append,
+    "generator of numbers": torch.Generator,
+}
+
+
+@pytest.mark.parametrize("make", UNIQUE.values(), ids=UNIQUE)
 def test_what_cannot_be_made_again_is_made_by_pytorch(make: Callable[[], Any]) -> None:
     model = ORTModule(Returning(lambda self, y: (y, make())))
     with pytest.warns(UserWarning, match="cannot be made again"):
-        first = model(torch.ones(3, 2))[1]
-    assert model(torch.ones(3, 2))[1] is not first
+        model(torch.ones(3, 2))
+    first, second = (model(torch.ones(3, 2))[1] for _ in range(2))
+    first, second = (one[0] if isinstance(one, list) else one for one in (first, second))
+    assert first is not second
+
+
+def only_ones() -> dict[str, Any]:
+    class Local:
+        pass
+
+    class LocalMode(enum.Enum):
+        A = 1
+
+    return {
+        "class": Plain, "local class": Local, "of torch": nn.Linear, "built in": int, "enum": Mode.A,
+        "local enum": LocalMode.A, "module": types, "new module": types.ModuleType("made_before"),
+        "function in C": torch.relu, "dtype": torch.float16, "generator of numbers": torch.Generator(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", only_ones())
+def test_what_was_there_before_is_handed_out_itself(name: str) -> None:
+    one = only_ones()[name]
+    model = ORTModule(Returning(lambda self, y: (y, one)))
+    for _ in range(3):
+        assert model(torch.ones(3, 2))[1] is one
+    assert model.report().fallback == "none"
