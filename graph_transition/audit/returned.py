@@ -24,6 +24,7 @@ from ...naming import module_of
 from ..conditions import MISSING, Condition, is_value
 from ..conditions.mappings import entries_of, mapping_type
 from ..conditions.objects import instance_table, slots_of
+from ..conditions.origin import is_native
 from ..conditions.sequences import items_of, sequence_type
 
 __all__ = ["Returned"]
@@ -85,8 +86,11 @@ def _copied(value: Any, known: Callable[[Any], Any], copies: dict[int, Any]) -> 
     if _is_the_only_one(value, known):
         return value
     if kind in (numpy.ndarray, bytearray, array.array) and not (kind is numpy.ndarray and value.dtype.hasobject):
-        copies[id(value)] = value.copy("K") if kind is numpy.ndarray else copy.copy(value)
-        return copies[id(value)]
+        made = value.copy("K") if kind is numpy.ndarray else copy.copy(value)
+        if kind is numpy.ndarray and made.strides != value.strides:  # a view, of what it does not tell
+            raise _impossible(value)
+        copies[id(value)] = made
+        return made
     if known(kind) is MISSING and not _is_the_only_one(kind, known):
         raise _impossible(value)
     return _copied_container(value, lambda one: _copied(one, known, copies), copies)
@@ -121,7 +125,7 @@ def _copied_container(value: Any, part: Callable[[Any], Any], copies: dict[int, 
     made: Any
     mapping: Any = mapping_type(kind)
     sequence: Any = sequence_type(kind)
-    native: Any = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    native: Any = next(base for base in kind.__mro__ if is_native(base))
     if sequence in (tuple, frozenset):
         made = sequence.__new__(kind, [part(item) for item in items_of(value, sequence)])
     elif sequence is not None:

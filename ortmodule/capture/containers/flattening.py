@@ -156,9 +156,14 @@ class ResultWalk:
         """Goes on where the other has ended."""
         self._count, self._numbers = walk._count, walk._numbers
 
+    def next_number(self) -> int:
+        """Of what is met next."""
+        self._count += 1
+        return self._count - 1
+
     def stops_at(self, value: Any) -> bool:
         """Called with each value on the way, a container before what it holds."""
-        number, self._count = self._count, self._count + 1
+        number = self.next_number()
         if self.is_kept(value):
             return True
         if isinstance(value, tuple) or not (is_node(value) or is_plain_object(value)):
@@ -171,8 +176,9 @@ class ResultWalk:
 
 
 def flatten_result(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.TreeSpec]:
-    """Takes a result apart; `walk` goes on behind it."""
+    """Takes a result apart; `walk` goes on behind it. Raises CaptureError for a container that holds itself."""
     going = walk
+    before = walk.copy()
 
     def begin() -> Callable[[Any], bool]:
         nonlocal going
@@ -181,4 +187,16 @@ def flatten_result(value: Any, walk: ResultWalk) -> tuple[list[Any], pytree.Tree
 
     leaves, spec = flatten(value, begin)
     walk.take(going)
+    if _holds_itself(spec, iter(leaves), walk, before, []):
+        raise CaptureError("the module returns a list, a dict or an object that holds itself")
     return leaves, spec
+
+
+def _holds_itself(
+    spec: pytree.TreeSpec, leaves: Iterator[Any], walk: ResultWalk, at: ResultWalk, within: list[int]
+) -> bool:
+    """Whether a leaf is one of the containers that it is in. `walk` has seen all; `at` counts again."""
+    number = at.next_number()
+    if spec.is_leaf():
+        return walk.number(next(leaves)) in within
+    return any([_holds_itself(spec.child(i), leaves, walk, at, [*within, number]) for i in range(spec.num_children)])

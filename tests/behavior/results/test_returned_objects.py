@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import types
 import warnings
 from collections.abc import Callable
@@ -152,6 +153,27 @@ def test_an_argument_that_is_returned_is_the_callers_own(given: Any) -> None:
             assert model(torch.ones(3, 2), given)[1] is given
 
 
+def a_list_in_itself(y: torch.Tensor) -> Any:
+    made: list[Any] = [y]
+    made.append((made,))
+    return made
+
+
+def an_object_in_itself(y: torch.Tensor) -> Any:
+    made = Plain(y)
+    made.again = {"a": [made]}  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize("make", [a_list_in_itself, an_object_in_itself])
+def test_what_holds_itself_is_made_by_pytorch(make: Callable[[torch.Tensor], Any]) -> None:
+    model = ORTModule(Returning(lambda self, y: make(y)))
+    with pytest.warns(UserWarning, match="holds itself"):
+        model(torch.ones(3, 2))
+    made = model(torch.ones(3, 2))
+    assert made[1][0] is made if isinstance(made, list) else made.again["a"][0] is made
+
+
 # Calls of the forward make another one each, which is more than an equal one: it may be written.
 UNIQUE: dict[str, Callable[[], Any]] = {
     "generator": lambda: (i for i in range(3)),
@@ -163,6 +185,8 @@ UNIQUE: dict[str, Callable[[], Any]] = {
     "module": lambda: types.ModuleType("of_a_call"),
     "method of a list": lambda: [].append,
     "generator of numbers": torch.Generator,
+    "partial": lambda: functools.partial(max, 1),
+    "view of an array": lambda: np.arange(6)[::2],
 }
 
 
