@@ -35,8 +35,20 @@ std::vector<NodeArg*> floating(const std::vector<NodeArg*>& values) {
 // What the standard has is not differentiable because its derivative is zero.
 bool is_own(const Node& node) { return !node.domain().empty() && node.domain() != "ai.onnx.ml"; }
 
-// A `detach`, or a write that autograd does not see: the second derivative ends there as the first does.
-bool is_meant(const Node& node) { return node.record()->has(kMeantEnd) && node.get_int("first_order", 0) == 0; }
+// A `detach`, or a write that autograd does not see: the second derivative ends there as the first does. What is an end
+// for the first derivative alone is none any more where that matters (see_through).
+bool is_meant(const Node& node) { return node.record()->has(kMeantEnd); }
+
+// Ends that a formula has for the sake of its first derivative: see StopGradient (ops/elementwise/select.cpp). In
+// `half` of the graph, what reads one reads its source.
+void see_through(Graph& graph, int64_t first_order, Phase half) {
+  graph.for_each([&](Node& node) {
+    if (node.op() != "StopGradient" || node.get_int("first_order", 0) != first_order) return;
+    const std::vector<Use> uses = node.output(0)->uses();
+    for (const Use& use : uses)
+      if (use.node && use.node->phase() == half) use.node->set_input(use.index, node.input(0));
+  });
+}
 
 // Whether a gradient of one of its outputs would not come to an input that depends on an x.
 bool cuts_off(const Node& node, const std::vector<char>& depends) {
@@ -181,12 +193,14 @@ DerivativeGraph derivative_graph(std::string_view model, const DerivativeRequest
   refuse_random(*graph);
   std::vector<NodeArg*> trainable;
   for (const std::string& name : request.trainable) trainable.push_back(named(graph->inputs(), name, "input"));
+  see_through(*graph, 2, Phase::kForward);
   refuse_other_ways(*graph, trainable);
   GradientRequest gradient;
   for (const std::string& name : request.xs) gradient.xs.push_back(named(graph->inputs(), name, "input"));
   for (const std::string& name : request.ys) gradient.ys.push_back(named(graph->outputs(), name, "output"));
   refuse_gradients_through_containers(*graph, gradient.xs);
   const GradientResult result = build_gradient(*graph, gradient);
+  see_through(*graph, 1, Phase::kBackward);
   DerivativeGraph out;
   graph->clear_outputs();
   for (size_t i = 0; i < result.dxs.size(); ++i) {

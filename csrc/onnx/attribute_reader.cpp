@@ -1,27 +1,11 @@
 // Attributes and dims of files; the part of GraphReader that needs no graph.
 #include <cctype>
-#include <charconv>
 
 #include "base/status.h"
+#include "onnx/float_attribute.h"
 #include "onnx/graph_reader.h"
 
 namespace ortmodule {
-namespace {
-
-// Note [Float attributes]
-// A file holds 1e-5 as the float32 next to it. Read as a double that is 9.99999974e-06, which a kernel that computes in
-// double would take at its word, unlike the program that the model came from. So the shortest decimal that names the
-// float32 is read as a double; writing rounds it back to the same float32.
-double shortest(float value) {
-  char text[32];
-  const auto written = std::to_chars(text, text + sizeof(text), value);
-  double out = value;
-  std::from_chars(text, written.ptr, out);
-  return out;
-}
-
-}  // namespace
-
 std::string sanitized_symbol(const std::string& text) {
   std::string out;
   constexpr const char* kHex = "0123456789abcdef";
@@ -49,7 +33,7 @@ AttributeValue GraphReader::attribute(pb::AttributeProto& proto, const std::stri
     case pb::AttributeProto::INT:
       return static_cast<int64_t>(proto.i());
     case pb::AttributeProto::FLOAT:
-      return shortest(proto.f());
+      return read_float(proto);
     case pb::AttributeProto::STRING:
       return proto.s();
     case pb::AttributeProto::TENSOR:
@@ -57,11 +41,8 @@ AttributeValue GraphReader::attribute(pb::AttributeProto& proto, const std::stri
       return tensors_.read(*proto.mutable_t(), what);
     case pb::AttributeProto::INTS:
       return std::vector<int64_t>(proto.ints().begin(), proto.ints().end());
-    case pb::AttributeProto::FLOATS: {
-      std::vector<double> values;
-      for (const float f : proto.floats()) values.push_back(shortest(f));
-      return values;
-    }
+    case pb::AttributeProto::FLOATS:
+      return read_floats(proto);
     case pb::AttributeProto::STRINGS:
       return std::vector<std::string>(proto.strings().begin(), proto.strings().end());
     case pb::AttributeProto::TYPE_PROTO:  // as a number: what Optional's rule needs is the container's code

@@ -4,6 +4,7 @@
 
 #include "base/container_type.h"
 #include "base/status.h"
+#include "onnx/float_attribute.h"
 #include "onnx/import.h"
 #include "onnx/packed.h"
 #include "records/registry.h"
@@ -205,7 +206,7 @@ void GraphWriter::write_attribute(const std::string& name, const AttributeValue&
     A& proto;
     const Renames& captured;
     void operator()(int64_t v) const { proto.set_type(A::INT), proto.set_i(v); }
-    void operator()(double v) const { proto.set_type(A::FLOAT), proto.set_f(static_cast<float>(v)); }
+    void operator()(double v) const { write_float(v, proto); }
     void operator()(const std::string& v) const { proto.set_type(A::STRING), proto.set_s(v); }
     void operator()(const std::vector<int64_t>& v) const {
       proto.set_type(A::INTS);

@@ -51,7 +51,11 @@ ORTMODULE_OP("ai.ortmodule", Copy, 1)
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 
 // detach: the value passes, the gradient does not. Not kIdentity, or a pass would drop it before differentiation.
-// `first_order`, here and below: it is part of a formula that is right in its value and its first derivative alone.
+//
+// `first_order`: it is part of a formula whose first derivative is right, and of which a second one is had in another
+// way (compile/derivative_graph.cpp). 1: the value is a factor of the first derivative, which itself has the
+// derivatives of the source. 2: no gradient comes back to the source, for it cancels itself out; what is computed of it
+// may have one.
 ORTMODULE_OP("ai.ortmodule", StopGradient, 1)
     .input("input")
     .output("output")
@@ -61,12 +65,12 @@ ORTMODULE_OP("ai.ortmodule", StopGradient, 1)
     .not_differentiable()
     .body([](BodyContext& c) { c.out(0, c.emit("Identity", {c.in(0)})); });
 
-// A write that autograd does not see: the elements are the value's, the gradient is that of the tensor written to.
+// A write that autograd does not see, and a value whose own derivative is worse than that of another formula: the
+// elements are the value's, the gradient is that of the history.
 ORTMODULE_OP("ai.ortmodule", WithValue, 1)
     .input("value")
     .input("history")
     .output("output")
-    .attr("first_order", AttrKind::kInt)
     .traits(kCheap | kView | kBodyOfValues | kMeantEnd)
     .no_grad({"value"})
     .infer(infer_same)

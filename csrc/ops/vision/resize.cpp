@@ -142,6 +142,11 @@ ORTMODULE_OP("ai.ortmodule", ResizeGrad, 1)
             : c.shape(0) ? std::optional<Shape>(c.fresh_shape(c.shape(0)->size()))
                          : std::nullopt);
     })
-    .not_differentiable();
+    .no_grad({"x_sizes", "roi", "scales", "sizes"})
+    .grad({"dY"}, [](GradContext& c) {
+      Attributes attributes = c.node().attributes();
+      attributes["extrapolation_value"] = 0.0;  // what lies outside has passed nothing on
+      c.GI(0, c.emit("Resize", {c.GO(0), c.I(2), c.I(3), c.I(4)}, attributes));
+    });
 
 }  // namespace ortmodule

@@ -218,6 +218,8 @@ def _set_attribute(proto: onnx.AttributeProto, name: str, value: Any) -> None:
         proto.type, proto.i = onnx.AttributeProto.INT, int(value)
     elif isinstance(value, float):
         proto.type, proto.f = onnx.AttributeProto.FLOAT, value
+        if value != float(f"{value:.6g}"):
+            proto.doc_string = repr(value)  # the digits that a float32 has no room for
     elif isinstance(value, str):
         proto.type, proto.s = onnx.AttributeProto.STRING, value.encode()
     elif isinstance(value, onnx.TensorProto):

@@ -67,8 +67,9 @@ def celu(c: Emitter, self: Value, alpha: Any = 1.0) -> Any:
 
 
 @translates("selu")
-def selu(c: Emitter, self: Value) -> Value:
-    return c.emit("Selu", self)
+def selu(c: Emitter, self: Value) -> Any:
+    # The operator's numbers are floats.
+    return c.emit("Selu", self) if c.dtype != torch.float64 else NotImplemented
 
 
 @translates("mish")

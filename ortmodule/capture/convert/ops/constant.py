@@ -20,7 +20,7 @@ def _filled(c: Emitter, value: Any) -> Any:
         return NotImplemented
     if isinstance(value, (torch.SymInt, Value)):
         return c.emit("Expand", c.tensor(value, c.dtype), c.sizes(c.shape))
-    proto = tensor_proto(torch.tensor([value]).to(c.dtype))
+    proto = tensor_proto(torch.full((1,), value, dtype=c.dtype))
     return c.emit("ConstantOfShape", c.sizes(c.shape), value=proto)
 
 

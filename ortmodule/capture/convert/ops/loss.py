@@ -148,10 +148,10 @@ def huber_loss(c: Emitter, self: Value, target: Value, reduction: int = 1, delta
 
 
 def _huber(f: Formula, x: Value, target: Value, delta: float) -> Value:
-    """With m = min(|d|, delta), a constant to the gradient: m (|d| - m / 2), a parabola that goes on as a line."""
-    size = f("Abs", f("Sub", x, target))
-    slope = f("StopGradient", f("Min", size, delta), domain=ORTMODULE, first_order=1)
-    return f("Mul", slope, f("Sub", size, f("Mul", slope, 0.5)))
+    """With m = d within +-delta, a constant to the gradient: m (d - m / 2), a parabola that goes on as a line."""
+    difference = f("Sub", x, target)
+    slope = f("StopGradient", f("Clip", difference, -delta, delta), domain=ORTMODULE, first_order=1)
+    return f("Mul", slope, f("Sub", difference, f("Mul", slope, 0.5)))
 
 
 @translates("binary_cross_entropy_with_logits")
@@ -178,7 +178,7 @@ def binary_cross_entropy_with_logits(
         below, beyond = f("Mul", scale, below), f("Mul", scale, beyond)
     value = f("Add", f("Sub", f("Mul", f("Sub", 1, t), x), below), beyond)
     tangent = f("Add", _times(f, x, f("Sub", slope, hits)), _times(f, t, by_target))
-    losses = f("WithValue", value, tangent, domain=ORTMODULE, first_order=1)
+    losses = f("WithValue", value, tangent, domain=ORTMODULE)
     return _reduced(f, losses if weight is None else f("Mul", losses, weight), reduction)
 
 

@@ -59,7 +59,7 @@ def _moments(c: Emitter, fake: torch.Tensor, x: Value, dim: Any, correction: Any
     shifted = f("Sub", x, f("StopGradient", start, domain=ORTMODULE))
     # The mean is the minimum of the squares: no gradient reaches it from them.
     middle = c.helper("ReduceMean", [shifted, axes], f.dtype, kept, keepdims=1)
-    centered = f("Sub", shifted, f("StopGradient", middle, domain=ORTMODULE, first_order=1))
+    centered = f("Sub", shifted, f("StopGradient", middle, domain=ORTMODULE, first_order=2))
     squares = f("Mul", centered, centered)
     total = c.helper("ReduceSum", [squares, axes], f.dtype, shape, keepdims=int(keepdim))
     flat = mean if keepdim else c.helper("Squeeze", [mean, axes], f.dtype, shape)

@@ -37,6 +37,8 @@ def upsample_bilinear(
         return NotImplemented
     coordinates = "align_corners" if align_corners else "half_pixel"
     if scale_factors is not None and not align_corners:
+        if input.dtype == torch.float64 and torch.tensor(scale_factors).tolist() != [*scale_factors]:
+            return NotImplemented  # Resize's factors are floats
         scales = _scales(c, scale_factors)
         return c.emit("Resize", input, None, scales, mode="linear", coordinate_transformation_mode=coordinates)
     sizes = c.sizes(c.shape)
