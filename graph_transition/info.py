@@ -139,9 +139,9 @@ class PostExportProcessedModelInfo:
         """The module's tensors, as they are at this moment, that `restore_outputs` looks at, by graph input name."""
         refs = [ref.view[0] if ref.view is not None else ref for ref in self.captured.result_refs]
         names = {ref.name for ref in refs if ref.kind == "input" and ref.name is not None}
-        return {
-            name: t for name, t in self.buffer_for_ort_runs.items() if name in names.union(self.captured.saved_writes)
-        }
+        if self.until_backward is not None:
+            names |= self.until_backward.names
+        return {name: t for name, t in self.buffer_for_ort_runs.items() if name in names}
 
     def restore_outputs(
         self,

@@ -1,7 +1,7 @@
 """What must be the same when a step's backward runs as it was after its forward, where eager looks again.
 
-- A region of `torch.utils.checkpoint` runs once more in eager's backward, and reads the program's values anew. The
-  engine computes it again from the graph: with another value its gradient would be another one than eager's.
+- A region of `torch.utils.checkpoint` runs once more in eager's backward, and reads the program's values and tensors
+  anew. The engine computes it again from the graph: with others its gradient would be another one than eager's.
 - A tensor that the forward writes and then computes with: autograd has saved it, and refuses a backward when it was
   written again. (Of tensors that are only read, the engine itself knows: csrc/runtime/training_agent.cpp.)
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import onnx
 import torch
 
 from .. import _C
@@ -42,6 +43,9 @@ class UntilBackward:
     ) -> None:
         self._roots = captured.repeats
         self._written = [places.get(name, name) for name in captured.saved_writes]
+        read = read_in_regions(captured.model)
+        self._read = [places.get(name, name) for name in read]
+        self.names = {*captured.saved_writes, *read}  # of the graph inputs whose tensors are looked at
         check = Check()
         check.refusal(self._roots)
         self._modules = [one for _, one in check.bound if isinstance(one, torch.nn.Module)]
@@ -50,7 +54,7 @@ class UntilBackward:
     @staticmethod
     def is_needed(captured: Captured) -> bool:
         """Whether there is anything to look at."""
-        return bool(captured.repeats or captured.saved_writes)
+        return bool(captured.repeats or captured.saved_writes or read_in_regions(captured.model))
 
     def begin(
         self, outputs: Sequence[torch.Tensor | None], leaves: Sequence[Any], own: Mapping[str, torch.Tensor]
@@ -62,13 +66,17 @@ class UntilBackward:
             leaves: the call's.
             own: the module's tensors, by graph input.
         """
-        written = [leaves[one] if isinstance(one, int) else own[one] for one in self._written]
-        versions = [(tensor, tensor._version, _memory_of(tensor)) for tensor in written]
+
+        def found(places: Sequence[str | int]) -> list[torch.Tensor]:
+            return [leaves[one] if isinstance(one, int) else own[one] for one in places]
+
+        versions = [(tensor, tensor._version, _memory_of(tensor)) for tensor in found(self._written)]
         modes = [one.training for one in self._modules]
+        read = [(tensor, tensor._version) for tensor in found(self._read)]
 
         def look() -> None:
             self._look_at_writes(versions)
-            self._look_at_values(modes)
+            self._look_at_values(modes, read)
 
         _C.before_backward(outputs, look)
 
@@ -87,9 +95,12 @@ class UntilBackward:
                     f"{version} instead."
                 )
 
-    def _look_at_values(self, modes: Sequence[bool]) -> None:
+    def _look_at_values(self, modes: Sequence[bool], read: Sequence[tuple[torch.Tensor, int]]) -> None:
         why = None
-        if modes != [one.training for one in self._modules]:
+        written = next((tensor for tensor, version in read if tensor._version != version), None)
+        if written is not None:
+            why = f"a tensor was written: {written.type()} {list(written.shape)}"
+        elif modes != [one.training for one in self._modules]:
             why = "the module's mode changed"
         elif self._roots and not self._same() and (refusal := Check().refusal(self._roots)) is not None:
             why = refusal.reason
@@ -100,6 +111,13 @@ class UntilBackward:
                 "torch.utils.checkpoint again with that, a graph cannot. Change it before the forward or after the "
                 "backward. Later calls of this kind run in PyTorch"
             )
+
+
+def read_in_regions(model: onnx.ModelProto) -> list[str]:
+    """The graph inputs that regions of `torch.utils.checkpoint` read."""
+    inputs = {one.name for one in model.graph.input}
+    regions = (node for node in model.graph.node if any(one.key == "recompute" for one in node.metadata_props))
+    return [*dict.fromkeys(name for node in regions for name in node.input if name in inputs)]
 
 
 def _memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:

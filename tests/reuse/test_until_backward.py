@@ -11,6 +11,7 @@ from ortmodule import Options, ORTModule
 
 SCALE = 2.0
 OTHER = 2.0
+OUTSIDE = torch.zeros(4)
 
 
 class Checkpointed(nn.Module):
@@ -83,6 +84,48 @@ def test_a_mode_that_changes_before_the_backward_of_a_checkpoint_ends_it() -> No
     model.eval()
     with pytest.warns(UserWarning), pytest.raises(RuntimeError, match="mode changed"):
         loss.backward()
+
+
+class Shifted(nn.Module):
+    """A region that reads a bias, a buffer and a tensor from outside; and a bias that no region reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.other = nn.Linear(4, 4), nn.Parameter(torch.zeros(4))
+        self.register_buffer("shift", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (
+            checkpoint(lambda v: torch.tanh(self.linear(v) + self.shift + OUTSIDE), x, use_reentrant=False) + self.other
+        )
+
+
+@pytest.mark.parametrize("name", ["linear.bias", "linear.weight", "shift", "outside", "other"])
+def test_a_tensor_that_a_region_reads_and_that_is_written_ends_the_backward(name: str, monkeypatch) -> None:
+    monkeypatch.setitem(globals(), "OUTSIDE", torch.zeros(4))
+    eager, model = Shifted(), ORTModule(Shifted())
+    model.module.load_state_dict(eager.state_dict())
+    found = []
+    for module in (eager, model.module):
+        call = eager if module is eager else model
+        for step in range(4):
+            module.zero_grad()
+            loss = call(_inputs()).sum()
+            with torch.no_grad():
+                written = OUTSIDE if name == "outside" else module.state_dict(keep_vars=True)[name]
+                written.add_(0.5)
+            if step == 0 and call is model and name != "other":
+                with (
+                    pytest.warns(UserWarning, match="run in PyTorch"),
+                    pytest.raises(RuntimeError, match="was written"),
+                ):
+                    loss.backward()
+            else:
+                loss.backward()
+        OUTSIDE.zero_()
+        found.append([p.grad for p in module.parameters()])
+    torch.testing.assert_close(found[1], found[0])
+    assert (model.report().fallback == "none") == (name == "other")
 
 
 def test_what_is_set_back_before_the_backward_is_no_change(scale) -> None:
