@@ -2,8 +2,9 @@
 
 - A region of `torch.utils.checkpoint` runs once more in eager's backward, and reads the program's values and tensors
   anew. The engine computes it again from the graph: with others its gradient would be another one than eager's.
-- A tensor that the forward writes and then computes with: autograd has saved it, and refuses a backward when it was
-  written again. (Of tensors that are only read, the engine itself knows: csrc/runtime/training_agent.cpp.)
+- A tensor that the forward writes, or makes and leaves behind, and computes with: autograd has saved it, and refuses a
+  backward when it was written again. (Of tensors that are only read, the engine itself knows:
+  csrc/runtime/training_agent.cpp.)
 
 Only calls of such graphs pay for it. Not here: what holds for a whole graph (captured_graph.py).
 """
@@ -43,6 +44,7 @@ class UntilBackward:
     ) -> None:
         self._roots = captured.repeats
         self._written = [places.get(name, name) for name in captured.saved_writes]
+        self._left = [i for i, one in enumerate(captured.model.graph.output) if one.name in captured.saved_left]
         read = read_in_regions(captured.model)
         self._read = [places.get(name, name) for name in read]
         self.names = {*captured.saved_writes, *read}  # of the graph inputs whose tensors are looked at
@@ -54,7 +56,7 @@ class UntilBackward:
     @staticmethod
     def is_needed(captured: Captured) -> bool:
         """Whether there is anything to look at."""
-        return bool(captured.repeats or captured.saved_writes or read_in_regions(captured.model))
+        return bool(captured.repeats or captured.saved_writes or captured.saved_left or read_in_regions(captured.model))
 
     def begin(
         self, outputs: Sequence[torch.Tensor | None], leaves: Sequence[Any], own: Mapping[str, torch.Tensor]
@@ -70,7 +72,8 @@ class UntilBackward:
         def found(places: Sequence[str | int]) -> list[torch.Tensor]:
             return [leaves[one] if isinstance(one, int) else own[one] for one in places]
 
-        versions = [(tensor, tensor._version, _memory_of(tensor)) for tensor in found(self._written)]
+        saved = found(self._written) + [tensor for i in self._left if (tensor := outputs[i]) is not None]
+        versions = [(tensor, tensor._version, _memory_of(tensor)) for tensor in saved]
         modes = [one.training for one in self._modules]
         read = [(tensor, tensor._version) for tensor in found(self._read)]
 

@@ -89,6 +89,7 @@ def store(captured: Captured, module: torch.nn.Module) -> tuple[dict[str, Any], 
         "histories": captured.histories,
         "recorded": captured.recorded,
         "saved_writes": captured.saved_writes,
+        "saved_left": captured.saved_left,
         "result_order": [captured.result_order.pairs, captured.result_order.sequence],
     }
     if _spec_from_data(facts["out_spec"]) != captured.out_spec:
@@ -163,6 +164,7 @@ def _restore(
         histories=[str(name) for name in facts["histories"]],
         recorded=None if facts["recorded"] is None else [str(name) for name in facts["recorded"]],
         saved_writes=[str(name) for name in facts["saved_writes"]],
+        saved_left=[str(name) for name in facts["saved_left"]],
         result_order=_result_order(*facts["result_order"]),
     )
 

@@ -68,6 +68,7 @@ class Captured:
         recorded: graph inputs that wanted a gradient in the trace, where autograd would have refused a write that is
             none of a graph's matter; None: the forward writes nothing.
         saved_writes: graph inputs that the forward writes and that autograd has saved since.
+        saved_left: graph outputs that it leaves behind and that autograd has saved.
         repeats: (text, condition, object) of what eager's backward reads again (torch.utils.checkpoint); the audit's.
         result_order: which tensors of the result are computed from which others, as autograd recorded it, by name.
     """
@@ -100,6 +101,7 @@ class Captured:
     histories: list[str] = dataclasses.field(default_factory=list)
     recorded: list[str] | None = None
     saved_writes: list[str] = dataclasses.field(default_factory=list)
+    saved_left: list[str] = dataclasses.field(default_factory=list)
     repeats: Sequence[tuple[str, Any, Any]] = ()
     result_order: ResultOrder = dataclasses.field(default_factory=ResultOrder)
 

@@ -294,7 +294,7 @@ def test_every_part_of_a_capture_is_kept_or_made_anew() -> None:
         "model", "user_inputs", "parameters", "buffers", "constants", "outputs", "mutations", "in_spec", "out_spec",
         "baked", "changed_attributes", "settings", "guards", "check", "specialized", "fixed",
         "needs_python", "seconds", "trace", "flags", "branches",
-        "left", "messages", "hook_order", "histories", "recorded", "saved_writes", "repeats",
+        "left", "messages", "hook_order", "histories", "recorded", "saved_writes", "saved_left", "repeats",
         "result_order", "given_changes",
     }  # fmt: skip
 

@@ -46,6 +46,14 @@ class Counting(nn.Module):
         return self.linear(x) * self.calls
 
 
+class Rebinding(Counting):
+    """A buffer that is another tensor after each call, and computed with."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return self.linear(x) * self.calls
+
+
 def _inputs() -> torch.Tensor:
     return torch.arange(12.0).reshape(3, 4) / 12
 
@@ -191,3 +199,17 @@ def test_two_forwards_before_their_backwards_are_refused_as_in_eager() -> None:
         second.backward()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             first.backward()
+
+
+@pytest.mark.parametrize("calls_before", [0, 3])
+@pytest.mark.parametrize("kind", [Counting, Rebinding])
+def test_other_memory_for_what_the_forward_left_ends_the_backward(kind: type[Counting], calls_before: int) -> None:
+    model = ORTModule(kind())
+    for _ in range(calls_before):
+        model(_inputs()).sum().backward()
+    loss = model(_inputs()).sum()
+    model.module.calls.data = torch.tensor(9.0)
+    with pytest.raises(RuntimeError, match="other memory"):
+        loss.backward()
+    model(_inputs()).sum().backward()
+    assert model.report().fallback == "none"

@@ -72,6 +72,7 @@ class Exported:
         result_order: of the program's outputs, by their positions.
         recorded: what wanted a gradient in the trace, as in `hook_order`; None: the forward writes nothing.
         saved: what autograd has saved of it in the end, as in `hook_order`.
+        saved_left: places in the traced result of what the forward has made, leaves behind and autograd has saved.
     """
 
     program: torch.export.ExportedProgram
@@ -92,6 +93,7 @@ class Exported:
     result_order: ResultOrder
     recorded: list[str | int] | None
     saved: list[str | int]
+    saved_left: list[int]
 
 
 def export_module(
@@ -151,7 +153,7 @@ def export_module(
         program, tensor_index, result.outputs, result.spec, result.left_on_modules, result.given_changes, calls,
         result.changed, sorted(state.asked), branches.asked if branches else [], seconds, from_one, state.messages.said,
         result.hook_order, result.histories, result.result_order, result.recorded,
-        result.saved,
+        result.saved, result.saved_left,
     )  # fmt: skip
 
 

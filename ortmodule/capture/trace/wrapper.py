@@ -125,6 +125,8 @@ class _Result:
         self.result_order = ResultOrder()
         self.recorded: list[str | int] | None = None
         self.saved: list[str | int] = []
+        self.results = 0  # how many of the values are the result's; the others are left behind
+        self.saved_left: list[int] = []
 
 
 class Wrapper(torch.nn.Module):
@@ -199,6 +201,7 @@ class Wrapper(torch.nn.Module):
             self.result.result_order = result_order(values)
             saved = saved_storages(values)
             self.result.saved = [name for name, t in self._named(leaves) if torch_private.storage_of(t) in saved]
+            self.result.saved_left = [i for i, t in self._left(values) if torch_private.storage_of(t) in saved]
         self.result.recorded = self._recorded(leaves)
         tensor_data.check_data_writes(values)
         layouts.check()
@@ -263,6 +266,7 @@ class Wrapper(torch.nn.Module):
     ) -> list[Any]:
         walk = ResultWalk(self._is_kept)
         flat, self.result.spec = flatten_result(result, walk)
+        self.result.results = sum(isinstance(leaf, (torch.Tensor, torch.SymInt)) for leaf in flat)
         self.result.left_on_modules = []
         for holder, name, value in left:
             leaves, spec = flatten_result(value, walk)
@@ -282,6 +286,12 @@ class Wrapper(torch.nn.Module):
             else:
                 self.result.outputs.append(self._object(leaf, walk))
         return values
+
+    def _left(self, values: list[Any]) -> Iterator[tuple[int, torch.Tensor]]:
+        """Tensors without a history that the forward has made and leaves behind, by their places."""
+        for i, value in enumerate(values):
+            if i >= self.result.results and isinstance(value, torch.Tensor) and not value.requires_grad:
+                yield i, value
 
     def _is_kept(self, value: Any) -> bool:
         """Whether a value was there before the forward."""
