@@ -3,8 +3,8 @@
 // Five rewrites of a training graph, before nodes are placed and fused.
 //
 // Casts: the narrow copies that autocast makes of graph inputs are one CastAll at the head of forward. Those that
-// backward reads, which are held from there on anyway, and vectors; what a fused program makes for nothing stays. So are
-// the copies of inputs that nodes which run again read (earlier_values.h).
+// backward reads, which are held from there on anyway, and vectors; what a fused program makes for nothing stays. So
+// are the copies of inputs that nodes which run again read (earlier_values.h).
 //
 // Counters: integers that a step counts up (how many batches a batch norm has seen) are one AddAll.
 //

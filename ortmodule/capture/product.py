@@ -228,7 +228,7 @@ class _Assembly:
             result_order=self.exported.result_order.renamed(names),
             recorded=None if self.exported.recorded is None else self._inputs_of(self.exported.recorded),
             saved_writes=self._written_inputs(mutations, self._inputs_of(self.exported.saved)),
-            saved_left=[names[i] for i in self.exported.saved_left if names.get(i) is not None],
+            saved_left=[name for i in self.exported.saved_left if (name := names.get(i)) is not None],
         )  # fmt: skip
 
     # -- inputs -----------------------------------------------------------------------------------------------------

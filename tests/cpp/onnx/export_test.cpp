@@ -45,7 +45,7 @@ TEST(OnnxExport, WritesSavedOutputsInOurDomainAndReadsThemBack) {
 }
 
 TEST(OnnxExport, KeepsTheDigitsOfAFloat) {
-  for (const char* digits : {"1e-05", "0.3333333333333333", "1.6732632423543772", "-0.013", "inf", "-0"}) {
+  for (const char* digits : {"1e-05", "0.3333333333333333", "1.6732632423543772", "-0.013", "-0.0"}) {
     auto g = resolved(str("graph g(x: double[2]) -> (y)\n %y = Elu(%x) {alpha=", digits, "}"));
     const double written = g->nodes()[0]->get_float("alpha", 1);
     EXPECT_EQ(round_trip(*g)->nodes()[0]->get_float("alpha", 1), written) << digits;
