@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -442,7 +443,8 @@ std::vector<at::Tensor> run_with_history(const std::shared_ptr<TrainingAgent>& a
                                          const std::shared_ptr<LatePlan>& late, std::vector<at::Tensor>&& inputs,
                                          const std::vector<size_t>* unchecked) {
   const TrainingProgram& program = agent->program();
-  bool wanted = at::GradMode::is_enabled() && !program.y_outputs.empty();
+  // In inference mode nothing has a history, whatever the gradient mode is.
+  bool wanted = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled() && !program.y_outputs.empty();
   wanted = wanted && std::any_of(program.x_inputs.begin(), program.x_inputs.end(),
                                  [&](size_t i) { return inputs[i].requires_grad(); });
   if (!wanted) return agent->forward(std::move(inputs), nullptr, unchecked);

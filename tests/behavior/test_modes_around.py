@@ -56,6 +56,16 @@ def inference_mode_around(m: Any) -> Iterator[Any]:
 
 
 @scenario
+def gradients_enabled_within_inference_mode(m: Any) -> Iterator[Any]:
+    for _ in range(3):
+        with torch.inference_mode(), torch.enable_grad():
+            y = m(rand(5, 4))
+        yield y, y.requires_grad, y.is_inference(), y.grad_fn is None
+        loss(m(rand(5, 4))).backward()
+        yield state(m)
+
+
+@scenario
 def an_inference_tensor_as_argument(m: Any) -> Iterator[Any]:
     with torch.inference_mode():
         x = rand(5, 4)
