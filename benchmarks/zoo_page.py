@@ -24,8 +24,9 @@ _CLOSING = """
   rounding here as they are in eager.
 - Reformer draws fresh random hashes on every step unless `hash_seed` is set; without it two eager runs differ as well.
 - A branch on inputs or buffers (`if mask.any():`, `if x.sum() > 0:`, `for row in mask.nonzero():`) does not break a
-  graph: it is asked at each call, and there is a graph for each of the first eight answers. Where one way of a branch
-  on activations only raises, it is a check in the graph.
+  graph: it is asked at each call, and there is a graph for each of the first eight answers. So does
+  `float(scales[0])` of a buffer, for three values. Where one way of a branch on activations only raises, it is a check
+  in the graph.
 - Where a size that varies cannot be symbolic (Longformer and LED count their chunks in a tensor), there is a graph for
   each of the first few sizes.
 """
