@@ -12,7 +12,8 @@
 // reads and writes, more where it is not cheap (exponentials) and its operator says no other number, a contraction its
 // operations over the device's operations per byte. Without a budget contractions are never repeated (their rates
 // differ too much to call any of them nearly free), nor are autocast's copies of graph inputs, and the weight is as low
-// as a small share of the step's time allows. Not here: the order and memory of steps (plan/).
+// as a small share of the step's time allows. What a node that runs again reads of graph inputs are copies, which count
+// as kept (earlier_values.h). Not here: the order and memory of steps (plan/).
 #pragma once
 
 #include <optional>
