@@ -68,8 +68,14 @@ def celu(c: Emitter, self: Value, alpha: Any = 1.0) -> Any:
 
 @translates("selu")
 def selu(c: Emitter, self: Value) -> Any:
+    if c.dtype != torch.float64:
+        return c.emit("Selu", self)
     # The operator's numbers are floats.
-    return c.emit("Selu", self) if c.dtype != torch.float64 else NotImplemented
+    scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+    f = Formula(c)
+    bent = f.compare("LessOrEqual", self, 0)
+    below = f("Mul", f("Expm1", f("Where", bent, self, 0), domain=ORTMODULE), scale * alpha)
+    return f.result("Where", bent, below, f("Mul", self, scale))
 
 
 @translates("mish")
