@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _C
-from ..capture.trace.scope_settings import LEAVES, OFFSETS, STRIDES
+from ..capture.trace.scope_settings import INFERENCE_TENSORS, LEAVES, OFFSETS, STRIDES
 from .conditions import MISSING, Watch
 from .info import Bound, PostExportProcessedModelInfo
 from .signature import MODULE_TABLES, global_hook_tables, hook_tables
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_fast_call"]
 
-_NOT_LOOKED_AT = frozenset({LEAVES, OFFSETS, STRIDES})  # by native patterns
+_NOT_LOOKED_AT = frozenset({INFERENCE_TENSORS, LEAVES, OFFSETS, STRIDES})  # by native patterns
 
 
 def make_fast_call(

@@ -7,6 +7,7 @@
 #include "base/registration.h"
 #include "compile/backward_variants.h"
 #include "compile/program.h"
+#include "compile/result_owners.h"
 #include "graph/subgraph.h"
 #include "onnx/import.h"
 #include "placement/early_copies.h"
@@ -164,15 +165,16 @@ void complete(TrainingProgram& program, const Graph& graph, const CompileOptions
   program.binding = std::make_unique<InputBinding>(graph.inputs());
 }
 
-FetchCompiler fetches_of(std::shared_ptr<const Graph> graph, CompileOptions options) {
+FetchCompiler fetches_of(std::shared_ptr<const Graph> graph, CompileOptions options, ResultOwners owners) {
   const Limits limits = options.import.limits;
   options.import = {};  // what was read is in the graph
   options.import.limits = limits;
   options.passes = {};
   options.pass_listener = nullptr;
-  return [graph = std::move(graph), options = std::move(options)](const OutputSet& mask) {
+  return [graph = std::move(graph), options = std::move(options), owners = std::move(owners)](const OutputSet& mask) {
     TrainingProgram program = plan_forward(graph, mask, plan_target(options));
     complete(program, *graph, options);
+    program.result_owners = owners_of(program.forward->plan().output_names, owners);
     return std::make_shared<TrainingAgent>(std::move(program), options.device);
   };
 }
@@ -204,6 +206,7 @@ CompiledModel compile_with(std::string_view model, const CompileOptions& options
   const std::shared_ptr<Graph> graph = imported(model, options.import, log, &compiled.info);
   compiled.input_names = names_of(graph->inputs());
   compiled.output_names = names_of(graph->outputs());
+  const ResultOwners owners = result_owners(*graph);
 
   note_passes(PassStage::kForward, transform(*graph, PassStage::kForward, pass_settings(options)), compiled);
   resolve(*graph);
@@ -223,6 +226,7 @@ CompiledModel compile_with(std::string_view model, const CompileOptions& options
   compiled.fused = finished.fused;
   compiled.placed = finished.placed;
   KeptValues kept = plan_halves(graph, halves, plan_target(options), program);
+  program.result_owners = owners_of(program.forward->plan().output_names, owners);
   if (undifferentiated)
     program.compile_backward = variants_of(undifferentiated, unfused, halves, std::move(kept), options);
   log.done("planned", *graph);
@@ -231,7 +235,7 @@ CompiledModel compile_with(std::string_view model, const CompileOptions& options
   compiled.backward_nodes = program.full_backward ? program.full_backward->executor->step_count() : 0;
   compiled.graph = graph;
   compiled.agent = std::make_shared<TrainingAgent>(std::move(program), options.device);
-  if (halves.roots.y_outputs.empty()) compiled.compile_fetches = fetches_of(graph, options);
+  if (halves.roots.y_outputs.empty()) compiled.compile_fetches = fetches_of(graph, options, owners);
   compiled.stages = log.take();
   return compiled;
 }

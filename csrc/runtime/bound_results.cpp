@@ -194,7 +194,7 @@ void set_others_apart(std::vector<at::Tensor>& outputs, const std::vector<at::Te
   std::vector<at::Tensor> others;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (!buffers[i].defined()) others.push_back(std::move(outputs[i]));
-  set_results_apart(others, others.size());
+  set_results_apart(others, others.size(), {});
   size_t next = 0;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (!buffers[i].defined()) outputs[i] = std::move(others[next++]);

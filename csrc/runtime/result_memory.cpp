@@ -39,6 +39,33 @@ at::Tensor moved_to(const c10::Storage& memory, const at::Tensor& t) {
   return moved;
 }
 
+// Whether an output before this one has its memory, and another owner.
+bool is_of_another(const std::vector<at::Tensor>& outputs, size_t i, const std::vector<size_t>& owners) {
+  for (size_t j = 0; j < i && i < owners.size(); ++j)
+    if (owners[j] != owners[i] && memory_of(outputs[j]) == memory_of(outputs[i])) return true;
+  return false;
+}
+
+// Moves output i to a copy of its memory, with those after it that are views of that and have its owner.
+void move_together(std::vector<at::Tensor>& outputs, size_t i, size_t count, const std::vector<size_t>& owners) {
+  std::vector<size_t> with;
+  for (size_t k = i + 1; k < std::min(count, owners.size()); ++k)
+    if (owners[k] == owners[i] && memory_of(outputs[k]) == memory_of(outputs[i])) with.push_back(k);
+  const at::Tensor first = outputs[i];
+  if (with.empty()) {
+    outputs[i] = first.detach().clone();
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(first.storage().nbytes());
+  const at::Tensor all = at::empty({0}, first.options().dtype(at::kByte)).set_(first.storage(), 0, {bytes}).clone();
+  outputs[i] = moved_to(all.storage(), first);
+  outputs[i].unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
+  for (size_t k : with) {
+    outputs[k] = moved_to(all.storage(), outputs[k]);
+    outputs[k].unsafeGetTensorImpl()->set_version_counter(impl_of(outputs[i])->version_counter());
+  }
+}
+
 // Whoever writes the result from now on writes a copy of what the saved slots read (Note [Results]).
 void keep_for_backward(at::Tensor& result, std::vector<at::Tensor>& slots, const std::vector<int>& saved,
                        std::vector<ReadResult>& read) {
@@ -70,8 +97,8 @@ bool ReadResult::is_shown() const {
   return result && c10::impl::cow::is_cow_data_ptr(result->data_ptr());
 }
 
-ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, std::vector<at::Tensor>& slots,
-                               const std::vector<int>& saved) {
+ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, const std::vector<size_t>& owners,
+                               std::vector<at::Tensor>& slots, const std::vector<int>& saved) {
   ResultsApart apart;
   for (size_t i = 0; i < std::min(count, outputs.size()); ++i) {
     at::Tensor& result = outputs[i];
@@ -79,6 +106,10 @@ ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, s
     Holders known;
     for (const at::Tensor& other : outputs) known.meet(other, result);
     for (int slot : saved) known.meet(slots[slot], result);
+    if (is_of_another(outputs, i, owners)) {
+      move_together(outputs, i, count, owners);
+      continue;
+    }
     const bool again = std::any_of(outputs.begin(), outputs.begin() + static_cast<long>(i),
                                    [&](const at::Tensor& before) { return before.is_same(result); });
     if (again || !known.are_all(result)) {
@@ -101,9 +132,9 @@ ResultsApart set_results_apart(std::vector<at::Tensor>& outputs, size_t count, s
   return apart;
 }
 
-void set_results_apart(std::vector<at::Tensor>& outputs, size_t count) {
+void set_results_apart(std::vector<at::Tensor>& outputs, size_t count, const std::vector<size_t>& owners) {
   std::vector<at::Tensor> none;
-  set_results_apart(outputs, count, none, {});
+  set_results_apart(outputs, count, owners, none, {});
 }
 
 bool any_channels_last(const std::vector<at::Tensor>& inputs) {

@@ -167,7 +167,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
     if (results)
       place_results(outputs, *results, frame.bound.get(), program_.forward->plan().output_names);
     else
-      set_results_apart(outputs, results_);
+      set_results_apart(outputs, results_, program_.result_owners);
     return outputs;
   }
 
@@ -184,7 +184,7 @@ std::vector<at::Tensor> TrainingAgent::forward(std::vector<at::Tensor>&& inputs,
     const at::Tensor& t = frame.slots[slot];
     if (t.defined() && !t.is_inference()) run->versions.push_back({slot, version_of(t), memory_of(t), layout_of(t)});
   };
-  ResultsApart apart = set_results_apart(outputs, results_, frame.slots, program_.saved_slots);
+  ResultsApart apart = set_results_apart(outputs, results_, program_.result_owners, frame.slots, program_.saved_slots);
   run->read_results = std::move(apart.read);
   for (int slot : apart.viewed) watch(slot);
   for (int slot : program_.watched_slots) watch(slot);

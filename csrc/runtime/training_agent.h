@@ -71,6 +71,7 @@ struct TrainingProgram {
   std::vector<OutputSet> meets;        // per y (SeparateBackwards); empty: every y meets every other
   std::vector<OutputSet> needed_by;    // per saved slot: the ys whose gradient reads it; parallel to saved_slots
   std::vector<TypeInfo> output_types;  // of the plan
+  std::vector<size_t> result_owners;   // per output, equal where eager's share memory (compile/result_owners.h)
   size_t slot_count = 0;
   MatmulProvider matmul = MatmulProvider::kAuto;
   Limits limits{};           // of each run, and of each backward

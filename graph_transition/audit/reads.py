@@ -108,6 +108,7 @@ class Reads:
         self._queries: dict[int, Any] = {}  # functions of torch that tell a setting
         self._tensors: dict[int, torch.Tensor] = {}  # whose values were read
         self._looks = 0  # at objects, those met before included
+        self._cells: dict[int, tuple[types.CellType, Any]] = {}  # with what was in each when it was met first
         self._decimals = False  # whether the forward reaches any
         self._scalar_read = False  # whether a value computed of such was
         self.given: GivenNames | None = None
@@ -247,9 +248,13 @@ class Reads:
     def _run(self, condition: FunctionCondition, function: types.FunctionType, names: Names) -> None:
         scope = self.namespace("the global ", function.__globals__)
         builtins = self.namespace("the builtin ", getattr(function, _BUILTINS))
-        condition.run(function, scope, builtins, self.part)
+        condition.run(function, scope, builtins, self.part, self._first_content)
         self._ran.append((condition, function))
         self._look(function, names)
+
+    def _first_content(self, cell: types.CellType) -> Any:
+        """What a variable held that functions share when the first of them was met."""
+        return self._cells.setdefault(id(cell), (cell, cell_content(cell)))[1]
 
     def _look(self, function: types.FunctionType, names: Names) -> None:
         """Notes what a function can read of its own: globals, variables around it, defaults, modules."""

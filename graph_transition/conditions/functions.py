@@ -70,12 +70,12 @@ class FunctionCondition(Condition):
 
     def run(
         self, function: types.FunctionType, scope: NamespaceCondition, builtins: NamespaceCondition,
-        part: Callable[[Any], Condition],
+        part: Callable[[Any], Condition], content: Callable[[types.CellType], Any] = cell_content,
     ) -> None:  # fmt: skip
-        """Notes that the function ran."""
+        """Notes that the function ran. `content` gives what a variable around it held before the forward."""
         self._scope, self._builtins = scope, builtins
-        self._cells = {name: part(content) for name, content in _cells(function) if content is not MISSING}
-        self._empty = frozenset(name for name, content in _cells(function) if content is MISSING)
+        self._cells = {name: part(held) for name, held in _cells(function, content) if held is not MISSING}
+        self._empty = frozenset(name for name, held in _cells(function, content) if held is MISSING)
         self._defaults = {name: part(value) for name, value in _defaults(function)}
 
     def see_globals(self, function: Any, apart: frozenset[str], maker: Maker) -> list[Any]:
@@ -181,9 +181,11 @@ def _rest_of(function: types.FunctionType) -> tuple[Any, Any, Any]:
     return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
-def _cells(function: types.FunctionType) -> list[tuple[str, Any]]:
+def _cells(
+    function: types.FunctionType, content: Callable[[types.CellType], Any] = cell_content
+) -> list[tuple[str, Any]]:
     names = function.__code__.co_freevars
-    return [(n, cell_content(c)) for n, c in zip(names, function.__closure__ or (), strict=False) if n != "__class__"]
+    return [(n, content(c)) for n, c in zip(names, function.__closure__ or (), strict=False) if n != "__class__"]
 
 
 def _defaults(function: types.FunctionType) -> list[tuple[str, Any]]:

@@ -170,6 +170,7 @@ class _Assembly:
         self.named: dict[str, list[str]] = {"parameter": [], "buffer": [], "constant": []}
         self.constants: dict[str, torch.Tensor] = {}
         self.declared: set[str] = set()
+        self._memory: dict[int, int] = {}  # numbers of the traced results' storages
         signature = self.program.graph_signature
         kept = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
         # The module's own tensors that are given a new value, perhaps without a look at the old one.
@@ -353,7 +354,7 @@ class _Assembly:
                     "size", self._graph_output(self.builder.size(self.printer.dim(value)), node.name)
                 )
             else:
-                declared[root] = OutputRef("tensor", self._graph_output(value, node.name))
+                declared[root] = OutputRef("tensor", self._graph_output(value, node.name, node.meta.get("val")))
         return declared[root]
 
     def _with_views(
@@ -392,15 +393,17 @@ class _Assembly:
     def _input_shapes(self) -> list[tuple[Node, tuple[int | str, ...]]]:
         return [(n, self.printer.shape(n.meta["val"])) for n in self.sources]
 
-    def _graph_output(self, value: Value, name: str) -> str:
+    def _graph_output(self, value: Value, name: str, traced: Any = None) -> str:
         """Declares a graph output; what no node computes, or what is an output already, passes through Identity."""
+        storage = torch_private.storage_of(traced) if isinstance(traced, torch.Tensor) else -1 - len(self._memory)
+        memory = self._memory.setdefault(storage, len(self._memory))
         if not self.builder.is_computed(value) or value.name in self.declared:
             result = self.builder.value(name, value.dtype, value.shape)
             self.builder.node_name, self.builder.metadata = "", {}
             self.builder.node("Identity", [value], [result])
             value = result
         self.declared.add(value.name)
-        self.builder.output(value)
+        self.builder.output(value, memory)
         return value.name
 
 

@@ -114,9 +114,15 @@ class GraphBuilder:
         """Whether a node makes `value`; inputs and constants are not computed."""
         return value.name in self._computed
 
-    def output(self, value: Value) -> None:
-        """Declares `value`, which a node must have made, as the next graph output."""
+    def output(self, value: Value, memory: int) -> None:
+        """Declares `value`, which a node must have made, as the next graph output. `memory`: a number that it shares
+        with those that are one memory in eager (csrc/compile/result_owners.h).
+        """
         _declare(self.graph.output.add(), value)
+        if len(self.graph.output) == 1:
+            self.model.metadata_props.add(key="result_memory")
+        entry = self.model.metadata_props[-1]
+        entry.value += f"{memory} {value.name}\n"
 
     def node(
         self,

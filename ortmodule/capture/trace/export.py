@@ -29,12 +29,14 @@ from ..rewrite import regions, writes
 from .aliases import stand_ins
 from .branches import Branch, Branches
 from .function_call import FunctionCall
+from .left_settings import same_settings
 from .messages import SaidLine, SaidWarning, same_registries
 from .patches import tensor_data
 from .patches.sizes import unit_sizes
 from .patching import deferred_interrupt, entries, installed
 from .random_states import same_random_states
 from .refusals import refuse_python_at_each_call, refuse_replaced_methods, refuse_tensor_classes
+from .scope_settings import refuse_inference_tensors
 from .side_outputs import SideOutputs
 from .tracing import LOCK, TraceState, TracingAnswer, running
 from .wrapper import TraceAudit, Wrapper
@@ -139,6 +141,7 @@ def export_module(
             program = _timed(
                 seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
+            refuse_inference_tensors(state.asked, leaves, module)
             program = _rewritten(program, from_one, seconds)
             tensor_data.restore_parameters(program.constants)
         except Exception as error:
@@ -185,6 +188,7 @@ def _undisturbed(wrapper: Wrapper, state: TraceState) -> Iterator[None]:
         LOCK,
         deferred_interrupt(),
         same_random_states(state.module),
+        same_settings(),
         warnings.catch_warnings(),
         contextlib.ExitStack() as stack,
     ):

@@ -14,10 +14,23 @@ from typing import Any
 
 import torch
 
-__all__ = ["GRADIENT_MODE", "INFERENCE_MODE", "LEAVES", "OFFSETS", "REQUIRES_GRAD", "STRIDES", "answers"]
+from ...errors import CaptureError
+
+__all__ = [
+    "GRADIENT_MODE",
+    "INFERENCE_MODE",
+    "INFERENCE_TENSORS",
+    "LEAVES",
+    "OFFSETS",
+    "REQUIRES_GRAD",
+    "STRIDES",
+    "answers",
+    "refuse_inference_tensors",
+]
 
 GRADIENT_MODE = "gradient mode"
 INFERENCE_MODE = "inference mode"
+INFERENCE_TENSORS = "is_inference"
 REQUIRES_GRAD = "requires_grad"
 STRIDES = "strides"
 LEAVES = "is_leaf"
@@ -33,7 +46,9 @@ def answers(names: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module
         if name == GRADIENT_MODE:
             found[name] = torch.is_grad_enabled()
         elif name == INFERENCE_MODE:
-            found[name] = torch.is_inference_mode_enabled(), tuple(t.is_inference() for t in tensors)
+            found[name] = torch.is_inference_mode_enabled()
+        elif name == INFERENCE_TENSORS:
+            found[name] = torch.is_inference_mode_enabled(), tuple(t.is_inference() for t in every)
         elif name == REQUIRES_GRAD:
             found[name] = tuple(t.requires_grad for t in every)
         elif name == LEAVES:
@@ -43,6 +58,15 @@ def answers(names: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module
         elif name == OFFSETS:
             found[name] = tuple(t.storage_offset() for t in every)
     return found
+
+
+def refuse_inference_tensors(asked: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module) -> None:
+    """Raises a CaptureError where a forward has asked whether a tensor was made in inference mode and some were, or
+    are: none of a trace's own is.
+    """
+    mode, made = answers((INFERENCE_TENSORS,), leaves, module)[INFERENCE_TENSORS]
+    if INFERENCE_TENSORS in asked and (mode or any(made)):
+        raise CaptureError("the forward asks whether tensors are inference tensors, and some are")
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import torch
 
 from ..... import _C
 from ...patching import Patch
-from ...scope_settings import GRADIENT_MODE, INFERENCE_MODE, LEAVES, OFFSETS, REQUIRES_GRAD, STRIDES
+from ...scope_settings import GRADIENT_MODE, INFERENCE_MODE, INFERENCE_TENSORS, LEAVES, OFFSETS, REQUIRES_GRAD, STRIDES
 from ...tracing import TraceState
 from ..autograd_inside import refuse_changed_requires_grad
 
@@ -23,7 +23,8 @@ __all__ = ["PATCHES"]
 _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (torch, "is_grad_enabled", (GRADIENT_MODE,)),
     (torch, "is_inference_mode_enabled", (INFERENCE_MODE,)),
-    (torch.Tensor, "is_inference", (INFERENCE_MODE,)),
+    (torch, "is_inference", (INFERENCE_TENSORS,)),
+    (torch.Tensor, "is_inference", (INFERENCE_TENSORS,)),
     (torch.Tensor, "is_contiguous", (STRIDES,)),
     (torch.Tensor, "stride", (STRIDES,)),
     (torch.Tensor, "dim_order", (STRIDES,)),

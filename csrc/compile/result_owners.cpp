@@ -1,0 +1,47 @@
+#include "compile/result_owners.h"
+
+#include <sstream>
+#include <unordered_map>
+
+#include "base/status.h"
+#include "records/registry.h"
+
+namespace ortmodule {
+namespace {
+
+constexpr const char* kKey = "result_memory";
+
+const NodeArg* whose_memory(const NodeArg* value) {
+  for (const Node* node = value->producer(); node && node->record() && node->record()->shares_memory(*node);
+       node = value->producer())
+    value = node->input(0);
+  return value;
+}
+
+}  // namespace
+
+ResultOwners result_owners(const Graph& graph) {
+  ResultOwners owners;
+  if (const auto it = graph.metadata().find(kKey); it != graph.metadata().end()) {
+    std::istringstream lines(it->second);
+    std::string output;
+    for (size_t owner; lines >> owner && std::getline(lines >> std::ws, output);) owners.emplace(output, owner);
+    for (const NodeArg* one : graph.outputs())
+      if (!owners.contains(one->name()))
+        fail(ErrorCode::kInvalidGraph, "the metadata '", kKey, "' should have a line with the output '", one->name(),
+             "'");
+    return owners;
+  }
+  std::unordered_map<const NodeArg*, size_t> numbers;
+  for (const NodeArg* output : graph.outputs())
+    owners.emplace(output->name(), numbers.try_emplace(whose_memory(output), numbers.size()).first->second);
+  return owners;
+}
+
+std::vector<size_t> owners_of(const std::vector<std::string>& outputs, const ResultOwners& owners) {
+  std::vector<size_t> found;
+  for (const std::string& output : outputs) found.push_back(owners.at(output));
+  return found;
+}
+
+}  // namespace ortmodule
