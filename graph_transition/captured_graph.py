@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..capture import Captured
-from ..capture.trace.scope_settings import answers
+from ..capture.trace.state.scope_settings import answers
 from .audit import Effect
 from .conditions import Argument, Check, Condition, Refusal, Roots, Watch
 from .disk.key import DiskKey

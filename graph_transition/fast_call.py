@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _C
-from ..capture.trace.scope_settings import INFERENCE_TENSORS, LEAVES, OFFSETS, STRIDES
+from ..capture.trace.state.scope_settings import INFERENCE_TENSORS, LEAVES, OFFSETS, STRIDES
 from .conditions import MISSING, Watch
 from .info import Bound, PostExportProcessedModelInfo
 from .signature import MODULE_TABLES, global_hook_tables, hook_tables

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "base/status.h"
 #include "kernels/materialized.h"
 
 namespace ortmodule {
@@ -58,7 +59,11 @@ std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs, 
                                         const std::vector<at::Tensor>& grads) {
   std::vector<at::Tensor> found = torch::autograd::grad(outputs, handles, grads, /*retain_graph=*/true,
                                                         /*create_graph=*/false, /*allow_unused=*/true);
-  for (at::Tensor& gradient : found) gradient = materialized(gradient);
+  for (at::Tensor& gradient : found) {
+    const bool of_a_class = gradient.defined() && gradient.key_set().has(c10::DispatchKey::Python);
+    ORTMODULE_CHECK(!of_a_class, kRuntime, "a gradient is a tensor of a class in Python, whose memory it is not");
+    gradient = materialized(gradient);
+  }
   return found;
 }
 

@@ -89,8 +89,15 @@ class AtenCall {
   std::vector<int64_t> saved_outputs_, saved_inputs_;
 };
 
+// A gradient that nothing is computed of: where the operator gives none, there is none, as in eager.
+bool leaves_at_once(const NodeArg* gradient) {
+  return gradient && gradient->is_graph_output() && gradient->uses().empty();
+}
+
 Kernel make_grad(const Node& node) {
-  return [count = static_cast<size_t>(node.get_int("grads", 1))](KernelContext& c) {
+  std::vector<char> may_lack;
+  for (const NodeArg* gradient : node.outputs()) may_lack.push_back(leaves_at_once(gradient));
+  return [count = static_cast<size_t>(node.get_int("grads", 1)), may_lack](KernelContext& c) {
     std::vector<at::Tensor> grads, outputs, handles;
     for (size_t i = 0; i < count; ++i) {
       const at::Tensor& result = c.in(count + i);
@@ -103,7 +110,8 @@ Kernel make_grad(const Node& node) {
     AutogradScope scope;
     if (!outputs.empty()) result = input_gradients(outputs, handles, grads);
     for (size_t i = 0; i < handles.size(); ++i)
-      if (c.wants(i)) c.out(i, result[i].defined() ? result[i].detach() : input_zeros(handles[i]).detach());
+      if (c.wants(i) && (result[i].defined() || !may_lack[i]))
+        c.out(i, result[i].defined() ? result[i].detach() : input_zeros(handles[i]).detach());
   };
 }
 

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from ..trace.random_states import same_random_states
+from ..trace.state.random_states import same_random_states
 
 __all__ = ["unreached_inputs"]
 

@@ -29,15 +29,15 @@ from ..rewrite import regions, writes
 from .aliases import stand_ins
 from .branches import Branch, Branches
 from .function_call import FunctionCall
-from .left_settings import same_settings
 from .messages import SaidLine, SaidWarning, same_registries
 from .patches import tensor_data
 from .patches.sizes import unit_sizes
 from .patching import deferred_interrupt, entries, installed
-from .random_states import same_random_states
 from .refusals import refuse_python_at_each_call, refuse_replaced_methods, refuse_tensor_classes
-from .scope_settings import refuse_inference_tensors
 from .side_outputs import SideOutputs
+from .state.left_settings import same_settings
+from .state.random_states import same_random_states
+from .state.scope_settings import refuse_inference_tensors
 from .tracing import LOCK, TraceState, TracingAnswer, running
 from .wrapper import TraceAudit, Wrapper
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import types
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +25,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...errors import CaptureError
+from ...errors import CaptureError, ORTModuleError
 from ..autocast import AutocastState
+from .leaks import holds_traced
 from .shape_probes import UnknownSizeError, results_by_trial
 
 __all__ = ["FunctionCall", "call_of"]
@@ -133,8 +135,13 @@ class FunctionCall:
         """The results for fake tensors, and the new values of `written`; keeps how the results are structured.
 
         Raises:
-            CaptureError: the user's forward can be run neither on fake tensors nor on made-up ones.
+            CaptureError: the user's forward can be run neither on fake tensors nor on made-up ones; or it may read
+                tensors of the trace that are no arguments.
         """
+        methods = [value for kind in self.cls.__mro__[:-1] for value in vars(kind).values()]
+        functions = (getattr(value, "__func__", value) for value in methods)
+        if holds_traced([*self._leaves, *(f for f in functions if isinstance(f, types.FunctionType))]):
+            raise CaptureError(f"{self.cls.__name__} can reach a tensor of the forward that is no argument of it")
         aliases = [x.view_as(x) for x in xs]  # the forward may write into them; the traced program does so later
         try:
             with _own_symbols(xs):
@@ -215,6 +222,8 @@ class FunctionCall:
         with self._autocast.restored():
             leaves = pytree.tree_leaves(self.cls.apply(*args, **kwargs))
         results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if any(isinstance(result, FakeTensor) for result in results):
+            raise ORTModuleError(f"[Expect] {self.cls.__name__} computes with a tensor that it is not given")
         results += [own[i].detach() for i in self.written]
         taken = {_memory(x) for x in xs}
         for k, result in enumerate(results):

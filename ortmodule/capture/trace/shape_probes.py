@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
-from .random_states import same_random_states
+from .state.random_states import same_random_states
 
 __all__ = ["UnknownSizeError", "results_by_trial"]
 

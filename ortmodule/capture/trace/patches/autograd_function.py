@@ -28,7 +28,10 @@ def _apply(original: Any, state: TraceState) -> Any:
             return original(cls, *args, **kwargs)
         call = FunctionCall(cls, args, kwargs)
         state.calls.append(call)
-        return call.restore(original(_Traced, call, *call.tensors))
+        # As in eager, what comes in a list or a dict gets no gradient.
+        direct = {id(value) for value in (*args, *kwargs.values())}
+        tensors = [tensor if id(tensor) in direct else tensor.detach() for tensor in call.tensors]
+        return call.restore(original(_Traced, call, *tensors))
 
     return apply
 

@@ -23,7 +23,7 @@ from .... import _C
 from ....errors import CaptureError
 from ...source_lines import current_source_line
 from ..patching import FORWARD, Patch
-from ..scope_settings import GRADIENT_MODE
+from ..state.scope_settings import GRADIENT_MODE
 from ..tracing import TraceState
 
 __all__ = ["PATCHES", "refuse_changed_requires_grad", "refuse_left_mode"]

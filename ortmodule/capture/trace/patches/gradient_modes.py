@@ -29,7 +29,7 @@ from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
 from ....errors import CaptureError
 from ....naming import module_of
 from ..patching import Patch
-from ..scope_settings import GRADIENT_MODE
+from ..state.scope_settings import GRADIENT_MODE
 from ..tracing import TraceState
 
 __all__ = ["PATCHES"]

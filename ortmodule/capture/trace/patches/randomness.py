@@ -18,7 +18,7 @@ import torch
 from ....errors import CaptureError
 from ...source_lines import current_source_line
 from ..patching import FORWARD, Around, Patch
-from ..random_states import random_sources
+from ..state.random_states import random_sources
 from ..tracing import TraceState
 
 __all__ = ["PATCHES"]

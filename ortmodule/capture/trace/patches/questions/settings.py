@@ -1,7 +1,7 @@
 """Questions about a call's settings: noted where a forward asks, for the answer becomes a condition of the graph.
 
 Only questions of the user's code and of torch.nn count; torch asks itself all the time while it traces.
-Not here: which settings there are, and their answers (trace/scope_settings.py).
+Not here: which settings there are, and their answers (trace/state/scope_settings.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ import torch
 
 from ..... import _C
 from ...patching import Patch
-from ...scope_settings import GRADIENT_MODE, INFERENCE_MODE, INFERENCE_TENSORS, LEAVES, OFFSETS, REQUIRES_GRAD, STRIDES
+from ...state.scope_settings import (
+    GRADIENT_MODE,
+    INFERENCE_MODE,
+    INFERENCE_TENSORS,
+    LEAVES,
+    OFFSETS,
+    REQUIRES_GRAD,
+    STRIDES,
+)
 from ...tracing import TraceState
 from ..autograd_inside import refuse_changed_requires_grad
 

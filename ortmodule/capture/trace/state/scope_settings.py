@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...errors import CaptureError
+from ....errors import CaptureError
 
 __all__ = [
     "GRADIENT_MODE",

@@ -1,7 +1,7 @@
-"""`torch._check` and its kin, which a forward calls about numbers of its inputs: it goes on where they hold, and raises.
+"""`torch._check` and its kin, which a forward calls about numbers of its inputs: it goes on where they hold.
 
-torch's tracing takes a check's word for it, and leaves a node in the graph that looks again. Here the question is asked as a
-branch's is: its answer is a condition of the graph.
+torch's tracing takes a check's word for it, and leaves a node in the graph that looks again. Here the question is asked
+as a branch's is: its answer is a condition of the graph.
 
 Not here: how questions are answered (trace/branches.py), assertions about tensors, which the engine has.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from .... import _C
-from ..patching import Patch
-from ..tracing import TraceState
+from ..... import _C
+from ...patching import Patch
+from ...tracing import TraceState
 
 __all__ = ["PATCHES"]
 

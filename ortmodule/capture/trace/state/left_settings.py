@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._tensor_str import PRINT_OPTS
 
-from ...errors import CaptureError
+from ....errors import CaptureError
 
 __all__ = ["same_settings"]
 

@@ -1,0 +1,1 @@
+"""State outside of a traced module: what a forward asks of it, and what a trace leaves as it was."""
