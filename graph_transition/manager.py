@@ -25,6 +25,7 @@ from ..capture import Captured, ResultOrder, leaf_names, torch_private
 from ..capture.containers.plain_objects import count, take_changed_apart
 from ..capture.convert.onnx_graph import run_device
 from ..capture.leftovers import leaves_nothing
+from ..capture.module_tensors import named_parameters, named_tensors
 from ..capture.trace.messages import raising
 from ..capture.trace.wrapper import CHANGED_WITH_GRADIENTS
 from ..errors import (
@@ -250,7 +251,7 @@ class GraphTransitionManager:
         if instead is not None:
             reason = "a tensor wants a gradient that wanted none"
         if torch.is_grad_enabled():
-            self._early = _C.EarlyAccumulators(list(self._module.parameters()))
+            self._early = _C.EarlyAccumulators([p for _, p in named_parameters(self._module)])
         start = time.perf_counter()
         hooked = not self._own_hooks and any(hook_tables(self._module))  # an entry is of calls with their hooks
         key = self._disk.key(call.leaves, call.shape, dynamic) if self._disk and not hooked else None
@@ -373,8 +374,7 @@ class GraphTransitionManager:
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def _tensors(self, captured: Captured) -> dict[str, torch.Tensor]:
-        named: dict[str, torch.Tensor] = dict(self._module.named_parameters(remove_duplicate=False))
-        named.update(self._module.named_buffers(remove_duplicate=False))
+        named = dict(named_tensors(self._module, again=True))
         return {**{n: named[n] for n in (*captured.parameters, *captured.buffers)}, **captured.constants}
 
     def _session(self, graph: CapturedGraph, call: Call) -> ReadySession:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ... import _C
+from ...capture.module_tensors import named_tensors
 from ...capture.trace.patching import ORIGINALS
 from ...capture.trace.wrapper import GivenNames
 from ...errors import CaptureError, ChangedValueError
@@ -252,7 +253,7 @@ class Audit:
         names, any_name = self._reads.every_name(), self._reads.any_name_of_program()
         given = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         outer = [value for condition, value in self._reads.met() if isinstance(condition, OuterTensorCondition)]
-        for tensor in (*given, *self._module.parameters(), *self._module.buffers(), *outer):
+        for tensor in (*given, *(t for _, t in named_tensors(self._module)), *outer):
             there = attributes_of(tensor).keys()
             read = sorted((there if any_name else names & there) - TreeAttributesCondition.OF_TORCH)
             if read:

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from ... import _build_info, capture
 from ...capture.attempts import Sizes
+from ...capture.module_tensors import named_parameters, named_tensors
 from ...options import Options
 from ..signature import autocast_state, global_hook_tables
 from .code_facts import VERSIONED, Unkeyable
@@ -84,7 +85,7 @@ def key_of(
     tensors = [(i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     same = capture.alias_names(leaves, module)
     calls = [(i, same.get(i), tensor_facts(t), t.dim(), _layout(t)) for i, t in tensors]
-    devices = {t.device for _, t in tensors} | {t.device for t in module.parameters()}
+    devices = {t.device for _, t in tensors} | {t.device for _, t in named_parameters(module)}
     names = fingerprint.names
     variables = sorted(
         (k, v) for k, v in os.environ.items() if k in names or k.startswith(("TORCH_", "PYTORCH_", "TORCHDYNAMO"))
@@ -124,7 +125,7 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _module_tensors(module: torch.nn.Module) -> list[tuple[Any, ...]]:
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    named = named_tensors(module, again=True)
     first: dict[int, str] = {}
     return [
         (name, first.setdefault(id(t), name), tensor_facts(t), tuple(t.shape),

@@ -9,6 +9,7 @@ import torch
 
 from .containers.flattening import flatten_call
 from .containers.nodes import paths_of
+from .module_tensors import named_tensors
 
 __all__ = ["first_names", "leaf_names"]
 
@@ -29,5 +30,4 @@ def leaf_names(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
 def first_names(module: torch.nn.Module) -> dict[str, str]:
     """Each FQN of a parameter or buffer and the first FQN of the same tensor."""
     first: dict[int, str] = {}
-    every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return {name: first.setdefault(id(tensor), name) for name, tensor in every}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(module, again=True)}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from ortmodule import ORTModule
 from tests.support import exports, pair
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* run.? in PyTorch")
@@ -190,3 +191,52 @@ def test_a_weight_that_becomes_another_weight_of_the_module(tied: bool) -> None:
         for _ in range(2):
             x = torch.randn(3, 4)
             torch.testing.assert_close(model(x), eager(x))
+
+
+@pytest.mark.parametrize("ask", [lambda x: x.is_inference(), lambda x: torch.is_inference(x)])
+def test_whether_a_tensor_was_made_in_inference_mode(ask: Callable[[Tensor], bool]) -> None:
+    module = Asking(lambda m, x: ask(x))
+    model = ORTModule(module)
+    with torch.inference_mode():
+        inside = torch.randn(2, 4)
+    outside = torch.randn(2, 4)
+    with torch.no_grad():
+        for x in (outside, outside, inside, inside, outside):
+            torch.testing.assert_close(model(x), module(x))
+
+
+CHECKS: dict[str, Callable[[int], object]] = {
+    "plain": lambda n: torch._check(n >= 3, lambda: "too few"),
+    "a value": lambda n: torch._check_value(n >= 3),
+    "an index": lambda n: torch._check_index(n >= 3),
+    "a type": lambda n: torch._check_type(n >= 3),
+    "two": lambda n: (torch._check(n >= 3), torch._check(n < 100)),
+}
+
+
+@pytest.mark.parametrize("of", ["item", "size", "int"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_a_check_refuses_is_refused(check: str, of: str) -> None:
+    numbers: dict[str, Callable[[Tensor], Any]] = {
+        "item": lambda x: x.sum().item(),
+        "size": lambda x: x.nonzero().shape[0],
+        "int": lambda x: int(x.sum()),
+    }
+
+    def ask(m: Asking, x: Tensor) -> int:
+        CHECKS[check](numbers[of](x))
+        return 1
+
+    module = Asking(ask)
+    model = ORTModule(module)
+    for ones in (4, 3, 2, 4, 1, 3):
+        x = torch.zeros(2, 4, dtype=torch.float32)
+        x.view(-1)[:ones] = 1
+        errors = []
+        for one in (module, model):
+            try:
+                one(x)
+                errors.append(None)
+            except Exception as error:
+                errors.append(type(error))
+        assert errors[0] is errors[1]

@@ -33,7 +33,7 @@ class World:
     def __init__(self) -> None:
         self.items: list[Any] = [[1], 2]
         self.generator, self.array = random.Random(3), np.zeros(2)
-        self.slotted, self.k, self.cells = Slotted(), 1, counting()
+        self.slotted, self.k, self.cells, self.shared = Slotted(), 1, counting(), counting_and_reading()
         Base.count = 0
         Derived.__dict__.get("count") is not None and delattr(Derived, "count")
         counted.__defaults__ = ([],)
@@ -46,6 +46,22 @@ def counting() -> Callable[[], int]:
         nonlocal calls
         calls += 1
         return calls
+
+    return count
+
+
+def counting_and_reading() -> Callable[[], int]:
+    """A variable that two functions share, of which one is made, and met, after the other has written it."""
+    calls = 0
+
+    def count() -> int:
+        nonlocal calls
+        calls += 1
+
+        def read() -> int:
+            return calls
+
+        return read()
 
     return count
 
@@ -90,6 +106,10 @@ def a_cell(w: World) -> None:
     w.cells()
 
 
+def a_shared_cell(w: World) -> None:
+    w.k = w.shared()
+
+
 def a_default(w: World) -> None:
     counted()
 
@@ -108,7 +128,7 @@ def draws_of_an_object(w: World) -> None:
 
 CHANGES = [
     a_list_and_what_was_in_it, what_was_taken_out, a_member_of_a_base, a_computed_name, an_empty_slot, an_order, a_cell,
-    a_default, other_defaults, an_array, draws_of_an_object,
+    a_shared_cell, a_default, other_defaults, an_array, draws_of_an_object,
 ]  # fmt: skip
 # What ends a trace after the change.
 ENDS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -203,4 +223,73 @@ def test_a_forward_may_ask_what_autograd_knows_of_a_custom_functions_result(aske
     for context in (torch.enable_grad, torch.no_grad, torch.enable_grad):
         with context():
             torch.testing.assert_close(model(x), module(x))
+    assert model.report().fallback == "none"
+
+
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "determinism": (
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda v: torch._C._set_deterministic_algorithms(v[0], warn_only=v[1]),
+    ),
+    "dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "attention": (torch._C._get_flash_sdp_enabled, torch._C._set_sdp_use_flash),
+    "autocast": (lambda: torch.is_autocast_enabled("cpu"), lambda v: torch.set_autocast_enabled("cpu", v)),
+    "warnings": (torch.is_warn_always_enabled, torch.set_warn_always),
+    "printing": (lambda: torch._tensor_str.PRINT_OPTS.precision, lambda v: torch.set_printoptions(precision=v)),
+}
+OTHERS = {"determinism": (True, True), "dtype": torch.float64, "threads": 3, "precision": "medium", "printing": 7}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_of_torch_that_a_forward_leaves_changed(setting: str) -> None:
+    """It asks for it as well: what it finds is what the caller has set, at each call."""
+    tell, give = SETTINGS[setting]
+    before = tell()
+    other = OTHERS.get(setting, not before)
+
+    class Leaving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x) * (2 if tell() == before else 3)
+            give(other)
+            return y
+
+    model = Leaving()
+    fast = ORTModule(model)
+    x = torch.ones(2, 2)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for held in (before, before, other, before, other):
+                results = []
+                for module in (model, fast):
+                    give(held)
+                    results.append(module(x))
+                    assert tell() == other
+                    give(before)
+                torch.testing.assert_close(*results)
+    finally:
+        give(before)
+
+
+def test_a_setting_that_is_given_back_is_in_the_graph() -> None:
+    class Within(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            y = self.linear(x)
+            torch.set_num_threads(threads)
+            return y
+
+    model = ORTModule(Within())
+    model(torch.ones(2, 2))
     assert model.report().fallback == "none"

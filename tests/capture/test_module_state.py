@@ -6,16 +6,18 @@ import contextlib
 import gc
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from ortmodule import CaptureError
 from ortmodule.capture import capture
+from tests.support import assert_same_gradients, mlp, pair
 
 from .parity import assert_same_training, assert_valid, aten_nodes, operators
 from .test_autograd_semantics import Module
@@ -290,3 +292,27 @@ def test_attribute_that_the_forward_only_sets_is_noted() -> None:
     left = {one.name: [ref.value for ref in one.leaves] for one in captured.left}
     assert left == {"rows": [9], "kind": ["linear"], "columns": [16]}
     assert not hasattr(module, "rows")
+
+
+class OnlyTrained(nn.Linear):
+    """Frozen parameters are not its trainer's matter."""
+
+    def named_parameters(self, *args: object, **kwargs: object) -> Iterator[tuple[str, nn.Parameter]]:
+        named = super().named_parameters(*args, **kwargs)  # type: ignore[arg-type]
+        return iter([(name, p) for name, p in named if p.requires_grad])
+
+
+@pytest.mark.parametrize("kind", ["frozen", "a checkpoint's wrapper", "a model within one"])
+def test_parameters_that_a_class_tells_otherwise(kind: str) -> None:
+    inner = {"frozen": OnlyTrained(4, 4), "a checkpoint's wrapper": nn.Linear(4, 4), "a model within one": mlp()}[kind]
+    if kind == "frozen":
+        inner.bias.requires_grad_(False)
+    model, eager = pair(inner if kind == "frozen" else checkpoint_wrapper(inner))
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in eager.named_parameters()]
+    for _ in range(2):
+        x = torch.randn(2, 4)
+        result, expected = model(x), eager(x)
+        torch.testing.assert_close(result, expected)
+        result.square().sum().backward()
+        expected.square().sum().backward()
+        assert_same_gradients(model, eager)

@@ -9,6 +9,7 @@ import torch.nn.modules.module as torch_module
 
 from ...errors import CaptureError
 from ...naming import full_name, module_of
+from ..module_tensors import named_tensors
 
 __all__ = ["refuse_python_at_each_call", "refuse_replaced_methods", "refuse_tensor_classes"]
 
@@ -51,7 +52,7 @@ def refuse_python_at_each_call(module: torch.nn.Module, audited: bool) -> None:
 
 def refuse_tensor_classes(module: torch.nn.Module) -> None:
     """Parameters and buffers of a class of their own may be anything: quantized, sharded, with units."""
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+    for name, tensor in named_tensors(module):
         kind: Any = type(tensor)
         plain = kind.__torch_function__ is torch._C._disabled_torch_function_impl or kind is torch.Tensor
         if not plain or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:

@@ -23,6 +23,7 @@ from ..containers.flattening import PLAIN, CallShape, FilledCall, ResultWalk, fl
 from ..containers.given import FoundChange, GivenContainers
 from ..containers.plain_objects import holds_tensor
 from ..layouts import Layouts
+from ..module_tensors import named_buffers, named_parameters
 from ..result_order import ResultOrder, result_order
 from ..rewrite.regions import is_write
 from ..written_saved import saved_storages
@@ -258,8 +259,8 @@ class Wrapper(torch.nn.Module):
     def _named(self, leaves: list[Any]) -> Iterator[tuple[str | int, torch.Tensor]]:
         """The call's tensors by their places, then the module's by their names."""
         yield from ((i, t) for i, t in enumerate(leaves) if isinstance(t, torch.Tensor) and i not in self._flags)
-        yield from self.module.named_buffers()
-        yield from self.module.named_parameters()
+        yield from named_buffers(self.module)
+        yield from named_parameters(self.module)
 
     def _collect(
         self, result: Any, left: list[tuple[torch.nn.Module, str, Any]], changes: list[FoundChange]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ....errors import CaptureError
+from ...module_tensors import named_tensors
 
 __all__ = [
     "GRADIENT_MODE",
@@ -40,7 +41,7 @@ OFFSETS = "storage_offset"
 def answers(names: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module) -> dict[str, Any]:
     """What the call with these flat leaves answers to each question of `names`."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    every = (*tensors, *module.parameters(), *module.buffers())
+    every = (*tensors, *(t for _, t in named_tensors(module)))
     found: dict[str, Any] = {}
     for name in names:
         if name == GRADIENT_MODE:
