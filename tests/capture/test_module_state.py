@@ -15,7 +15,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from ortmodule import CaptureError
+from ortmodule import CaptureError, ORTModule
 from ortmodule.capture import capture
 from tests.support import assert_same_gradients, mlp, pair
 
@@ -276,6 +276,40 @@ def test_detach_in_place_stops_the_gradient() -> None:
     module = Module(forward)
     captured = capture(module, (torch.randn(4, 8),))
     assert_same_training(captured, module, (torch.randn(4, 8),))
+
+
+def test_detach_in_place_behind_a_view_in_place_stops_the_gradient() -> None:
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            h = x * 3
+            h.t_()
+            h.detach_()
+            return h, x + 1
+
+    model = ORTModule(Turned())
+    for _ in range(2):
+        x = torch.randn(2, 4, requires_grad=True)
+        turned, more = model(x)
+        assert not turned.requires_grad and more.requires_grad
+        torch.testing.assert_close(turned, 3 * x.detach().t())
+
+
+def test_an_argument_that_stands_for_a_tensor() -> None:
+    class Stand:
+        @classmethod
+        def __torch_function__(
+            cls, function: object, types: object, args: object = (), kwargs: object = None
+        ) -> object:
+            return torch.tensor(2.0)
+
+    class Asking(nn.Module):
+        def forward(self, x: torch.Tensor, other: object) -> torch.Tensor:
+            return x * (torch.sum(other) if torch.overrides.has_torch_function_unary(other) else 5.0)  # type: ignore
+
+    model = ORTModule(Asking())
+    x = torch.randn(2, 4)
+    for other, factor in ((Stand(), 2), (3.0, 5), (Stand(), 2)):
+        torch.testing.assert_close(model(x, other), factor * x)
 
 
 def test_attribute_that_the_forward_only_sets_is_noted() -> None:

@@ -123,6 +123,15 @@ ROWS = [
         "use_reentrant=False)", (("in place", "with torch.no_grad():\n    model.shift$n.mul_($x)"), ("the weight",
         "with torch.no_grad():\n    model.linear.weight.mul_($x)")),
         init="self.shift$n = nn.Parameter(torch.ones(4))"),
+    Row("views of two equal values", "$o = [(y * SCALE$n)[0], (y * SCALE$n)[0], (y * SCALE$n).t()]",
+        (("rebind", "SCALE$n = $x"),), top=_TOP, globals=_G),
+    Row("a custom function that holds a tensor",
+        "y = Held$n.apply(y, [SCALE$n], types.SimpleNamespace(t=y.detach().mean() * SCALE$n))",
+        (("rebind", "SCALE$n = $x"),),
+        top=_TOP + "\n\nclass Held$n(torch.autograd.Function):\n    @staticmethod\n"
+        "    def forward(ctx, a, rest, box):\n        ctx.box = box\n        return a * rest[0]\n\n"
+        "    @staticmethod\n    def backward(ctx, g):\n"
+        "        return g * ctx.box.t, None, None", globals=_G, watchable=False),
     Row("a class that the forward makes", "$o = [type('C', (), {'k': SCALE$n})]",
         (("rebind", "SCALE$n = $x"),), top=_TOP, globals=_G, watchable=False),
     Row("a view of an outside tensor written between", "y = y * OUT$n[1:2].expand(4) * OUT$n.reshape(2, 2)[1, 0]",

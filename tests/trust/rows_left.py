@@ -52,6 +52,9 @@ ROWS = [
     _left("deque", "SEEN$n.append(x.shape[1])", "SEEN$n.clear()", top="SEEN$n = collections.deque(maxlen=2)"),
     _left("deque that is read", "SEEN$n.appendleft(len(SEEN$n))\ny = y * (1 + SEEN$n[0])", "SEEN$n.clear()",
         top="SEEN$n = collections.deque(maxlen=3)"),
+    _left("a variable that two functions share", "y = y * COUNT$n()", "COUNT$n = made$n()",
+        top="def made$n():\n    k = 0\n\n    def count():\n        nonlocal k\n        k += 1\n\n"
+        "        def read():\n            return k\n        return read()\n    return count\n\nCOUNT$n = made$n()"),
     _left("Counter", "SEEN$n['calls'] += 1", "SEEN$n.clear()", top="SEEN$n = collections.Counter()"),
     _left("Counter that is read", "SEEN$n.update([x.shape[0]])\ny = y * SEEN$n.most_common(1)[0][1]", "SEEN$n.clear()",
         top="SEEN$n = collections.Counter()"),

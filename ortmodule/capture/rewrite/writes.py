@@ -23,6 +23,7 @@ __all__ = ["keep_histories", "refuse_kept_histories"]
 _DETACH = torch.ops.aten.detach.default
 _ALIASES = (_DETACH, torch.ops.aten.alias.default)  # the latter is a slice of the whole, which keeps the history
 _DETACH_IN_PLACE = torch.ops.aten.detach_.default
+_ENDS_A_HISTORY = "ends a history"
 _WITH_VALUE = "ortmodule::with_value_"
 
 
@@ -46,6 +47,8 @@ def keep_histories(program: torch.export.ExportedProgram) -> None:
         if node.op != "call_function" or not is_write(node) or mutated_argument(node.target) != 0:
             continue
         written = node.args[0]
+        if node.target is _DETACH_IN_PLACE and written in history:
+            node.meta[_ENDS_A_HISTORY] = True
         origin, through_detach = _origin(written)
         hidden = through_detach or (WITHOUT_HISTORY in node.meta and node.target is not _DETACH_IN_PLACE)
         if hidden and origin in history and functional_form(node.target) is not None:
@@ -57,8 +60,13 @@ def keep_histories(program: torch.export.ExportedProgram) -> None:
 
 
 def refuse_kept_histories(module: GraphModule) -> None:
-    """Raises CaptureError where torch's functionalisation, which does not know them, would meet such writes."""
+    """Raises CaptureError where torch's functionalisation, which does not know them, would meet such writes, or a
+    detach in place, which it takes for nothing.
+    """
     for node in module.graph.nodes:
+        if _ENDS_A_HISTORY in node.meta:
+            text = "a tensor is detached in place in a forward whose writes torch has to resolve"
+            raise CaptureError(text, user_line_of(node.meta.get("stack_trace")))
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == _WITH_VALUE:
             text = "a tensor with a history is written without one, and read under another name afterwards"
             raise CaptureError(text, user_line_of(node.meta.get("stack_trace")))

@@ -123,7 +123,7 @@ def export_module(
     """
     refuse_replaced_methods()
     refuse_python_at_each_call(module, audit is not None)
-    refuse_tensor_classes(module)
+    refuse_tensor_classes(module, leaves)
     dynamic, from_one = attempt.dynamic | attempt.optional, attempt.from_one
     tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and i not in attempt.flags]
     tensors = [leaves[i] for i in tensor_index]

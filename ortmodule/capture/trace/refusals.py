@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -50,8 +51,13 @@ def refuse_python_at_each_call(module: torch.nn.Module, audited: bool) -> None:
                 raise CaptureError(f"{where} has the forward hook {text}, which runs in Python at each call")
 
 
-def refuse_tensor_classes(module: torch.nn.Module) -> None:
-    """Parameters and buffers of a class of their own may be anything: quantized, sharded, with units."""
+def refuse_tensor_classes(module: torch.nn.Module, leaves: Iterable[Any]) -> None:
+    """Parameters and buffers of a class of their own may be anything: quantized, sharded, with units. So may arguments
+    that stand for tensors: torch's functions ask them first, outside of a trace.
+    """
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) and hasattr(type(leaf), "__torch_function__"):
+            raise CaptureError(f"an argument of class {full_name(type(leaf))} stands for a tensor (__torch_function__)")
     for name, tensor in named_tensors(module):
         kind: Any = type(tensor)
         plain = kind.__torch_function__ is torch._C._disabled_torch_function_impl or kind is torch.Tensor
