@@ -19,8 +19,8 @@ class GradientWriter {
   explicit GradientWriter(size_t most) : most_(most) {}
 
   // Adds `gradient` to what is in `slot`, the leaf's gradient, or puts it there; false, and nothing done, where it has
-  // other sizes than the leaf. Keeps it for finish() where it shares a buffer; leaf and slot must stay until then. Of an
-  // undefined one (a custom function's None) nothing is added.
+  // other sizes than the leaf. Keeps it for finish() where it shares a buffer; leaf and slot must stay until then. Of
+  // an undefined one (a custom function's None) nothing is added.
   bool write(const at::Tensor& leaf, at::Tensor& slot, at::Tensor& gradient) {
     if (!gradient.defined()) [[unlikely]]
       return true;
