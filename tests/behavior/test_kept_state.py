@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import types
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -156,19 +158,34 @@ def triangle(size: int) -> torch.Tensor:
     return torch.ones(size, size).tril()
 
 
-def test_a_tensor_in_an_lru_cache_is_a_real_one() -> None:
+@functools.lru_cache
+def boxed(size: int) -> types.SimpleNamespace:
+    return types.SimpleNamespace(found=triangle.__wrapped__(size))
+
+
+@functools.cache
+def nested(size: int) -> list[dict[str, types.SimpleNamespace]]:
+    return [{"at": types.SimpleNamespace(found=triangle.__wrapped__(size))}]
+
+
+@pytest.mark.parametrize(
+    ("cached", "take"),
+    [(triangle, lambda t: t), (boxed, lambda t: t.found), (nested, lambda t: t[0]["at"].found)],
+    ids=["a tensor", "in an object", "in objects in a list"],
+)
+def test_a_tensor_in_an_lru_cache_is_a_real_one(cached: Any, take: Callable[[Any], torch.Tensor]) -> None:
     class Masked(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return triangle(x.shape[0]) @ super().forward(x)
+            return take(cached(x.shape[0])) @ super().forward(x)
 
-    triangle.cache_clear()
+    cached.cache_clear()
     torch.manual_seed(0)
     eager = Masked(4, 4)
     model = ORTModule(copy.deepcopy(eager), options=Options(fallback="error"))
     for rows in (5, 3, 6):
         x = rand(rows, 4)
         result = model(x)  # before eager, which would fill the cache
-        assert type(triangle(rows)) is torch.Tensor
+        assert type(take(cached(rows))) is torch.Tensor
         torch.testing.assert_close(result, eager(x))
 
 

@@ -140,7 +140,7 @@ class FunctionCall:
         """
         methods = [value for kind in self.cls.__mro__[:-1] for value in vars(kind).values()]
         functions = (getattr(value, "__func__", value) for value in methods)
-        if holds_traced([*self._leaves, *(f for f in functions if isinstance(f, types.FunctionType))]):
+        if holds_traced([*self._leaves, *(f for f in functions if isinstance(f, types.FunctionType))]) is not False:
             raise CaptureError(f"{self.cls.__name__} can reach a tensor of the forward that is no argument of it")
         aliases = [x.view_as(x) for x in xs]  # the forward may write into them; the traced program does so later
         try:

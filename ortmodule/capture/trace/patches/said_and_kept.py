@@ -12,13 +12,14 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensor
-
 from ....naming import module_of
+from ..leaks import holds_traced
 from ..patching import FORWARD, Around, Patch
 from ..tracing import TraceState
 
 __all__ = ["PATCHES"]
+
+_MOST_OBJECTS = 20_000  # in one cache
 
 
 @contextlib.contextmanager
@@ -28,7 +29,8 @@ def _forgetting(state: TraceState) -> Iterator[None]:
     finally:
         state.messages.settle(_every_cache())
         for cache in _every_cache() if state.audit is None else state.audit.caches():
-            if any(map(_holds_traced, gc.get_referents(cache))):
+            held = holds_traced(gc.get_referents(cache), _MOST_OBJECTS)
+            if held or (held is None and state.audit is not None):
                 cache.cache_clear()
 
 
@@ -37,12 +39,6 @@ def _every_cache() -> Iterator[Any]:
     for found in gc.get_referrers(functools._lru_cache_wrapper):  # an object refers to its type; half get_objects' time
         if type(found) is functools._lru_cache_wrapper and not module_of(found).startswith("torch."):
             yield found
-
-
-def _holds_traced(value: Any) -> bool:
-    if type(value) in (list, tuple, dict):
-        return any(map(_holds_traced, value.values() if type(value) is dict else value))
-    return isinstance(value, FakeTensor)
 
 
 @contextlib.contextmanager
