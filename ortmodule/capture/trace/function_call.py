@@ -17,7 +17,7 @@ import inspect
 import itertools
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import CaptureError, ORTModuleError
 from ..autocast import AutocastState
-from .leaks import holds_traced
+from ..containers.plain_objects import holds_tensor
+from .leaks import kept_reason
 from .shape_probes import UnknownSizeError, results_by_trial
 
 __all__ = ["FunctionCall", "call_of"]
@@ -89,6 +90,11 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether a container is one object for the function: of those that the trace makes, each call makes others."""
+    return type(value) in (list, dict) and not holds_tensor(value)
+
+
 class FunctionCall:
     """One traced call of a custom `autograd.Function`: the class and its arguments that are not tensors.
 
@@ -103,9 +109,12 @@ class FunctionCall:
         saved, saved_results: positions of the argument and result tensors that it saves and does not write itself.
     """
 
-    def __init__(self, cls: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        leaves, self._spec = pytree.tree_flatten((args, kwargs))
-        self.cls = cls
+    def __init__(
+        self, cls: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any],
+        was_there: Callable[[Any], bool],
+    ) -> None:  # fmt: skip
+        leaves, self._spec = pytree.tree_flatten((args, kwargs), lambda v: _is_whole(v) and was_there(v))
+        self.cls, self._was_there = cls, was_there
         self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self.sizes = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
         self._leaves = [
@@ -140,8 +149,10 @@ class FunctionCall:
         """
         methods = [value for kind in self.cls.__mro__[:-1] for value in vars(kind).values()]
         functions = (getattr(value, "__func__", value) for value in methods)
-        if holds_traced([*self._leaves, *(f for f in functions if isinstance(f, types.FunctionType))]) is not False:
-            raise CaptureError(f"{self.cls.__name__} can reach a tensor of the forward that is no argument of it")
+        kept: list[Any] = [leaf for leaf in self._leaves if not isinstance(leaf, _Slot)]
+        kept += (f for f in functions if isinstance(f, types.FunctionType))
+        if (why := kept_reason(kept, self._was_there)) is not None:
+            raise CaptureError(f"{self.cls.__name__} {why}")
         aliases = [x.view_as(x) for x in xs]  # the forward may write into them; the traced program does so later
         try:
             with _own_symbols(xs):

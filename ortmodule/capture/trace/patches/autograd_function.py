@@ -26,7 +26,7 @@ def _apply(original: Any, state: TraceState) -> Any:
     def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
         if module_of(cls).startswith("torch.") and not module_of(cls).startswith(_OPAQUE_FUNCTIONS):
             return original(cls, *args, **kwargs)
-        call = FunctionCall(cls, args, kwargs)
+        call = FunctionCall(cls, args, kwargs, _any if state.audit is None else state.audit.knows)
         state.calls.append(call)
         # As in eager, what comes in a list or a dict gets no gradient.
         direct = {id(value) for value in (*args, *kwargs.values())}
@@ -34,6 +34,10 @@ def _apply(original: Any, state: TraceState) -> Any:
         return call.restore(original(_Traced, call, *tensors))
 
     return apply
+
+
+def _any(value: Any) -> bool:
+    return True
 
 
 class _Traced(torch.autograd.Function):
