@@ -7,7 +7,6 @@ next call, where eager has another object. A cached function has results of a tr
 
 from __future__ import annotations
 
-import dataclasses
 import dis
 import enum
 import functools
@@ -94,7 +93,9 @@ def _led_to(value: Any) -> Iterator[Any]:
 
 
 def _is_frozen(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and type(value).__dataclass_params__.frozen and hasattr(value, "__dict__")
+    """Whether it is a dataclass whose attributes cannot be set."""
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and hasattr(value, "__dict__")
 
 
 def _writes_around(code: types.CodeType, around: frozenset[str]) -> bool:
