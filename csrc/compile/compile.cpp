@@ -206,7 +206,7 @@ CompiledModel compile_with(std::string_view model, const CompileOptions& options
   const std::shared_ptr<Graph> graph = imported(model, options.import, log, &compiled.info);
   compiled.input_names = names_of(graph->inputs());
   compiled.output_names = names_of(graph->outputs());
-  const ResultOwners owners = result_owners(*graph);
+  const ResultOwners owners = take_result_owners(*graph);
 
   note_passes(PassStage::kForward, transform(*graph, PassStage::kForward, pass_settings(options)), compiled);
   resolve(*graph);

@@ -4,6 +4,7 @@
 
 #include "base/atomic_file.h"
 #include "base/status.h"
+#include "compile/result_owners.h"
 #include "compile/stages.h"
 #include "onnx/export.h"
 #include "records/resolve.h"
@@ -50,6 +51,7 @@ void write_inference_model(std::string_view model, const std::map<std::string, T
                            const std::vector<std::string>& outputs, const std::string& path, uint64_t external_from) {
   const std::unique_ptr<Graph> graph = import_model(model.data(), model.size());
   resolve(*graph);
+  take_result_owners(*graph);  // of no use to others
   keep_outputs(*graph, outputs);
   make_pass("dead_node_elimination")->apply(*graph, {});
   uint64_t bytes = 0;

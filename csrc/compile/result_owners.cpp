@@ -20,7 +20,7 @@ const NodeArg* whose_memory(const NodeArg* value) {
 
 }  // namespace
 
-ResultOwners result_owners(const Graph& graph) {
+ResultOwners take_result_owners(Graph& graph) {
   ResultOwners owners;
   if (const auto it = graph.metadata().find(kKey); it != graph.metadata().end()) {
     std::istringstream lines(it->second);
@@ -29,6 +29,7 @@ ResultOwners result_owners(const Graph& graph) {
     size_t apart = SIZE_MAX;  // what was added since (a gradient)
     for (const NodeArg* one : graph.outputs())
       if (owners.emplace(one->name(), apart).second) --apart;
+    graph.metadata().erase(it);
     return owners;
   }
   std::unordered_map<const NodeArg*, size_t> numbers;

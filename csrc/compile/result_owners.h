@@ -13,9 +13,9 @@ namespace ortmodule {
 using ResultOwners = std::unordered_map<std::string, size_t>;
 
 // By a graph output's name a number, equal for those that are one memory in eager. A captured model says so itself, in
-// its metadata ("result_memory": lines of a number and a name; what has no line shares with nobody). For others it is
-// which value they are views of, before any pass.
-ResultOwners result_owners(const Graph& graph);
+// its metadata ("result_memory": lines of a number and a name; what has no line shares with nobody), where it is taken
+// away. For others it is which value they are views of, before any pass.
+ResultOwners take_result_owners(Graph& graph);
 
 // The numbers of these outputs, in their order.
 std::vector<size_t> owners_of(const std::vector<std::string>& outputs, const ResultOwners& owners);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "compile/result_owners.h"
 #include "compile/stages.h"
 #include "onnx/export.h"
 #include "records/resolve.h"
@@ -70,7 +71,8 @@ void add_gradient(Graph& graph, const TrainingGraphRequest& request) {
 std::string training_graph(std::string_view model, const TrainingGraphRequest& request) {
   StageLog log(false);
   std::unique_ptr<Graph> graph = imported(model, {}, log);
-  PassSettings settings;  // dropout is the standard's operator, whose mask backward reads
+  take_result_owners(*graph);  // of no use to others
+  PassSettings settings;       // dropout is the standard's operator, whose mask backward reads
   settings.trainable = request.xs;
   transform(*graph, PassStage::kForward, settings);
   resolve(*graph);
