@@ -40,7 +40,11 @@ ResultOwners take_result_owners(Graph& graph) {
 
 std::vector<size_t> owners_of(const std::vector<std::string>& outputs, const ResultOwners& owners) {
   std::vector<size_t> found;
-  for (const std::string& output : outputs) found.push_back(owners.at(output));
+  size_t apart = SIZE_MAX / 2;
+  for (const std::string& output : outputs) {
+    const auto it = owners.find(output);
+    found.push_back(it == owners.end() ? apart-- : it->second);
+  }
   return found;
 }
 

@@ -17,7 +17,7 @@ using ResultOwners = std::unordered_map<std::string, size_t>;
 // away. For others it is which value they are views of, before any pass.
 ResultOwners take_result_owners(Graph& graph);
 
-// The numbers of these outputs, in their order.
+// The numbers of these outputs, in their order; what a pass has added shares with nobody.
 std::vector<size_t> owners_of(const std::vector<std::string>& outputs, const ResultOwners& owners);
 
 }  // namespace ortmodule
