@@ -163,11 +163,11 @@ class PostExportProcessedModelInfo:
             given: of the call, `Call.changeable`.
         """
         own = self.buffer_for_ort_runs if own is None else own
-        if self.until_backward is not None:
-            self.until_backward.begin(outputs, leaves, own)
         by_name: dict[str | None, Any] = dict(
             zip((o.name for o in self.post_export_processed_model.graph.output), outputs, strict=False)
         )
+        if self.until_backward is not None:
+            self.until_backward.begin(by_name, leaves, own)  # type: ignore[arg-type]
         views: dict[str | None, Any] = {}
         copies: dict[int, Any] = {}
 

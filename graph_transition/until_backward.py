@@ -44,7 +44,7 @@ class UntilBackward:
     ) -> None:
         self._roots = captured.repeats
         self._written = [places.get(name, name) for name in captured.saved_writes]
-        self._left = [i for i, one in enumerate(captured.model.graph.output) if one.name in captured.saved_left]
+        self._left = captured.saved_left
         read = read_in_regions(captured.model)
         self._read = [places.get(name, name) for name in read]
         self.names = {*captured.saved_writes, *read}  # of the graph inputs whose tensors are looked at
@@ -59,12 +59,12 @@ class UntilBackward:
         return bool(captured.repeats or captured.saved_writes or captured.saved_left or read_in_regions(captured.model))
 
     def begin(
-        self, outputs: Sequence[torch.Tensor | None], leaves: Sequence[Any], own: Mapping[str, torch.Tensor]
+        self, outputs: Mapping[str, torch.Tensor | None], leaves: Sequence[Any], own: Mapping[str, torch.Tensor]
     ) -> None:
         """A forward has run, whose backward looks again.
 
         Args:
-            outputs: the session's.
+            outputs: the session's, by their names.
             leaves: the call's.
             own: the module's tensors, by graph input.
         """
@@ -72,7 +72,7 @@ class UntilBackward:
         def found(places: Sequence[str | int]) -> list[torch.Tensor]:
             return [leaves[one] if isinstance(one, int) else own[one] for one in places]
 
-        saved = found(self._written) + [tensor for i in self._left if (tensor := outputs[i]) is not None]
+        saved = found(self._written) + [t for name in self._left if (t := outputs.get(name)) is not None]
         versions = [(tensor, tensor._version, _memory_of(tensor)) for tensor in saved]
         modes = [one.training for one in self._modules]
         read = [(tensor, tensor._version) for tensor in found(self._read)]
@@ -81,7 +81,7 @@ class UntilBackward:
             self._look_at_writes(versions)
             self._look_at_values(modes, read)
 
-        _C.before_backward(outputs, look)
+        _C.before_backward(list(outputs.values()), look)
 
     def _look_at_writes(self, versions: Sequence[tuple[torch.Tensor, int, tuple[Any, ...]]]) -> None:
         for tensor, version, memory in versions:

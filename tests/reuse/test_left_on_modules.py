@@ -140,3 +140,53 @@ def test_copies_and_saved_states_know_nothing_of_it() -> None:
     assert twin.layers[0].aux_loss is not None and model.layers[0].aux_loss is None
     loss.backward()
     assert model.layers[0].gate.weight.grad is not None
+
+
+@pytest.mark.parametrize("look", ["vars", "__dict__"])
+def test_what_is_looked_at_in_the_modules_dict_before_it_is_set(look: str) -> None:
+    table = vars
+
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.linear.kind = 1
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            held = table(self.linear) if look == "vars" else self.linear.__dict__
+            y = self.linear(x) * len(str((held.get("".join(reversed("dnik"))),)))
+            self.linear.kind = True
+            return y
+
+    eager = Looking()
+    model = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(2, 4)
+    for kind in (None, None, 1, None, None):
+        for one in (eager, model.module) if kind is not None else ():
+            one.linear.kind = kind
+        for _ in range(2):
+            torch.testing.assert_close(model(x), eager(x))
+
+
+def test_a_saved_buffer_that_is_left_beside_a_result_that_is_given() -> None:
+    class Leaving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("factor", torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            self.factor = self.factor + 1
+            return self.linear(x) * self.factor, x
+
+    eager = Leaving()
+    model = ORTModule(copy.deepcopy(eager), options=Options(fallback="error"))
+    x = torch.randn(2, 4)
+    for _ in range(3):
+        result, given = model(x)
+        expected, _ = eager(x)
+        assert given is x
+        torch.testing.assert_close(result, expected)
+        result.sum().backward()
+        expected.sum().backward()
+        assert_same_gradients(model, eager)

@@ -6,6 +6,8 @@ their order. Not here: what the forward reads and what else it changes (graph_tr
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ __all__ = ["SideOutputs", "holds_fake"]
 _REPEATABLE = (bool, int, float, complex, str, type(None), torch.SymInt)  # what a graph can set on a module
 _TABLES = ("_parameters", "_buffers", "_modules")  # of what nn.Module.__getattr__ finds
 _MISSING = object()
+_PASSING_ON = (".trace.patches.module_access", ".trace.patching")
 # What nn.Module keeps for itself; hooks and sub-modules are watched by the transition manager.
 _INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
 
@@ -44,6 +47,14 @@ def _is_repeatable(value: Any) -> bool:
     return isinstance(value, (*_REPEATABLE, FakeTensor)) or holds_fake(value)
 
 
+def _is_of_a_program(frame: types.FrameType | None) -> bool:
+    """Whether the access that the frames of this package's patches pass on is not torch's, nor this package's own."""
+    name = ""
+    while frame is not None and (name := str(frame.f_globals.get("__name__"))).endswith(_PASSING_ON):
+        frame = frame.f_back
+    return not name.startswith(("torch.", "ortmodule."))
+
+
 class SideOutputs:
     """The attributes of one trace.
 
@@ -54,6 +65,7 @@ class SideOutputs:
     def __init__(self, root: torch.nn.Module) -> None:
         self._before = {module: dict(vars(module)) for module in root.modules()}
         self._looked_at: set[tuple[torch.nn.Module, str]] = set()
+        self._looked_at_whole: set[torch.nn.Module] = set()  # by `vars(module)`
         self._written: dict[tuple[torch.nn.Module, str], None] = {}  # set before it was looked at, in order
         self._running = False  # whether the forward itself runs: torch's export sets attributes around it
         self.heard = _C.HeardPairs()  # looks of which nothing more is to be noted
@@ -63,6 +75,10 @@ class SideOutputs:
         """Notes one look at `module.name`, whether it is there or not."""
         if not self._running:
             return
+        if name == "__dict__":  # nn.Module's own methods ask for it as well
+            if _is_of_a_program(sys._getframe(1)):
+                self._looked_at_whole.add(module)
+            return
         if name not in _INTERNALS and module in self._before and (module, name) not in self._written:
             self._looked_at.add((module, name))
         self.heard.add(module, name)
@@ -70,6 +86,7 @@ class SideOutputs:
     def record_write(self, module: torch.nn.Module, name: str) -> None:
         """Notes that `module.name` is set by the forward."""
         known = module in self._before and (module, name) not in self._looked_at
+        known = known and module not in self._looked_at_whole
         if self._running and known and name not in _INTERNALS and not self._is_torchs_own(module, name):
             self._written[module, name] = None
 
@@ -83,6 +100,7 @@ class SideOutputs:
         self._running = self.heard.listens = True
         self.heard.clear()
         self._looked_at.clear()
+        self._looked_at_whole.clear()
         self._written.clear()
 
     def finish(self) -> list[tuple[torch.nn.Module, str, Any]]:
