@@ -21,7 +21,7 @@ __all__ = ["SideOutputs", "holds_fake"]
 _REPEATABLE = (bool, int, float, complex, str, type(None), torch.SymInt)  # what a graph can set on a module
 _TABLES = ("_parameters", "_buffers", "_modules")  # of what nn.Module.__getattr__ finds
 _MISSING = object()
-_PASSING_ON = (".trace.patches.module_access", ".trace.patching")
+_PATCHING = f"{__package__}.patching"
 # What nn.Module keeps for itself; hooks and sub-modules are watched by the transition manager.
 _INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
 
@@ -47,12 +47,12 @@ def _is_repeatable(value: Any) -> bool:
     return isinstance(value, (*_REPEATABLE, FakeTensor)) or holds_fake(value)
 
 
-def _is_of_a_program(frame: types.FrameType | None) -> bool:
-    """Whether the access that the frames of this package's patches pass on is not torch's, nor this package's own."""
-    name = ""
-    while frame is not None and (name := str(frame.f_globals.get("__name__"))).endswith(_PASSING_ON):
+def _is_of_a_program(getattribute: types.FrameType) -> bool:
+    """Whether an attribute is asked for by neither torch nor this package, whose patches pass the question on."""
+    frame = getattribute.f_back
+    while frame is not None and frame.f_globals.get("__name__") == _PATCHING:
         frame = frame.f_back
-    return not name.startswith(("torch.", "ortmodule."))
+    return frame is not None and not str(frame.f_globals.get("__name__")).startswith(("torch.", "ortmodule."))
 
 
 class SideOutputs:
