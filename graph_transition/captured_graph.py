@@ -27,6 +27,15 @@ def flag_value(leaf: torch.Tensor) -> Any:
     return leaf.tolist()
 
 
+def lost_effect(effects: Sequence[Effect], roots: Roots, call: Call) -> str | None:
+    """What the forward sets on an object that none of the conditions leads to, so that no call finds it again."""
+    check = Check()
+    if check.refusal(_roots_of(roots, call)) is not None:
+        return None  # no call runs on this graph
+    found = {id(condition) for condition, _ in check.bound}
+    return next((effect.text for effect in effects if id(effect.condition) not in found), None)
+
+
 class CapturedGraph:
     """One captured graph and the sessions made from it, by the set of inputs that want a gradient."""
 

@@ -42,7 +42,7 @@ from ..vouching import vouched_ids
 from .aliases import written_history, written_overlap
 from .attempts import CaptureAttempts, Sizes
 from .audit import Audit, Effect
-from .captured_graph import CapturedGraph, given_elsewhere
+from .captured_graph import CapturedGraph, given_elsewhere, lost_effect
 from .conditions import QueryCondition, Roots
 from .disk.cache import DiskCache
 from .fast_call import make_fast_call
@@ -322,6 +322,8 @@ class GraphTransitionManager:
         if any(kind == "constant" for _, kind, _ in captured.mutations):
             raise CaptureError("the forward writes into a tensor that lies outside of the module")
         roots = [*audit.conditions(), *_no_errors(captured)]
+        if (lost := lost_effect(audit.effects, roots, call)) is not None:
+            raise CaptureError(f"the forward changes Python values, which a graph cannot repeat: {lost}")
         _set_apart_from_arrays(captured, audit)
         captured.repeats = audit.read_in_regions()
         return captured, dynamic, roots, audit.effects
