@@ -26,7 +26,7 @@ _PASSED_BY = (
     type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, types.FrameType, str, bytes, int, float,
 )  # fmt: skip
 _CHANGEABLE = (list, dict, set, bytearray, np.ndarray, torch.nn.Module)
-_MOST_OBJECTS = 300_000  # half a second
+_MOST_OBJECTS = 300_000  # some tenths of a second
 _REGISTRIES = ("_parameters", "_buffers")  # a module's own tensors are there again when the trace has ended
 _WRITES = ("STORE_DEREF", "DELETE_DEREF")
 
