@@ -10,6 +10,10 @@ import torch
 import torch.nn as nn
 
 from ortmodule import Options, ORTModule
+from ortmodule.graph_transition.audit import Effect
+from ortmodule.graph_transition.captured_graph import lost_effect
+from ortmodule.graph_transition.conditions import QueryCondition
+from ortmodule.graph_transition.signature import Call
 from tests.support import assert_same_gradients
 
 
@@ -190,3 +194,12 @@ def test_a_saved_buffer_that_is_left_beside_a_result_that_is_given() -> None:
         result.sum().backward()
         expected.sum().backward()
         assert_same_gradients(model, eager)
+
+
+def test_what_is_set_on_an_object_that_no_condition_leads_to_is_named() -> None:
+    module = nn.Linear(2, 2)
+    call = Call.of((torch.ones(1, 2),), {}, module)
+    condition = QueryCondition(torch.get_num_threads)
+    effect = Effect("the place", condition, "name", 1)
+    assert lost_effect([effect], [], call) == "the place"
+    assert lost_effect([effect], [("", condition, torch.get_num_threads)], call) is None
