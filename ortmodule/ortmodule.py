@@ -58,11 +58,12 @@ class _OfOriginal:
         return getattr(nn.Module if wrapper is None else wrapper._original, self._name)
 
 
-def _look_up_on_the_wrapped(name: str) -> None:
+def _look_up_on_the_wrapped() -> None:
     """Values that came to nn.Module later; its methods and descriptors work on the wrapper itself."""
-    value = inspect.getattr_static(nn.Module, name)
-    if not callable(value) and not hasattr(type(value), "__get__") and name not in vars(ORTModule):
-        type.__setattr__(ORTModule, name, _OfOriginal(name))
+    for name in vars(nn.Module).keys() - _OF_EVERY_MODULE - vars(ORTModule).keys():
+        value = vars(nn.Module)[name]
+        if not callable(value) and not hasattr(type(value), "__get__"):
+            type.__setattr__(ORTModule, name, _OfOriginal(name))
 
 
 def release_memory() -> None:
@@ -160,8 +161,6 @@ class ORTModule(nn.Module):
         _check_order(module)
         _note_hidden_names(module)
         self._original = module
-        for name in vars(nn.Module).keys() - _OF_EVERY_MODULE:
-            _look_up_on_the_wrapped(name)
         self._share_tables()
         self._options = options or Options()
         self._debug_options = debug_options or DebugOptions()
@@ -238,8 +237,6 @@ class ORTModule(nn.Module):
             )
         elif "_original" in self.__dict__:
             setattr(self._original, name, value)
-            if name not in _OF_EVERY_MODULE and name in vars(nn.Module):
-                _look_up_on_the_wrapped(name)
         else:
             super().__setattr__(name, value)
 
@@ -417,3 +414,6 @@ if all(getattr(nn.Module.__dict__[name], "__globals__", None) is vars(nn.modules
         ],
         _after_error,
     )
+ORTModule.__getattribute__ = _C.native_lookup(  # type: ignore[method-assign]
+    ORTModule, nn.Module, _look_up_on_the_wrapped
+)

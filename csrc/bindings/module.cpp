@@ -6,6 +6,7 @@
 #include "bindings/calls/before_backward.h"
 #include "bindings/calls/fast_call.h"
 #include "bindings/calls/module_call.h"
+#include "bindings/calls/module_lookup.h"
 #include "bindings/errors.h"
 #include "bindings/generated.h"
 #include "bindings/gradient.h"
@@ -74,6 +75,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_before_backward(m);
   ortmodule::register_fast_call(m);
   ortmodule::register_module_call(m);
+  ortmodule::register_module_lookup(m);
   ortmodule::register_call_monitor(m);
   ortmodule::register_patched_call(m);
   ortmodule::register_thread_state(m);

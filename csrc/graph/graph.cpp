@@ -103,6 +103,7 @@ NodeArg* Graph::add_initializer(const std::string& name, TensorData data) {
   Shape shape(data.dims.begin(), data.dims.end());
   value->type_ = {data.dtype, std::move(shape)};
   value->constant_ = std::move(data);
+  initializers_.emplace_hint(initializers_.end(), value->id_, value);
   return value;
 }
 
@@ -216,9 +217,8 @@ void Graph::clear_outputs() {
 
 std::vector<NodeArg*> Graph::initializers() const {
   std::vector<NodeArg*> out;
-  for (const auto& [name, value] : values_)
-    if (value->constant_) out.push_back(value.get());
-  std::sort(out.begin(), out.end(), [](const NodeArg* a, const NodeArg* b) { return a->id_ < b->id_; });
+  out.reserve(initializers_.size());
+  for (const auto& [id, value] : initializers_) out.push_back(value);
   return out;
 }
 
@@ -237,6 +237,7 @@ void Graph::replace_all_uses(NodeArg* from, NodeArg* to) {
 
 void Graph::erase_value(NodeArg* value) {
   if (value->is_shared_) shared_constants_.erase(constant_key(*value->constant_));
+  if (value->constant_) initializers_.erase(value->id_);
   values_.erase(value->name_);
 }
 
@@ -252,9 +253,13 @@ void Graph::remove(Node* node) {
   nodes_.erase(node->position_);
 }
 
-void Graph::remove_unused_initializers() {
-  for (NodeArg* value : initializers())
-    if (value->uses_.empty() && value->graph_outputs_ == 0 && !value->is_input_) erase_value(value);
+size_t Graph::remove_unused_initializers() {
+  const size_t before = initializers_.size();
+  for (auto it = initializers_.begin(); it != initializers_.end();) {
+    NodeArg* value = (it++)->second;
+    if (value->uses_.empty() && value->graph_outputs_ == 0) erase_value(value);
+  }
+  return before - initializers_.size();
 }
 
 void Graph::remove_input(NodeArg* input) {
@@ -289,12 +294,10 @@ std::unique_ptr<Graph> Graph::clone() const {
   std::unordered_map<const NodeArg*, NodeArg*> map;
   for (const NodeArg* in : inputs_) {
     NodeArg* c = copy->add_input(in->name_, in->type_);
-    c->constant_ = in->constant_;
     c->location_ = in->location_;
     map[in] = c;
   }
-  for (const NodeArg* init : initializers()) {
-    if (map.count(init)) continue;
+  for (const auto& [id, init] : initializers_) {
     map[init] = copy->add_initializer(init->name_, *init->constant_);
     map[init]->location_ = init->location_;
   }

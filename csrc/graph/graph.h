@@ -8,6 +8,7 @@
 #pragma once
 
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -184,13 +185,13 @@ class Graph {
   void clear_outputs();
   const std::vector<NodeArg*>& outputs() const { return outputs_; }
   const std::vector<NodeArg*>& inputs() const { return inputs_; }
-  std::vector<NodeArg*> initializers() const;
+  std::vector<NodeArg*> initializers() const;  // in the order in which they came
 
   // Every use of `from`, graph outputs included, becomes a use of `to`.
   ORTMODULE_API void replace_all_uses(NodeArg* from, NodeArg* to);
   // Removes a node; throws kInternal while one of its outputs is used or is a graph output.
   ORTMODULE_API void remove(Node* node);
-  void remove_unused_initializers();
+  size_t remove_unused_initializers();  // how many that were
   // Removes an input that nothing uses.
   void remove_input(NodeArg* input);
   void move_before(Node* node, Node* before);
@@ -232,6 +233,7 @@ class Graph {
   std::list<std::unique_ptr<Node>> nodes_;
   std::unordered_map<std::string, std::unique_ptr<NodeArg>> values_;
   std::vector<NodeArg*> inputs_, outputs_;
+  std::map<size_t, NodeArg*> initializers_;  // by id
   std::unordered_map<std::string, NodeArg*> shared_constants_;
   std::map<std::string, int64_t> opsets_;
   std::map<std::string, std::string> metadata_;

@@ -423,3 +423,21 @@ def test_a_value_that_nn_module_has_got_is_the_wrapped_modules(before: bool) -> 
         del nn.Module.shared_by_all
     assert not hasattr(model, "shared_by_all")
     assert not hasattr(ORTModule, "shared_by_all")
+
+
+def test_what_nn_module_gets_or_loses_later_leaves_the_wrapped_modules_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shifted(Net):
+        shift = 1.0
+
+    model = ORTModule(Shifted())
+    assert model.shift == 1.0
+    monkeypatch.setattr(nn.Module, "shift", 2.0, raising=False)
+    monkeypatch.setattr(nn.Module, "of_all", 3.0, raising=False)
+    assert model.shift == 1.0 and model.of_all == 3.0
+    model.module.of_all = 4.0
+    assert model.of_all == 4.0
+    monkeypatch.undo()
+    assert model.shift == 1.0 and model.of_all == 4.0
+    del model.of_all
+    with pytest.raises(AttributeError, match="of_all"):
+        _ = model.of_all

@@ -33,9 +33,7 @@ class DeadNodeElimination : public GraphTransformer {
       }
       modifications += drop_outputs(graph, **it);
     }
-    const size_t before = graph.initializers().size();
-    graph.remove_unused_initializers();
-    return modifications + (before - graph.initializers().size());
+    return modifications + graph.remove_unused_initializers();
   }
 
  private:
