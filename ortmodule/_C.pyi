@@ -373,9 +373,7 @@ def native_call(
     hooks_of_all: list[dict[int, Any]],
     after_error: Callable[..., Any],
 ) -> Any: ...
-def native_lookup(
-    type: type[torch.nn.Module], base: type[torch.nn.Module], changed: Callable[[], None]
-) -> Any: ...
+def native_lookup(type: type[torch.nn.Module], base: type[torch.nn.Module], changed: Callable[[], None]) -> Any: ...
 def has_no_attributes(object: object) -> bool:
     """Whether an object has no attributes of its own; a look at `__dict__` would make a dict of them."""
 

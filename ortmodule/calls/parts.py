@@ -121,8 +121,8 @@ def _candidates(module: nn.Module, owner: type[nn.Module]) -> list[nn.Module]:
     pending = list(module.children())[::-1]
     while pending:
         child = pending.pop()
-        if isinstance(child, owner) or child is module:
-            continue
+        if isinstance(child, owner) or child is module or not hasattr(child, "forward"):
+            continue  # the last: a ScriptModule with methods of other names
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             pending.extend(list(child.children())[::-1])  # a container has no forward
         elif next(child.children(), None) is not None or not module_of(type(child)).startswith("torch.nn."):

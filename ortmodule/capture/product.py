@@ -27,7 +27,7 @@ from .convert.onnx_graph import GraphBuilder, Value
 from .leaf_names import first_names, leaf_names
 from .leftovers import leaves_nothing
 from .output_refs import GivenChange, OutputRef, SideOutput
-from .result_views import symbols_of, view_steps
+from .result_views import ViewStep, symbols_of, view_steps
 from .sizes import SizePrinter
 from .trace.export import Exported, TraceAudit, export_module
 from .trace.patches.imports import with_modules_loaded
@@ -317,17 +317,31 @@ class _Assembly:
             else:
                 kind = "buffer" if spec.kind is OutputKind.BUFFER_MUTATION else "parameter"
                 written[targets[kind, self._name(spec.target)]] = self.converter.read(node)
-        declared: dict[Node, OutputRef] = {}
+        declared = self._shared_bases(results, written)
         outputs = [
             self._output(results[what], written, declared) if kind == "value" else _object_ref(kind, what)
             for kind, what in self.exported.outputs
         ]
         outputs = self._with_views(outputs, results, written, declared)
+        self._refuse_parted(outputs, results)
         mutations = []
         for node, value in written.items():
             kind, target = self.sources[node]
             mutations.append((self._graph_output(value, f"{node.name}.new"), kind, target))
         return outputs, mutations
+
+    def _shared_bases(self, results: list[Any], written: dict[Node, Value]) -> dict[Node, OutputRef]:
+        """Graph outputs for what several results are views of and is no result itself."""
+        views: dict[Node, set[Node]] = {}
+        for node in results:
+            if isinstance(node, Node):
+                base, _ = self._way_to(node, written)
+                views.setdefault(self._tensor_of(self.converter.root(base), written), set()).add(node)
+        return {
+            base: self._tensor_output(base)
+            for base, those in views.items()
+            if len(those) > 1 and base.op != "placeholder" and isinstance(base.meta.get("val"), torch.Tensor)
+        }
 
     def _result_bases(self) -> frozenset[Node]:
         """What the results are views of, or are themselves."""
@@ -339,7 +353,8 @@ class _Assembly:
     def _output(self, node: Any, written: dict[Node, Value], declared: dict[Node, OutputRef]) -> OutputRef:
         if not isinstance(node, Node):
             return OutputRef("constant", value=node)
-        root = self._tensor_of(self.converter.root(node), written)
+        base, steps = self._way_to(node, written)
+        root = self._tensor_of(self.converter.root(node if steps else base), written)
         if root.op == "placeholder":
             kind, target = self.sources[root]
             if kind == "input":
@@ -354,8 +369,11 @@ class _Assembly:
                     "size", self._graph_output(self.builder.size(self.printer.dim(value)), node.name)
                 )
             else:
-                declared[root] = OutputRef("tensor", self._graph_output(value, node.name, node.meta.get("val")))
+                declared[root] = self._tensor_output(node)
         return declared[root]
+
+    def _tensor_output(self, node: Node) -> OutputRef:
+        return OutputRef("tensor", self._graph_output(self.converter.read(node), node.name, node.meta.get("val")))
 
     def _with_views(
         self, outputs: list[OutputRef], results: list[Any], written: dict[Node, Value], declared: dict[Node, OutputRef]
@@ -366,15 +384,34 @@ class _Assembly:
         for (kind, what), ref in zip(self.exported.outputs, outputs, strict=True):
             node = results[what] if kind == "value" else None
             if isinstance(node, Node) and ref.kind == "tensor":
-                base, steps = view_steps(
-                    node, self.printer.dim, lambda one: self._tensor_of(one, written).op == "placeholder"
-                )
+                base, steps = self._way_to(node, written)
                 base = self._tensor_of(base, written)
                 held = declared.get(base) if base.op != "placeholder" else self._given(base)
                 if steps and held is not None and held.view is None and symbols_of(steps) <= free:
                     ref = dataclasses.replace(ref, view=(held, tuple(steps)))
             found.append(ref)
         return found
+
+    def _refuse_parted(self, outputs: list[OutputRef], results: list[Any]) -> None:
+        """Raises a CaptureError where results that share memory in eager, with each other or with what is given, would
+        not do so here.
+        """
+        owners: dict[int, set[str]] = {}
+        tensors = [(node, "given") for node in self.sources]
+        for (kind, what), ref in zip(self.exported.outputs, outputs, strict=True):
+            if kind == "value" and isinstance(results[what], Node):
+                base = ref.view[0] if ref.view else ref
+                tensors.append((results[what], str(base.name) if base.kind == "tensor" else "given"))
+        for node, owner in tensors:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided and 0 not in _known(value):
+                owners.setdefault(torch_private.storage_of(value), set()).add(owner)
+        if any(len(those) > 1 for those in owners.values()):
+            raise CaptureError("the forward returns tensors that share memory in a way that no graph repeats")
+
+    def _way_to(self, node: Node, written: dict[Node, Value]) -> tuple[Node, list[ViewStep]]:
+        """What a result is a view of, and how; of a tensor that is itself a result or the caller's, no steps."""
+        return view_steps(node, self.printer.dim, lambda one: self._tensor_of(one, written).op == "placeholder")
 
     def _tensor_of(self, node: Node, written: dict[Node, Value]) -> Node:
         """The node; for the new value of a written input in a functionalised graph, that input."""
@@ -405,6 +442,11 @@ class _Assembly:
         self.declared.add(value.name)
         self.builder.output(value, memory)
         return value.name
+
+
+def _known(tensor: torch.Tensor) -> list[int]:
+    """The sizes that are numbers; to compare a symbol would be a condition."""
+    return [size for size in tensor.shape if isinstance(size, int)]
 
 
 def _taken(refs: Iterator[OutputRef], spec: pytree.TreeSpec) -> list[OutputRef]:

@@ -23,6 +23,21 @@ from .torch_private import storage_of
 
 __all__ = ["Symbol", "ViewStep", "replayed", "symbols_of", "view_steps"]
 
+_ATEN = torch.ops.aten
+# Operators that read of their second argument its size.
+_TO_THE_SIZE_OF = {
+    _ATEN.expand_as.default: _ATEN.expand.default,
+    _ATEN.view_as.default: _ATEN.reshape.default,
+    _ATEN.reshape_as.default: _ATEN.reshape.default,
+}
+# Operators of a list of tensors, each of which leads to one result, and what that result is of its tensor alone.
+_ONE_BY_ONE = {
+    _ATEN.broadcast_tensors.default: _ATEN.expand_as.default,
+    _ATEN.atleast_1d.Sequence: _ATEN.atleast_1d.default,
+    _ATEN.atleast_2d.Sequence: _ATEN.atleast_2d.default,
+    _ATEN.atleast_3d.Sequence: _ATEN.atleast_3d.default,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Symbol:
@@ -53,23 +68,23 @@ def view_steps(
     """
     steps: list[ViewStep] = []
     at = node
-    written = False
     while not is_given(at):
         if _returns_what_it_writes(at):
-            at, written = at.args[0], True  # type: ignore[assignment]
+            at = at.args[0]  # type: ignore[assignment]
             continue
         part = None
         maker = at
         if at.target is getitem and isinstance(at.args[0], Node):
             maker, part = at.args[0], at.args[1]
-        step = None if maker.op != "call_function" else _step(maker, part, dim)  # type: ignore[arg-type]
-        if step is None or not (_shares(at, maker.args[0]) or _gives_its_argument(maker)):
+        base = _source(maker, part)  # type: ignore[arg-type]
+        if base is None or not _shares(at, base):
             break
-        written = written or any(is_write(user) for one in (at, maker) for user in one.users)
+        step = _step(at, maker, part, dim)  # type: ignore[arg-type]
+        if step is None:
+            break
         steps.insert(0, step)
-        at = maker.args[0]  # type: ignore[assignment]
-    written = written or any(is_write(user) for user in at.users) or is_write(at)
-    return (node, []) if written and not is_given(at) else (at, steps)
+        at = base
+    return at, steps
 
 
 def replayed(steps: Sequence[ViewStep], base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
@@ -101,24 +116,41 @@ class _NoStep(Exception):
     """The operator is no view, or has arguments that are known to the run only."""
 
 
-def _step(node: Node, part: int | None, dim: Callable[[torch.SymInt], int | str]) -> ViewStep | None:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable or not node.args:
+def _source(maker: Node, part: int | None) -> Node | None:
+    """The tensor whose memory an operator's result may have: its first argument, of a list the one in its place."""
+    target = maker.target
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable or not maker.args:
         return None
-    if not isinstance(node.args[0], Node) or not {MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY}.isdisjoint(node.meta):
+    if not {MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY}.isdisjoint(maker.meta):
         return None
+    first = maker.args[0]
+    if part is not None and target in _ONE_BY_ONE:
+        first = first[part]  # type: ignore[index]
+    return first if isinstance(first, Node) else None
+
+
+def _step(at: Node, maker: Node, part: int | None, dim: Callable[[torch.SymInt], int | str]) -> ViewStep | None:
+    target: Any = maker.target
+    args: Any = maker.args[1:]
+    kwargs: Any = maker.kwargs
+    if target in _ONE_BY_ONE:
+        target, part = _ONE_BY_ONE[target], None
+    if target in _TO_THE_SIZE_OF:
+        target, args, kwargs = _TO_THE_SIZE_OF[target], (tuple(at.meta["val"].shape),), {}
     try:
-        args = torch.fx.node.map_arg(node.args[1:], functools.partial(_size, dim))  # type: ignore[arg-type]
-        kwargs = torch.fx.node.map_arg(node.kwargs, functools.partial(_size, dim))  # type: ignore[arg-type]
+        args = torch.fx.node.map_aggregate(args, functools.partial(_size, dim))
+        kwargs = torch.fx.node.map_aggregate(kwargs, functools.partial(_size, dim))
     except _NoStep:
         return None
-    if target is torch.ops.aten.view.default:  # the base may lie in another way than eager's
-        target = torch.ops.aten.reshape.default
+    if target is _ATEN.view.default:  # the base may lie in another way than eager's
+        target = _ATEN.reshape.default
     return ViewStep(target, tuple(args), dict(kwargs), part)
 
 
-def _size(dim: Callable[[torch.SymInt], int | str], node: Node) -> int | Symbol:
-    value = node.meta.get("val")
+def _size(dim: Callable[[torch.SymInt], int | str], argument: Any) -> Any:
+    if not isinstance(argument, Node | torch.SymInt):
+        return argument
+    value = argument.meta.get("val") if isinstance(argument, Node) else argument
     if isinstance(value, int):
         return value
     size = dim(value) if isinstance(value, torch.SymInt) else None
@@ -127,15 +159,6 @@ def _size(dim: Callable[[torch.SymInt], int | str], node: Node) -> int | Symbol:
     if size is None or not size.isidentifier():
         raise _NoStep
     return Symbol(size)
-
-
-def _gives_its_argument(node: Node) -> bool:
-    """Whether it is a dropout that drops nothing, whose result is its argument itself."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    if not schema.name.endswith("dropout") or len(node.args) != 3:
-        return False
-    nothing = bool(node.args[1] == 0) and schema.name != "aten::native_dropout"  # which multiplies all the same
-    return node.args[2] is False or nothing
 
 
 def _shares(view: Node, base: Any) -> bool:

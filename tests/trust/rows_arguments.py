@@ -114,6 +114,11 @@ ROWS = [
     Row("the input's history", "y = y * (3 if x.grad_fn is None else 2)", _X),
     Row("the input viewed", "y = y + x.reshape(-1)[:4].sum()", _X),
     Row("the input written", "x = x + 0\nx.mul_(2)\ny = y + x", _X),
+    Row("copied or not", "$t = x * 1\n_ = $t.contiguous()\n$t.add_(1)\ny = y + _ + $t", _X),
+    Row("copied or not, reshaped", "$t = x * 1\n_ = $t.reshape(-1)\n_.add_(1)\ny = y + $t", _X),
+    Row("itself by another name",
+        "$t = x * 1\n_ = torch.dropout($t, 0.0, True)\n_ = _.type_as(x)\n$t.add_(1)\ny = y + _", _X),
+    Row("results of one memory", "$t = x * 1\n$o = $t.unbind(-1)[0], $t.flatten()", _X),
     Row("list argument", "for $t in b$n:\n    y = y + $t", (
         ("longer", "GIVEN['b$n'].append(torch.full((4,), $x))"), ("shorter", "GIVEN['b$n'].pop()"), ("order",
             "GIVEN['b$n'].reverse()"), ("tuple", "GIVEN['b$n'] = tuple(GIVEN['b$n'])"),

@@ -21,6 +21,7 @@ from ...errors import CaptureError
 from ..autocast import AutocastRegion
 from ..source_lines import user_line_of
 from ..torch_private import is_batched, storage_of
+from .itself import is_its_argument
 
 __all__ = [
     "MADE_WITHOUT_GRADIENT",
@@ -33,6 +34,7 @@ __all__ = [
     "is_write",
     "join_ties",
     "mutated_argument",
+    "name_outputs",
     "refuse_control_flow",
 ]
 
@@ -43,11 +45,6 @@ _DETACH_IN_PLACE = torch.ops.aten.detach_.default  # `torch.tensor(1.0)` leaves 
 PART_VIEWS = (torch.ops.aten.slice.Tensor, torch.ops.aten.select.int)
 # Marks a write that was made under no_grad.
 WITHOUT_HISTORY = "ortmodule_without_history"
-# Operators that return their argument itself where there is nothing to do.
-_MAYBE_ITS_ARGUMENT = {
-    f"aten::{name}"
-    for name in ("to", "type_as", "contiguous", "dropout", "alpha_dropout", "feature_dropout", "flatten")
-} | {"aten::resolve_conj", "aten::resolve_neg"}
 # Marks a tensor that an operator under no_grad made: it has no history to keep.
 MADE_WITHOUT_GRADIENT = "ortmodule_made_without_gradient"
 _DUNDER = {"__iand__": "__and__", "__ior__": "__or__", "__ixor__": "__xor__"}
@@ -63,10 +60,10 @@ def inline_regions(program: torch.export.ExportedProgram) -> None:
         inlined += _inline_all(module, _SET_GRAD)
     inlined += _inline_all(program.graph_module, _AUTOCAST)
     if inlined:
-        _name_outputs(program)
+        name_outputs(program)
 
 
-def _name_outputs(program: torch.export.ExportedProgram) -> None:
+def name_outputs(program: torch.export.ExportedProgram) -> None:
     """Tells the program's signature the nodes that its graph returns now."""
     outputs = program.graph_module.graph.output_node().args[0]
     for spec, node in zip(program.graph_signature.output_specs, outputs, strict=True):
@@ -142,22 +139,9 @@ def _same_tensor(value: Any) -> Any:
     """The node that first made the very tensor object that `value` is: an in-place operator and a conversion to what
     the tensor is already return their argument, with its history, and the trace knows it by the new name from then on.
     """
-    while isinstance(value, Node) and (is_write(value) or _returns_its_argument(value)):
+    while isinstance(value, Node) and (is_write(value) or is_its_argument(value)):
         value = value.args[0]
     return value
-
-
-def _returns_its_argument(node: Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.name not in _MAYBE_ITS_ARGUMENT:
-        return False
-    argument, result = (n.meta.get("val") if isinstance(n, Node) else None for n in (node.args[0], node))
-    if not isinstance(argument, torch.Tensor) or not isinstance(result, torch.Tensor):
-        return False
-    return (
-        storage_of(argument) == storage_of(result)
-        and (argument.dtype, argument.device) == (result.dtype, result.device)
-        and (argument.shape, argument.stride()) == (result.shape, result.stride())
-    )
 
 
 def _is_fresh(node: Node) -> bool:
@@ -266,7 +250,7 @@ def join_ties(program: torch.export.ExportedProgram) -> None:
             same = first.setdefault(id(held), node) if held is not None else node
             if same is not node:
                 node.replace_all_uses_with(same)
-    _name_outputs(program)
+    name_outputs(program)
 
 
 def is_convertible(module: GraphModule) -> bool:

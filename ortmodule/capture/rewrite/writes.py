@@ -9,6 +9,7 @@ Not here: regions (regions.py), and which value a later reader sees (converter.p
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,9 +17,11 @@ from torch.fx import GraphModule, Node
 
 from ...errors import CaptureError
 from ..source_lines import user_line_of
+from ..torch_private import storage_of
+from .itself import BY_LAYOUT
 from .regions import MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY, detached, functional_form, is_write, mutated_argument
 
-__all__ = ["keep_histories", "refuse_kept_histories"]
+__all__ = ["keep_histories", "reads_layouts", "refuse_kept_histories"]
 
 _DETACH = torch.ops.aten.detach.default
 _ALIASES = (_DETACH, torch.ops.aten.alias.default)  # the latter is a slice of the whole, which keeps the history
@@ -70,6 +73,31 @@ def refuse_kept_histories(module: GraphModule) -> None:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == _WITH_VALUE:
             text = "a tensor with a history is written without one, and read under another name afterwards"
             raise CaptureError(text, user_line_of(node.meta.get("stack_trace")))
+
+
+def reads_layouts(module: GraphModule, uncopied: Iterable[int]) -> bool:
+    """Whether a tensor is written that an operator before has copied or not, by how it lay in memory.
+
+    Args:
+        module: the trace, without regions.
+        uncopied: memories that another layout would have copied, though no node says so.
+    """
+    doubtful = set(uncopied)
+    for node in module.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if is_write(node):
+            position = mutated_argument(node.target) or 0
+            if not doubtful.isdisjoint(_memories(node.args[position : position + 1])):
+                return True
+        elif node.target._schema.name in BY_LAYOUT or node.kwargs.get("memory_format") is not None:
+            doubtful.update(_memories((node, *node.args[:1])))
+    return False
+
+
+def _memories(nodes: Iterable[Any]) -> set[int]:
+    values = (node.meta.get("val") for node in nodes if isinstance(node, Node))
+    return {storage_of(v) for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided}
 
 
 def _starts_history(node: Node) -> bool:

@@ -25,7 +25,7 @@ from ..attempts import Attempt
 from ..containers.flattening import CallShape
 from ..containers.given import FoundChange
 from ..result_order import ResultOrder
-from ..rewrite import regions, writes
+from ..rewrite import itself, regions, writes
 from .aliases import stand_ins
 from .branches import Branch, Branches
 from .function_call import FunctionCall
@@ -37,7 +37,7 @@ from .refusals import refuse_python_at_each_call, refuse_replaced_methods, refus
 from .side_outputs import SideOutputs
 from .state.left_settings import same_settings
 from .state.random_states import same_random_states
-from .state.scope_settings import refuse_inference_tensors
+from .state.scope_settings import STRIDES, refuse_inference_tensors
 from .tracing import LOCK, TraceState, TracingAnswer, running
 from .wrapper import TraceAudit, Wrapper
 
@@ -142,7 +142,7 @@ def export_module(
                 seconds, "export", lambda: torch.export.export(wrapper, example, dynamic_shapes=wanted, strict=False)
             )
             refuse_inference_tensors(state.asked, leaves, module)
-            program = _rewritten(program, from_one, seconds)
+            program = _rewritten(program, state, seconds)
             tensor_data.restore_parameters(program.constants)
         except Exception as error:
             if (refusal := _refusal(error, state)) is error:
@@ -208,12 +208,15 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _rewritten(
-    program: torch.export.ExportedProgram, from_one: bool, seconds: dict[str, float]
+    program: torch.export.ExportedProgram, state: TraceState, seconds: dict[str, float]
 ) -> torch.export.ExportedProgram:
     """The program without regions, and with writes that the converter can resolve."""
+    itself.see_through(program.graph_module)
     regions.inline_regions(program)
     regions.join_ties(program)
-    if from_one:
+    if writes.reads_layouts(program.graph_module, state.uncopied):
+        state.asked.add(STRIDES)
+    if state.from_one:
         unit_sizes.refuse_written_copies(program)
     writes.keep_histories(program)
     regions.refuse_control_flow(program.graph_module)

@@ -52,6 +52,7 @@ class TraceState:
         from_one: whether symbolic sizes may be 1.
         calls: the traced calls of custom autograd Functions.
         asked: what of the call's settings the forward asked about (scope_settings.py).
+        uncopied: the memories of tensors that `contiguous()` has given back as they were.
         region_numbers: names the regions that are computed again in backward.
         audit: hears of the forward.
         messages: hears what it says.
@@ -72,6 +73,7 @@ class TraceState:
     from_one: bool = False
     calls: list[FunctionCall] = dataclasses.field(default_factory=list)
     asked: set[str] = dataclasses.field(default_factory=set)
+    uncopied: set[int] = dataclasses.field(default_factory=set)
     region_numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     audit: Any = None
     messages: Messages = dataclasses.field(default_factory=Messages)

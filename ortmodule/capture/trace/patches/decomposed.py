@@ -38,6 +38,11 @@ def _known_to_autocast(operator: Any, device: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), f"Autocast{device.upper()}")
 
 
+def _is_dropping_nothing(operator: Any, args: Any) -> bool:
+    """Whether it is a dropout that gives its argument itself, of which torch's rule for traces makes a copy."""
+    return operator is torch.ops.aten.dropout.default and len(args) == 3 and (args[1] == 0 or args[2] is False)
+
+
 def _is_taken_apart(operator: Any) -> bool:
     """Whether a trace shall see the operator's parts: not where autocast casts its operands as a whole."""
     if operator not in _listed():
@@ -47,6 +52,8 @@ def _is_taken_apart(operator: Any) -> bool:
 
 def _taken_apart(original: Any, state: TraceState) -> Any:
     def handle(mode: Any, operator: Any, args: Any, kwargs: Any) -> Any:
+        if _is_dropping_nothing(operator, args):
+            return args[0]
         if not _is_taken_apart(operator):
             return original(mode, operator, args, kwargs)
         with mode:

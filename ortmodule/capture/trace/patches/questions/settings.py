@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..... import _C
+from ....torch_private import storage_of
 from ...patching import Patch
 from ...state.scope_settings import (
     GRADIENT_MODE,
@@ -93,11 +94,22 @@ def _noting_property(name: str, *settings: str) -> Callable[[Any, TraceState], A
     return make
 
 
+def _noting_memory(original: Any, state: TraceState) -> Any:
+    def contiguous(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if result is self and self.layout is torch.strided:  # of which a trace has no node
+            state.uncopied.add(storage_of(self))
+        return result
+
+    return contiguous
+
+
 def _only_those(state: TraceState) -> _C.Callers:
     return _C.Callers(_counts)
 
 
 PATCHES = (
+    Patch(torch.Tensor, "contiguous", _noting_memory, only=_only_those),
     *(Patch(owner, name, _noting(*settings), only=_only_those) for owner, name, settings in _FUNCTIONS),
     *(Patch(torch.Tensor, name, _noting_property(name, *settings), only=_only_those) for name, settings in _PROPERTIES),
 )
