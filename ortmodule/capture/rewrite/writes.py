@@ -21,7 +21,7 @@ from ..torch_private import storage_of
 from .itself import BY_LAYOUT
 from .regions import MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY, detached, functional_form, is_write, mutated_argument
 
-__all__ = ["keep_histories", "reads_layouts", "refuse_kept_histories"]
+__all__ = ["keep_histories", "reads_layouts", "refuse_kept_histories", "refuse_overlapping"]
 
 _DETACH = torch.ops.aten.detach.default
 _ALIASES = (_DETACH, torch.ops.aten.alias.default)  # the latter is a slice of the whole, which keeps the history
@@ -73,6 +73,27 @@ def refuse_kept_histories(module: GraphModule) -> None:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == _WITH_VALUE:
             text = "a tensor with a history is written without one, and read under another name afterwards"
             raise CaptureError(text, user_line_of(node.meta.get("stack_trace")))
+
+
+def refuse_overlapping(module: GraphModule) -> None:
+    """Raises CaptureError for a write into a tensor whose elements lie in one place (`expand`), which PyTorch refuses
+    and a trace does not.
+    """
+    for node in module.graph.nodes:
+        if node.op != "call_function" or not is_write(node):
+            continue
+        written: Any = node.args[mutated_argument(node.target) or 0] if node.args else None
+        value = written.meta.get("val") if isinstance(written, Node) else None
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and _overlaps(value):
+            text = "a tensor is written whose elements lie in one place"
+            raise CaptureError(text, user_line_of(node.meta.get("stack_trace")))
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    return any(
+        isinstance(size, int) and size > 1 and isinstance(stride, int) and stride == 0
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
 
 
 def reads_layouts(module: GraphModule, uncopied: Iterable[int]) -> bool:

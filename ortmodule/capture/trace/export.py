@@ -214,6 +214,7 @@ def _rewritten(
     itself.see_through(program.graph_module)
     regions.inline_regions(program)
     regions.join_ties(program)
+    writes.refuse_overlapping(program.graph_module)
     if writes.reads_layouts(program.graph_module, state.uncopied):
         state.asked.add(STRIDES)
     if state.from_one:

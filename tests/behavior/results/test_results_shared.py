@@ -104,6 +104,8 @@ WRITTEN: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
     "type_as": lambda m, x: (t := x.type_as(m.weight), x.add_(1), t * 2)[-1],
     "dropout of nothing": lambda m, x: (t := F.dropout(x, 0.0), x.add_(1), t * 2)[-1],
     "broadcast": lambda m, x: (t := torch.broadcast_tensors(x, m.weight)[0], x.add_(1), t * 2)[-1],
+    "expanded, which eager refuses": lambda m, x: (t := x[:1].expand(5, 4), t.add_(1))[-1],
+    "expanded by its size, which eager refuses": lambda m, x: x[0].expand_as(x).mul_(2),
 }  # fmt: skip
 
 
