@@ -179,6 +179,10 @@ parity(
     lambda m, x: (torch.einsum("...ii->...", m.linear(x)), torch.einsum("...i->i", m.linear(x))), call(rand(2, 4, 4)),
 )  # fmt: skip
 parity("K", "fill: zeros for a gradient, not none", lambda m, x: torch.fill(m.linear(x), 2.0), call(rand(3, 4)))
+parity("K", "copy_ over all of a value", lambda m, x: m.linear(x).copy_(x.sum()), call(rand(3, 4)))
+parity(
+    "K", "all of a value set", lambda m, x: (h := m.linear(x), h.__setitem__(slice(None), x.sum()))[0], call(rand(3, 4))
+)
 parity("K", "fill_ and zero_", lambda m, x: (m.linear(x).fill_(2.0), m.linear(x).zero_()), call(rand(3, 4)))
 
 

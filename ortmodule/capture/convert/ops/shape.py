@@ -223,6 +223,8 @@ def copy(c: Emitter, self: Value, src: Value, non_blocking: bool = False) -> Any
     if src.dtype.is_complex:
         return NotImplemented
     source = c.cast(src, c.dtype)
+    if c.has_history():  # what is written over gets zeros for a gradient, as what is filled does (constant.py)
+        return c.emit("Where", c.tensor(False, torch.bool), self, source)
     return source if source.shape == c.shape else c.emit("Expand", source, c.sizes(c.shape))
 
 
