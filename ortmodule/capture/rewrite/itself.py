@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ..torch_private import storage_of
+from ..torch_private import is_batched, storage_of
 
 __all__ = ["BY_LAYOUT", "is_its_argument", "see_through"]
 
@@ -70,6 +70,8 @@ def _argument(node: Node) -> Node | None:
 def _is_same(node: Node, argument: Node) -> bool:
     result, given = node.meta.get("val"), argument.meta.get("val")
     if not isinstance(given, torch.Tensor) or not isinstance(result, torch.Tensor):
+        return False
+    if is_batched(given) or is_batched(result):  # under vmap, without memory to ask for
         return False
     return (
         storage_of(given) == storage_of(result)

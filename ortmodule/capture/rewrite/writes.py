@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from ...errors import CaptureError
 from ..source_lines import user_line_of
-from ..torch_private import storage_of
+from ..torch_private import is_batched, storage_of
 from .itself import BY_LAYOUT
 from .regions import MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY, detached, functional_form, is_write, mutated_argument
 
@@ -118,7 +118,8 @@ def reads_layouts(module: GraphModule, uncopied: Iterable[int]) -> bool:
 
 def _memories(nodes: Iterable[Any]) -> set[int]:
     values = (node.meta.get("val") for node in nodes if isinstance(node, Node))
-    return {storage_of(v) for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided}
+    tensors = (v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided)
+    return {storage_of(tensor) for tensor in tensors if not is_batched(tensor)}
 
 
 def _starts_history(node: Node) -> bool:

@@ -145,3 +145,19 @@ def test_a_write_after_a_cast_to_the_type_that_it_has_reaches_the_parameter() ->
         for call in range(1, 4):
             torch.testing.assert_close(model(torch.ones(2, 3)), torch.full((2, 3), 0.25 * call))
             torch.testing.assert_close(model.weight.detach(), torch.full((2, 3), 0.25 * call))
+
+
+def test_tensors_under_vmap_are_not_asked_for_their_memory() -> None:
+    class Mapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.vmap(lambda row: row.contiguous().type_as(self.weight).reshape(-1) * self.weight)(x)
+
+    eager, model = Mapped(), ORTModule(Mapped())
+    for _ in range(2):
+        x = rand(5, 4)
+        torch.testing.assert_close(model(x), eager(x))
+    assert model.report().fallback == "none"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..... import _C
-from ....torch_private import storage_of
+from ....torch_private import is_batched, storage_of
 from ...patching import Patch
 from ...state.scope_settings import (
     GRADIENT_MODE,
@@ -97,7 +97,7 @@ def _noting_property(name: str, *settings: str) -> Callable[[Any, TraceState], A
 def _noting_memory(original: Any, state: TraceState) -> Any:
     def contiguous(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        if result is self and self.layout is torch.strided:  # of which a trace has no node
+        if result is self and self.layout is torch.strided and not is_batched(self):  # of which a trace has no node
             state.uncopied.add(storage_of(self))
         return result
 
