@@ -1,7 +1,7 @@
 """`capture` itself: runs the export, names the graph's inputs and outputs, and converts.
 
-The order of graph inputs is user inputs, parameters, buffers, constants; of graph outputs the user's tensors (each
-once), then what the forward wrote into buffers, parameters and inputs.
+The order of graph inputs is user inputs, parameters, buffers, constants; of graph outputs what several of the user's
+tensors are views of, the user's tensors (each once), then what the forward wrote into buffers, parameters and inputs.
 """
 
 from __future__ import annotations

@@ -31,12 +31,7 @@ _TO_THE_SIZE_OF = {
     _ATEN.reshape_as.default: _ATEN.reshape.default,
 }
 # Operators of a list of tensors, each of which leads to one result, and what that result is of its tensor alone.
-_ONE_BY_ONE = {
-    _ATEN.broadcast_tensors.default: _ATEN.expand_as.default,
-    _ATEN.atleast_1d.Sequence: _ATEN.atleast_1d.default,
-    _ATEN.atleast_2d.Sequence: _ATEN.atleast_2d.default,
-    _ATEN.atleast_3d.Sequence: _ATEN.atleast_3d.default,
-}
+_ONE_BY_ONE = {_ATEN.broadcast_tensors.default: _ATEN.expand_as.default}
 
 
 @dataclasses.dataclass(frozen=True)

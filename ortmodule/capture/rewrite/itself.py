@@ -22,18 +22,9 @@ __all__ = ["BY_LAYOUT", "is_its_argument", "see_through"]
 
 _ATEN = torch.ops.aten
 # Whose result is the argument or has other values, type or device, whatever the strides are.
-_ITSELF = {
-    f"aten::{name}"
-    for name in (
-        "to", "type_as", "alpha_dropout", "feature_dropout", "resolve_conj", "resolve_neg", "real", "conj", "positive",
-        "atleast_1d", "atleast_2d", "atleast_3d",
-    )
-}  # fmt: skip
+_ITSELF = {f"aten::{name}" for name in ("to", "type_as", "resolve_conj", "resolve_neg", "real", "conj", "positive")}
 # Whose result is the argument, a view of it, or a copy, by the strides.
 BY_LAYOUT = {f"aten::{name}" for name in ("contiguous", "reshape", "reshape_as", "flatten", "ravel")}
-_OF_LISTS = {
-    _ATEN.broadcast_tensors.default, _ATEN.atleast_1d.Sequence, _ATEN.atleast_2d.Sequence, _ATEN.atleast_3d.Sequence
-}  # fmt: skip
 
 
 def see_through(module: GraphModule) -> None:
@@ -58,7 +49,7 @@ def _argument(node: Node) -> Node | None:
     """The argument that a node may be."""
     target: Any = node.target
     first: Any = node.args[0] if node.args else None
-    if target is getitem and isinstance(first, Node) and first.target in _OF_LISTS:
+    if target is getitem and isinstance(first, Node) and first.target is _ATEN.broadcast_tensors.default:
         argument: Any = first.args[0][node.args[1]]  # type: ignore[index]
     elif isinstance(target, torch._ops.OpOverload) and target._schema.name in _ITSELF:
         argument = None if node.kwargs.get("memory_format") is not None else first
