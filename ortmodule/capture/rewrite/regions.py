@@ -36,6 +36,7 @@ __all__ = [
     "mutated_argument",
     "name_outputs",
     "refuse_control_flow",
+    "written_argument",
 ]
 
 _SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
@@ -155,11 +156,11 @@ def _is_fresh(node: Node) -> bool:
 def _written_root(value: Any) -> Any:
     """What an in-place operator's result is; `value` itself where it is no such result."""
     while isinstance(value, Node) and is_write(value):
-        value = _written(value)
+        value = written_argument(value)
     return value
 
 
-def _written(node: Node) -> Any:
+def written_argument(node: Node) -> Any:
     """The argument that a write goes into: the first, or `out`."""
     target: Any = node.target
     position = mutated_argument(target) or 0
@@ -179,7 +180,7 @@ def detached(module: GraphModule, value: Any) -> Any:
 
 def _detach_operands(module: GraphModule, node: Node) -> None:
     """A write under no_grad stores values without their history."""
-    kept = _written(node)
+    kept = written_argument(node)
 
     def without_history(value: Any) -> Any:
         return detached(module, value) if isinstance(value, Node) and value is not kept else value

@@ -19,7 +19,15 @@ from ...errors import CaptureError
 from ..source_lines import user_line_of
 from ..torch_private import is_batched, storage_of
 from .itself import BY_LAYOUT
-from .regions import MADE_WITHOUT_GRADIENT, WITHOUT_HISTORY, detached, functional_form, is_write, mutated_argument
+from .regions import (
+    MADE_WITHOUT_GRADIENT,
+    WITHOUT_HISTORY,
+    detached,
+    functional_form,
+    is_write,
+    mutated_argument,
+    written_argument,
+)
 
 __all__ = ["keep_histories", "reads_layouts", "refuse_kept_histories", "refuse_overlapping"]
 
@@ -82,7 +90,7 @@ def refuse_overlapping(module: GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op != "call_function" or not is_write(node):
             continue
-        written: Any = node.args[mutated_argument(node.target) or 0] if node.args else None
+        written = written_argument(node)
         value = written.meta.get("val") if isinstance(written, Node) else None
         if isinstance(value, torch.Tensor) and value.layout is torch.strided and _overlaps(value):
             text = "a tensor is written whose elements lie in one place"
@@ -108,8 +116,7 @@ def reads_layouts(module: GraphModule, uncopied: Iterable[int]) -> bool:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         if is_write(node):
-            position = mutated_argument(node.target) or 0
-            if not doubtful.isdisjoint(_memories(node.args[position : position + 1])):
+            if not doubtful.isdisjoint(_memories((written_argument(node),))):
                 return True
         elif node.target._schema.name in BY_LAYOUT or node.kwargs.get("memory_format") is not None:
             doubtful.update(_memories((node, *node.args[:1])))
