@@ -1,9 +1,10 @@
 #include "records/fused_program.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
-#include <sstream>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/status.h"
 
@@ -56,10 +57,14 @@ constexpr OpcodeInfo kOpcodes[] = {
 };
 static_assert(std::size(kOpcodes) == static_cast<size_t>(Opcode::kCount));
 
-constexpr const char* kForms[] = {"full", "row", "row_dropped", "column", "column_kept"};
+constexpr std::string_view kForms[] = {"full", "row", "row_dropped", "column", "column_kept"};
 static_assert(std::size(kForms) == static_cast<size_t>(OutputForm::kCount));
 
 bool has_number(Opcode op) { return op == Opcode::kNumber || op == Opcode::kPhiloxDropout; }
+
+[[noreturn]] void bad_line(const Node& node, const std::string& line) {
+  fail(ErrorCode::kInvalidGraph, "[FusedKernel] '", line, "' is no line of a program (", node.describe(), ")");
+}
 
 std::string number_text(double number) {
   char text[40];
@@ -67,78 +72,99 @@ std::string number_text(double number) {
   return text;
 }
 
-class Reader {
+Opcode opcode_of(std::string_view name) {
+  static const std::unordered_map<std::string_view, Opcode> opcodes = [] {
+    std::unordered_map<std::string_view, Opcode> out;
+    for (size_t i = 0; i < std::size(kOpcodes); ++i) out.emplace(kOpcodes[i].name, static_cast<Opcode>(i));
+    return out;
+  }();
+  const auto found = opcodes.find(name);
+  return found == opcodes.end() ? Opcode::kCount : found->second;
+}
+
+// Reads one line of a program, or of its outputs, word by word; a graph of many small kernels has tens of thousands.
+class Line {
  public:
-  explicit Reader(const Node& node) : node_(node) {}
+  Line(const Node& node, const std::string& text) : node_(node), text_(text), rest_(text) {}
 
-  Instruction instruction(const std::string& line, int result) const {
-    std::istringstream words(line);
-    std::string word;
+  Instruction instruction(int result) {
     Instruction out;
-    if (!(words >> word) || value(word, line) != result || !(words >> word) || word != "=") bad(line);
-    if (!(words >> word)) bad(line);
-    const auto* info =
-        std::find_if(std::begin(kOpcodes), std::end(kOpcodes), [&](const OpcodeInfo& i) { return word == i.name; });
-    if (info == std::end(kOpcodes)) bad(line);
-    out.op = static_cast<Opcode>(info - kOpcodes);
-    for (int i = 0; i < info->arguments; ++i) {
-      if (!(words >> word)) bad(line);
-      out.arguments[i] = value(word, line);
-      if (out.arguments[i] >= result) bad(line);
+    if (value() != result || word() != "=") bad();
+    out.op = opcode_of(word());
+    if (out.op == Opcode::kCount) bad();
+    for (int i = 0; i < opcode_info(out.op).arguments; ++i) {
+      out.arguments[i] = value();
+      if (out.arguments[i] >= result) bad();
     }
-    if (has_number(out.op)) {
-      if (!(words >> word)) bad(line);
-      char* end = nullptr;
-      out.number = std::strtod(word.c_str(), &end);
-      if (*end) bad(line);
-    }
-    if (out.op == Opcode::kPhiloxDropout && !(words >> out.stream)) bad(line);
-    if (words >> word) bad(line);
+    if (has_number(out.op)) out.number = parsed<double>(word());
+    if (out.op == Opcode::kPhiloxDropout) out.stream = parsed<int64_t>(word());
+    end();
     return out;
   }
 
-  FusedProgram::Output output(const std::string& line, int values) const {
-    std::istringstream words(line);
-    std::string form, dtype, number;
-    if (!(words >> form >> dtype >> number)) bad(line);
-    const auto* found = std::find_if(std::begin(kForms), std::end(kForms), [&](const char* f) { return form == f; });
-    FusedProgram::Output out{value(number, line), dtype_from_name(dtype), static_cast<OutputForm>(found - kForms)};
-    if (found == std::end(kForms) || out.dtype == DType::kUndefined || out.value >= values) bad(line);
+  FusedProgram::Output output(int values) {
+    const std::string_view form = word();
+    const DType dtype = dtype_from_name(std::string(word()));
+    const auto* found = std::find(std::begin(kForms), std::end(kForms), form);
+    const FusedProgram::Output out{value(), dtype, static_cast<OutputForm>(found - std::begin(kForms))};
+    if (found == std::end(kForms) || dtype == DType::kUndefined || out.value >= values) bad();
+    end();
     return out;
-  }
-
-  [[noreturn]] void bad(const std::string& line) const {
-    fail(ErrorCode::kInvalidGraph, "[FusedKernel] '", line, "' is no line of a program (", node_.describe(), ")");
   }
 
  private:
-  int value(const std::string& word, const std::string& line) const {
-    char* end = nullptr;
-    if (word.size() < 2 || word[0] != '%') bad(line);
-    const long number = std::strtol(word.c_str() + 1, &end, 10);
-    if (*end || number < 0 || number > 1 << 20) bad(line);
-    return static_cast<int>(number);
+  // The next word; none is left: an empty one, which nothing that is expected equals.
+  std::string_view word() {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size()));
+    const std::string_view out = rest_.substr(0, rest_.find(' '));
+    rest_.remove_prefix(out.size());
+    return out;
   }
+
+  template <typename T>
+  T parsed(std::string_view digits) const {
+    T out{};
+    const char* const last = digits.data() + digits.size();
+    const auto [stopped, error] = std::from_chars(digits.data(), last, out);
+    if (error != std::errc() || stopped != last) bad();
+    return out;
+  }
+
+  int value() {
+    const std::string_view name = word();
+    if (name.size() < 2 || name[0] != '%') bad();
+    const int number = parsed<int>(name.substr(1));
+    if (number < 0 || number > 1 << 20) bad();
+    return number;
+  }
+
+  void end() {
+    if (!word().empty()) bad();
+  }
+
+  [[noreturn]] void bad() const { bad_line(node_, text_); }
+
   const Node& node_;
+  const std::string& text_;
+  std::string_view rest_;
 };
 
-void check_kinds(const FusedProgram& program, const Reader& reader, const Attributes& text) {
+void check_kinds(const FusedProgram& program, const Node& node, const std::vector<std::string>& lines) {
   const std::vector<char> rows = program.row_values();
-  const auto lines = std::get<std::vector<std::string>>(text.at("program"));
   for (size_t k = 0; k < program.code.size(); ++k) {
     const Instruction& i = program.code[k];
     const bool reduces = i.op == Opcode::kRowSum || i.op == Opcode::kRowMean;
-    if ((reduces || i.op == Opcode::kRotateHalf) && rows[i.arguments[0]]) reader.bad(lines[k]);
+    if ((reduces || i.op == Opcode::kRotateHalf) && rows[i.arguments[0]]) bad_line(node, lines[k]);
     if (i.op == Opcode::kPhiloxDropout && (i.arguments[1] >= program.inputs || rows[i.arguments[0]]))
-      reader.bad(lines[k]);
+      bad_line(node, lines[k]);
     for (int a = 0; a < opcode_info(i.op).arguments; ++a)
       if (i.arguments[a] < program.inputs && program.is_state(i.arguments[a]) &&
           !(i.op == Opcode::kPhiloxDropout && a == 1))
-        reader.bad(lines[k]);
+        bad_line(node, lines[k]);
   }
   for (const FusedProgram::Output& out : program.outputs) {
     const bool row = out.form == OutputForm::kRow || out.form == OutputForm::kRowDropped;
-    if (row != static_cast<bool>(rows[out.value])) reader.bad("%" + str(out.value) + " as an output");
+    if (row != static_cast<bool>(rows[out.value])) bad_line(node, str("%", out.value, " as an output"));
   }
 }
 
@@ -181,10 +207,10 @@ Attributes write_program(const FusedProgram& program) {
     if (program.row_input[i]) rows.push_back(i);
   for (size_t k = 0; k < program.code.size(); ++k) {
     const Instruction& i = program.code[k];
-    std::string line = str("%", program.inputs + static_cast<int>(k), " = ", opcode_info(i.op).name);
-    for (int a = 0; a < opcode_info(i.op).arguments; ++a) line += str(" %", i.arguments[a]);
+    std::string line = "%" + std::to_string(program.inputs + k) + " = " + opcode_info(i.op).name;
+    for (int a = 0; a < opcode_info(i.op).arguments; ++a) line += " %" + std::to_string(i.arguments[a]);
     if (has_number(i.op)) line += " " + number_text(i.number);
-    if (i.op == Opcode::kPhiloxDropout) line += str(" ", i.stream);
+    if (i.op == Opcode::kPhiloxDropout) line += " " + std::to_string(i.stream);
     lines.push_back(std::move(line));
   }
   for (const FusedProgram::Output& out : program.outputs)
@@ -193,8 +219,9 @@ Attributes write_program(const FusedProgram& program) {
 }
 
 FusedProgram read_program(const Node& node) {
-  const Reader reader(node);
+  const std::vector<std::string> lines = node.get_strings("program");
   FusedProgram program;
+  program.code.reserve(lines.size());
   program.inputs = static_cast<int>(node.inputs().size());
   program.row_input.assign(program.inputs, 0);
   for (int64_t row : node.get_ints("rows")) {
@@ -202,14 +229,13 @@ FusedProgram read_program(const Node& node) {
                           node.describe(), ")");
     program.row_input[row] = 1;
   }
-  for (const std::string& line : node.get_strings("program"))
-    program.code.push_back(reader.instruction(line, program.value_count()));
+  for (const std::string& line : lines) program.code.push_back(Line(node, line).instruction(program.value_count()));
   for (const std::string& line : node.get_strings("outputs"))
-    program.outputs.push_back(reader.output(line, program.value_count()));
+    program.outputs.push_back(Line(node, line).output(program.value_count()));
   ORTMODULE_CHECK_GRAPH(program.outputs.size() == node.outputs().size(), "[FusedKernel] the program has ",
                         program.outputs.size(), " outputs, the node ", node.outputs().size(), " (", node.describe(),
                         ")");
-  check_kinds(program, reader, node.attributes());
+  check_kinds(program, node, lines);
   return program;
 }
 

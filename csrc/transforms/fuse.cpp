@@ -35,10 +35,19 @@ bool broadcasts_to(const Shape& shape, const Shape& space) {
   return true;
 }
 
-// A cluster, of one node at first. `space` is that of its largest member.
+// What a program takes of a provider's limits (Prices).
+struct Size {
+  size_t instructions = 0, inputs = 0;
+  bool fits(const Prices& prices) const {
+    return instructions <= prices.cluster_instructions && inputs <= prices.cluster_inputs;
+  }
+};
+
+// A cluster, of one node at first. `space` is that of its largest member; `most` is no less than its program's size.
 struct Cluster {
   std::vector<Node*> nodes;
   Shape space;
+  Size most;
 };
 
 class Fuser {
@@ -114,7 +123,7 @@ class Fuser {
     ClusterWriter writer(prices_at(node));
     if (!writer.add(node)) return false;
     cluster_[node.id()] = static_cast<int>(clusters_.size());
-    clusters_.push_back({{&node}, space});
+    clusters_.push_back({{&node}, space, size_of(writer)});
     return true;
   }
 
@@ -134,12 +143,14 @@ class Fuser {
     nodes.insert(nodes.end(), to.nodes.begin(), to.nodes.end());
     std::sort(nodes.begin(), nodes.end(),
               [&](const Node* a, const Node* b) { return position_[a->id()] < position_[b->id()]; });
-    if (!is_small(nodes)) return false;
+    // What two programs share makes that of both smaller than their sum: only beyond the limits it has to be written.
+    Size size{from.most.instructions + to.most.instructions, from.most.inputs + to.most.inputs};
+    if (!size.fits(prices_at(node)) && !(size = size_of(nodes)).fits(prices_at(node))) return false;
     if (late) {
       position_[node.id()] = place_of(from) + 1;
       early_[node.id()] = 1;
     }
-    Cluster joined{std::move(nodes), *space};
+    Cluster joined{std::move(nodes), *space, size};
     for (const Node* member : from.nodes) cluster_[member->id()] = mine;
     from = {};
     to = std::move(joined);
@@ -230,7 +241,7 @@ class Fuser {
     if (!std::all_of(node->inputs().begin(), node->inputs().end(), at_hand)) return false;
     std::vector<Node*> nodes{const_cast<Node*>(node)};
     nodes.insert(nodes.end(), cluster.nodes.begin(), cluster.nodes.end());
-    return nodes.size() <= prices_at(first).cluster_nodes && is_small(nodes);
+    return nodes.size() <= prices_at(first).cluster_nodes && size_of(nodes).fits(prices_at(first));
   }
 
   // Gives the members of a cluster a copy of the node that makes `value`; the node goes where nobody else reads it.
@@ -295,11 +306,12 @@ class Fuser {
     return false;
   }
 
-  bool is_small(const std::vector<Node*>& nodes) {
-    const Prices& prices = prices_at(*nodes[0]);
-    ClusterWriter writer(prices);
+  static Size size_of(const ClusterWriter& writer) { return {writer.instructions(), writer.inputs().size()}; }
+
+  Size size_of(const std::vector<Node*>& nodes) {
+    ClusterWriter writer(prices_at(*nodes[0]));
     for (Node* node : nodes) writer.add(*node);
-    return writer.instructions() <= prices.cluster_instructions && writer.inputs().size() <= prices.cluster_inputs;
+    return size_of(writer);
   }
 
   bool is_needed(const NodeArg* value, int cluster) const {
