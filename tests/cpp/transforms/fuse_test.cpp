@@ -134,12 +134,27 @@ TEST(FusedProgram, TextIsReadBackAsItWasWritten) {
 }
 
 TEST(FusedProgram, AWrongLineIsNamed) {
-  for (const char* line : {"%1 = expo %0", "%2 = exp %0", "%1 = exp %1", "%1 = add %0", "exp %0", "%1 = number x"}) {
-    const std::string text =
-        "graph g(x: float[4]) -> (y)\n %y = ai.ortmodule::FusedKernel(%x) {outputs=[\"full float "
-        "%1\"], program=[\"" +
-        std::string(line) + "\"]}";
+  const auto refused = [](const std::string& line, const std::string& output) {
+    const std::string text = "graph g(x: float[4]) -> (y)\n %y = ai.ortmodule::FusedKernel(%x) {outputs=[\"" + output +
+                             "\"], program=[\"" + line + "\"]}";
     testing::expect_error(ErrorCode::kInvalidGraph, "is no line of a program", [&] { resolved(text); });
+  };
+  for (const char* line : {"", "%1 = expo %0", "%2 = exp %0", "%1 = exp %1", "%1 = exp %-1", "%1 = exp %x",
+                           "%1 = add %0", "%1 = exp %0 %0", "exp %0", "%1 exp %0", "%1 = number x", "%1 = number 1x",
+                           "%1 = number", "%1 = philox_dropout %0 %0 0.5"})
+    refused(line, "full float %1");
+  for (const char* output :
+       {"", "whole float %1", "full single %1", "full float %2", "full float 1", "full float %1 %0"})
+    refused("%1 = exp %0", output);
+}
+
+TEST(FusedProgram, NumbersKeepTheirBits) {
+  for (const char* number : {"0.10000000000000001", "-0", "inf", "-inf", "4.9406564584124654e-324", "1e+30"}) {
+    auto g = resolved(std::string("graph g(x: float[4]) -> (y)\n %y = ai.ortmodule::FusedKernel(%x) {outputs=[\"full "
+                                  "float %2\"], program=[\"%1 = number ") +
+                      number + "\", \"%2 = add %0 %1\"]}");
+    const Attributes again = write_program(read_program(*g->find("y")->producer()));
+    EXPECT_EQ(std::get<std::vector<std::string>>(again.at("program"))[0], std::string("%1 = number ") + number);
   }
 }
 
