@@ -42,6 +42,14 @@ def test_no_source_file_is_longer_than_the_limit() -> None:
     assert {name: n for name, n in lengths.items() if n > LIMIT} == {}
 
 
+def test_the_readme_is_read_in_three_minutes_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text) <= 6000
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert len(links) > 10
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 def test_no_path_of_a_machine_is_in_any_file() -> None:
     # /work, a home folder, or a temporary folder with a name of its own; this file must name none itself.
     places = ["ho" + "me/[a-z]", "ro" + "ot/", "wo" + "rk/", "Us" + "ers/[A-Za-z]", "tm" + "p/(?!ortmodule)[a-z]"]
