@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .... import _C
 from ....errors import UnloadedModuleError
 from ..patching import FORWARD, Patch, caller
 from ..tracing import TraceState
@@ -68,6 +69,11 @@ def _with_packages(full: str) -> Iterator[str]:
 
 def _is_apart(scope: Mapping[str, Any] | None) -> bool:
     return str((scope or {}).get("__name__")).partition(".")[0] in _APART
+
+
+def _others(state: TraceState) -> _C.Callers:
+    """Torch imports by tens of thousands of statements within its functions while it traces."""
+    return _C.Callers(lambda scope: int(not _is_apart(scope)))
 
 
 def _absolute(name: str, scope: Mapping[str, Any] | None, level: int) -> str | None:
@@ -130,6 +136,6 @@ def _function(original: Any, state: TraceState) -> Any:
 
 
 PATCHES = (
-    Patch(builtins, "__import__", _statement, during=FORWARD),
+    Patch(builtins, "__import__", _statement, during=FORWARD, only=_others),
     Patch(importlib, "import_module", _function, during=FORWARD),
 )
