@@ -10,7 +10,7 @@ import builtins
 import contextlib
 import math
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from ..conditions import (
     spoken,
 )
 from ..conditions.tensors import attributes_of
+from .blocks import Block
 from .changes import Effect, undo_changes
 from .code_names import NO_NAMES
 from .frames import FOLLOWED, followed_frames, is_heard, kind_of
@@ -131,6 +132,14 @@ class Audit:
         """Within it, what runs is what eager's backward will run again."""
         return self._regions.running()
 
+    def beside(self, owned: Mapping[int, Any]) -> contextlib.AbstractContextManager[Block]:
+        """Around the run of a block, which owns these objects, by their identities."""
+        return self._regions.beside(owned)
+
+    def repeated(self, block: Block, others: Mapping[int, Any]) -> None:
+        """Hears that another block was not run, which owns these objects in place of the first one's."""
+        block.tell(self._reads, others)
+
     def follows(self, function: Any) -> bool:
         """Whether the frames of a function are followed, whoever calls it."""
         return isinstance(function, types.FunctionType) and (
@@ -144,7 +153,7 @@ class Audit:
 
     def value_read(self, tensor: torch.Tensor | None) -> None:
         """Hears that a number was made of a tensor's value; of one that was computed, where `tensor` is None."""
-        self._reads.value_read(tensor)
+        self._regions.value_read(tensor)
 
     def root(self, text: str, value: Any) -> None:
         """Hears that the forward has asked an object past the code that is followed."""

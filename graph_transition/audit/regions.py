@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ...errors import CaptureError
 from ..conditions import Condition, reachable
+from .blocks import Block
 from .frames import keywords_of
 from .reads import Reads
 
@@ -33,6 +35,7 @@ class Regions:
         self._reads = Reads(reads.originals, reads.vouched, reads.tree)
         self._depth = 0
         self._any = False
+        self._blocks: list[Block] = []
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -43,31 +46,56 @@ class Regions:
         finally:
             self._depth -= 1
 
+    @contextlib.contextmanager
+    def beside(self, owned: Mapping[int, Any]) -> Iterator[Block]:
+        """Within it, a block runs, which owns these objects."""
+        block = Block(self._forward, owned)
+        self._blocks.append(block)
+        try:
+            yield block
+        finally:
+            self._blocks.remove(block)
+
     # -- what is heard of frames (frames.Listener) ------------------------------------------------------------------
 
     def entered(self, frame: types.FrameType, function: types.FunctionType | None, values: list[Any]) -> None:
-        for reads in self._hearing():
-            reads.entered(frame.f_code, function, values, keywords_of(frame))
+        for block in self._blocks:
+            block.entered(values)
+        self._tell("entered", frame.f_code, function, values, keywords_of(frame))
 
     def returned(self, frame: types.FrameType, value: Any) -> None:
-        for reads in self._hearing():
-            reads.returned(frame, value)
+        self._tell("returned", frame, value)
 
     def called(self, frame: types.FrameType, function: Any) -> None:
-        for reads in self._hearing():
-            reads.called(frame, function)
+        for block in self._blocks:
+            block.called(frame, function)
+        self._tell("called", frame, function)
 
     def replaced(self, function: types.FunctionType, values: Sequence[Any]) -> None:
         """Hears that what the capture has put in a function's place runs, which may read what the function would."""
-        for reads in self._hearing():
-            reads.entered(function.__code__, function, values)
+        self._tell("entered", function.__code__, function, values)
+
+    def value_read(self, tensor: torch.Tensor | None) -> None:
+        self._forward.value_read(tensor)
+        for block in self._blocks:
+            block.reads.value_read(tensor)
 
     def no_module(self, names: frozenset[str]) -> None:
-        for reads in self._hearing():
+        for reads in (self._forward, self._reads) if self._depth else (self._forward,):
             reads.loaded_modules().grow(sys.modules, names, reads.part)
+        for block in self._blocks:
+            block.failed = True
 
-    def _hearing(self) -> tuple[Reads, ...]:
-        return (self._forward, self._reads) if self._depth else (self._forward,)
+    def _tell(self, event: str, *what: Any) -> None:
+        getattr(self._forward, event)(*what)
+        if self._depth:
+            getattr(self._reads, event)(*what)
+        for block in self._blocks:
+            if not block.failed:
+                try:
+                    getattr(block.reads, event)(*what)
+                except (CaptureError, RecursionError):  # of what the forward has made: no matter but to the block
+                    block.failed = True
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

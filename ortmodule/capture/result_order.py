@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from .trace.repeats.histories import followed_by, order_of, step_behind
+
 __all__ = ["ResultOrder", "result_order"]
 
 
@@ -40,8 +42,9 @@ def result_order(results: Sequence[Any]) -> ResultOrder:
     """The order of those that have a history, by their places."""
     at: dict[tuple[Any, int], int] = {}  # the results whose gradient arrives there, as bits
     for i, t in enumerate(results):
-        if isinstance(t, torch.Tensor) and t.grad_fn is not None:
-            at[t.grad_fn, t.output_nr] = at.get((t.grad_fn, t.output_nr), 0) | 1 << i
+        edge = step_behind(t) if isinstance(t, torch.Tensor) else None
+        if edge is not None:
+            at[edge] = at.get(edge, 0) | 1 << i
     if len(at) < 2:
         return ResultOrder()
     behind = _results_behind([node for node, _ in at], at)
@@ -49,7 +52,7 @@ def result_order(results: Sequence[Any]) -> ResultOrder:
     for (node, _), here in at.items():
         inner = _places(behind[node])
         pairs += [(i, j) for i in _places(here) for j in inner]
-    last = sorted(at, key=lambda edge: (edge[0]._sequence_nr(), edge[1]))
+    last = sorted(at, key=lambda edge: (order_of(edge[0]), edge[1]))
     return ResultOrder(pairs, [i for edge in last for i in _places(at[edge])])
 
 
@@ -69,7 +72,7 @@ def _results_behind(roots: Sequence[Any], at: dict[tuple[Any, int], int]) -> dic
                 bits |= behind[after] | at.get((after, number), 0)
             behind[node] = bits
         else:
-            begun[node] = [(after, number) for after, number in node.next_functions if after is not None]
+            begun[node] = followed_by(node)
             pending.extend(after for after, _ in begun[node] if after not in behind)
     return behind
 

@@ -16,8 +16,9 @@ import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -28,6 +29,7 @@ __all__ = [
     "forget_last_trace",
     "is_batched",
     "is_undecided",
+    "modes_now",
     "outside_the_trace",
     "recompute_region",
     "release_example_inputs",
@@ -137,6 +139,13 @@ def outside_the_trace() -> Iterator[None]:
     """Within it real tensors are computed, and no node is made."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         yield
+
+
+def modes_now() -> list[int]:
+    """The modes before torch's functions and operators on this thread, and what is called for saved tensors."""
+    modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return [*map(id, modes), *map(id, hooks or ())]
 
 
 def is_undecided(error: BaseException) -> bool:

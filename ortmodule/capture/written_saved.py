@@ -18,7 +18,7 @@ import torch
 from ..errors import CaptureError
 from .torch_private import storage_of
 
-__all__ = ["saved_storages"]
+__all__ = ["saved_by", "saved_storages"]
 
 # A normalization's own statistics: its gradient does not read them while it updates them.
 _STATISTICS = ("running_mean", "running_var")
@@ -31,26 +31,31 @@ def saved_storages(results: Iterable[Any]) -> set[Any]:
         CaptureError: something of that was written afterwards.
     """
     pending = [t.grad_fn for t in results if isinstance(t, torch.Tensor) and t.grad_fn is not None]
-    seen: set[Any] = set(pending)
+    seen: dict[Any, None] = dict.fromkeys(pending)
+    while pending:
+        for after, _ in pending.pop().next_functions:
+            if after is not None and after not in seen:
+                seen[after] = None
+                pending.append(after)
+    return saved_by(seen)
+
+
+def saved_by(nodes: Iterable[Any]) -> set[Any]:
+    """The memory of what these nodes have saved. Raises as `saved_storages` does."""
     names: dict[type, list[str]] = {}
     storages: set[Any] = set()
-    while pending:
-        node = pending.pop()
+    for node in nodes:
         if type(node) not in names:
-            names[type(node)] = _saved_by(type(node))
+            names[type(node)] = _names_of(type(node))
         for name in names[type(node)]:
             saved = _read(node, name)
             if not name.endswith(_STATISTICS):
                 every = saved if isinstance(saved, (tuple, list)) else (saved,)
                 storages.update(storage_of(t) for t in every if isinstance(t, torch.Tensor))
-        for after, _ in node.next_functions:
-            if after is not None and after not in seen:
-                seen.add(after)
-                pending.append(after)
     return storages
 
 
-def _saved_by(kind: type) -> list[str]:
+def _names_of(kind: type) -> list[str]:
     """The attributes of a node that give what it has saved: checked, unlike the raw ones."""
     every = dir(kind)
     raw = [name.removeprefix("_raw_") for name in every if name.startswith("_raw_saved_")]

@@ -98,6 +98,11 @@ class Branches:
         """The questions so far, in order."""
         return [one for one in self._asked.values() if one is not None]
 
+    @property
+    def count(self) -> int:
+        """How many there were, those without an answer included."""
+        return len(self._asked)
+
     def begin(self, traced: Sequence[torch.Tensor]) -> None:
         """Called by the traced forward with its own input tensors."""
         self._asked.clear()

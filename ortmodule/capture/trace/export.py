@@ -19,7 +19,7 @@ import torch.fx.traceback as fx_traceback
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from ...errors import CaptureError, ORTModuleError, UndecidedError, UnloadedModuleError
+from ...errors import CaptureError, ORTModuleError, SlowCaptureError, UndecidedError, UnloadedModuleError
 from .. import source_lines, torch_private
 from ..attempts import Attempt
 from ..containers.flattening import CallShape
@@ -33,6 +33,7 @@ from .messages import SaidLine, SaidWarning, same_registries
 from .patches import tensor_data
 from .patches.sizes import unit_sizes
 from .patching import deferred_interrupt, entries, installed
+from .repeats.repeats import Repeats
 from .refusals import refuse_python_at_each_call, refuse_replaced_methods, refuse_tensor_classes
 from .side_outputs import SideOutputs
 from .state.left_settings import same_settings
@@ -124,13 +125,40 @@ def export_module(
     refuse_replaced_methods()
     refuse_python_at_each_call(module, audit is not None)
     refuse_tensor_classes(module, leaves)
+
+    def run(repeats: Repeats | None) -> Exported:
+        return _exported(module, leaves, shape, attempt, audit, tracing, tried_imports, repeats)
+
+    repeats = Repeats(module) if audit is not None else None
+    try:
+        exported = run(repeats)
+        if repeats is None or repeats.holds:
+            return exported
+    except (SlowCaptureError, UndecidedError, UnloadedModuleError):
+        raise
+    except ORTModuleError:
+        if repeats is None or not repeats.count:
+            raise
+    return run(None)
+
+
+def _exported(
+    module: torch.nn.Module,
+    leaves: list[Any],
+    shape: CallShape,
+    attempt: Attempt,
+    audit: TraceAudit | None,
+    tracing: TracingAnswer | None,
+    tried_imports: frozenset[str],
+    repeats: Repeats | None,
+) -> Exported:
     dynamic, from_one = attempt.dynamic | attempt.optional, attempt.from_one
     tensor_index = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and i not in attempt.flags]
     tensors = [leaves[i] for i in tensor_index]
     shapes = tuple({a: torch.export.Dim.AUTO for j, a in dynamic if j == i} or None for i in tensor_index)
     branches = Branches(tensors, module) if attempt.branching else None
     state = TraceState(module, SideOutputs(module), branches, bool(dynamic), from_one)
-    state.tracing, state.tried_imports = tracing or TracingAnswer(), tried_imports
+    state.tracing, state.tried_imports, state.repeats = tracing or TracingAnswer(), tried_imports, repeats
     wrapper = Wrapper(module, leaves, shape, state, attempt.flags, audit)
     seconds: dict[str, float] = {}
     left = torch_private.without_left_hooks()
@@ -148,6 +176,9 @@ def export_module(
             if (refusal := _refusal(error, state)) is error:
                 raise
             raise refusal from error
+        finally:
+            if repeats is not None:
+                repeats.clear()
     torch_private.release_example_inputs(program)
     result = wrapper.result
     assert result.spec is not None

@@ -15,20 +15,23 @@ from typing import Any
 
 import torch
 
+from .repeats.histories import followed_by, order_of, step_behind
+
 __all__ = ["leaves_in_hook_order"]
 
 
 def leaves_in_hook_order(results: Iterable[Any]) -> list[torch.Tensor]:
     """The leaves that a backward of all `results` reaches; none where they have no history."""
-    roots = [t.grad_fn for t in results if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+    behind = [step_behind(t) for t in results if isinstance(t, torch.Tensor)]
+    roots = [step for step, _ in filter(None, behind)]
     waiting, held = _edges_into(roots)
-    queue: list[tuple[int, Any]] = []
+    queue: list[tuple[Any, Any]] = []
     leaves: list[torch.Tensor] = []
 
     def arrive(node: Any) -> None:
         waiting[node] -= 1
         if waiting[node] == 0:
-            _push(queue, (node._sequence_nr(), node))
+            _push(queue, (order_of(node), node))
 
     for root in roots:
         arrive(root)
@@ -50,7 +53,7 @@ def _edges_into(roots: list[Any]) -> tuple[Counter[Any], dict[Any, list[Any]]]:
         node = pending.pop()
         if node in after:
             continue
-        after[node] = [one for one, _ in node.next_functions if one is not None]
+        after[node] = [one for one, _ in followed_by(node)]
         into.update(after[node])
         pending.extend(after[node])
     return into, after
@@ -59,19 +62,19 @@ def _edges_into(roots: list[Any]) -> tuple[Counter[Any], dict[Any, list[Any]]]:
 # As std::push_heap and std::pop_heap move elements, equal ones too, which Python's heapq does otherwise.
 
 
-def _push(heap: list[tuple[int, Any]], item: tuple[int, Any]) -> None:
+def _push(heap: list[tuple[Any, Any]], item: tuple[Any, Any]) -> None:
     heap.append(item)
     _raise(heap, len(heap) - 1, item)
 
 
-def _raise(heap: list[tuple[int, Any]], place: int, item: tuple[int, Any]) -> None:
+def _raise(heap: list[tuple[Any, Any]], place: int, item: tuple[Any, Any]) -> None:
     while place > 0 and heap[(place - 1) // 2][0] < item[0]:
         heap[place] = heap[(place - 1) // 2]
         place = (place - 1) // 2
     heap[place] = item
 
 
-def _pop(heap: list[tuple[int, Any]]) -> tuple[int, Any]:
+def _pop(heap: list[tuple[Any, Any]]) -> tuple[int, Any]:
     last = heap.pop()
     if not heap:
         return last

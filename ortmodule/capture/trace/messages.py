@@ -124,6 +124,11 @@ class Messages:
         self._cached: list[tuple[SaidWarning | SaidLine, list[types.CodeType]]] = []
         self._earlier = self._cached[:]  # of earlier runs of the trace
 
+    @property
+    def count(self) -> int:
+        """How much was said so far."""
+        return len(self.said) + len(self.once) + (self._error is not None)
+
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         """Within it, the forward runs. Raises CaptureError at its end where what it says cannot be said again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -67,6 +68,7 @@ class SideOutputs:
         self._looked_at: set[tuple[torch.nn.Module, str]] = set()
         self._looked_at_whole: set[torch.nn.Module] = set()  # by `vars(module)`
         self._written: dict[tuple[torch.nn.Module, str], None] = {}  # set before it was looked at, in order
+        self.writes = 0  # how often a module's attribute was set
         self._running = False  # whether the forward itself runs: torch's export sets attributes around it
         self.heard = _C.HeardPairs()  # looks of which nothing more is to be noted
         self.heard.listens = False
@@ -85,6 +87,7 @@ class SideOutputs:
 
     def record_write(self, module: torch.nn.Module, name: str) -> None:
         """Notes that `module.name` is set by the forward."""
+        self.writes += 1
         known = module in self._before and (module, name) not in self._looked_at
         known = known and module not in self._looked_at_whole
         if self._running and known and name not in _INTERNALS and not self._is_torchs_own(module, name):
@@ -94,6 +97,20 @@ class SideOutputs:
     def _is_torchs_own(module: torch.nn.Module, name: str) -> bool:
         """An RNN's `_flat_weights`."""
         return module_of(type(module)).startswith("torch.") and name[0] == "_"
+
+    def looked_at(self, part: torch.nn.Module) -> set[tuple[torch.nn.Module, str]] | None:
+        """(module, name) of what has been looked at so far, or may have been, of a module and those below it; None
+        where one of them was looked at as a whole, or is none of those that there were before.
+        """
+        modules = set(part.modules())
+        if not modules.isdisjoint(self._looked_at_whole) or not modules <= self._before.keys():
+            return None
+        return {(module, name) for module, name in self._looked_at if module in modules}
+
+    def repeat(self, looks: Iterable[tuple[torch.nn.Module, str]]) -> None:
+        """Notes looks that a block would have had, if it had been run."""
+        for module, name in looks:
+            self.record_read(module, name)
 
     def begin(self) -> None:
         """Called before the traced forward."""

@@ -20,6 +20,7 @@ from ...errors import CaptureError
 from .branches import Branches
 from .function_call import FunctionCall
 from .messages import Messages
+from .repeats.repeats import Repeats
 from .side_outputs import SideOutputs
 
 __all__ = ["LOCK", "TraceState", "TracingAnswer", "captured_elsewhere", "current_trace", "running"]
@@ -55,6 +56,7 @@ class TraceState:
         uncopied: the memories of tensors that `contiguous()` has given back as they were.
         region_numbers: names the regions that are computed again in backward.
         audit: hears of the forward.
+        repeats: the blocks that are traced once; None: each is.
         messages: hears what it says.
         loggers: with a level that each was asked whether it writes at.
         tracing: what the forward is told of the trace.
@@ -76,6 +78,7 @@ class TraceState:
     uncopied: set[int] = dataclasses.field(default_factory=set)
     region_numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     audit: Any = None
+    repeats: Repeats | None = None
     messages: Messages = dataclasses.field(default_factory=Messages)
     loggers: _C.HeardPairs = dataclasses.field(default_factory=_C.HeardPairs)
     tracing: TracingAnswer = dataclasses.field(default_factory=TracingAnswer)

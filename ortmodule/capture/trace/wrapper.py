@@ -47,6 +47,16 @@ class GivenNames(Protocol):
     def taken_back(self) -> None: ...
 
 
+class BlockReads(Protocol):
+    """What the run of a block has read."""
+
+    def ended(self) -> bool:
+        """Whether it can stand for the runs of others; called at its end."""
+
+    def unchanged(self) -> bool:
+        """Whether all of it is still as it was read."""
+
+
 class TraceAudit(Protocol):
     """Listens to the traced forward.
 
@@ -84,6 +94,12 @@ class TraceAudit(Protocol):
 
     def no_module(self, names: Iterable[str]) -> None:
         """The forward has found that there are no modules of these names to import."""
+
+    def beside(self, owned: Mapping[int, Any]) -> contextlib.AbstractContextManager[BlockReads]:
+        """Around the run of a block, which owns these objects, by their identities: hears what it reads."""
+
+    def repeated(self, reads: BlockReads, others: Mapping[int, Any]) -> None:
+        """A block was not run that would have read, in place of what the first one owns, these objects."""
 
     def pause(self) -> None:
         """Torch itself runs from here on, until `resume`."""
@@ -186,6 +202,8 @@ class Wrapper(torch.nn.Module):
         call = self._shape.filled(leaves)
         self._given = GivenContainers(call.given)
         self._state.side_outputs.begin()
+        if self._state.repeats is not None:
+            self._state.repeats.begin(self._state)
         self._assigned.begin()
         layouts = Layouts(t for _, t in self._named(leaves))
         with contextlib.ExitStack() as stack:

@@ -13,6 +13,7 @@ Not here: what is made of the accesses (trace/side_outputs.py), of changes (grap
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,7 +59,10 @@ def _module_call(original: Any, state: TraceState) -> Any:
         if not state.forward_runs:
             return original(tracer, module, module.forward, args, kwargs)
         _refuse_hooks(module, state)
-        return original(tracer, module, forward, args, kwargs)
+        if state.repeats is None:
+            return original(tracer, module, forward, args, kwargs)
+        run = functools.partial(original, tracer, module, forward, args, kwargs)
+        return state.repeats.called(tracer, module, args, kwargs, run)
 
     return call_module
 

@@ -19,7 +19,7 @@ from torch._tensor_str import PRINT_OPTS
 
 from ....errors import CaptureError
 
-__all__ = ["same_settings"]
+__all__ = ["same_settings", "settings_now"]
 
 # Of other devices: to ask of one may start it.
 _OF_DEVICES = re.compile(r"_?(accelerator|cuda|mps|mtia|xpu)_|.*(autocast_(cpu|gpu|ipu|xla)|cublas|cudnn_depth)")
@@ -57,6 +57,11 @@ def same_settings() -> Iterator[None]:
     if changed:
         names = ", ".join(setting.name for setting, _ in changed)
         raise CaptureError(f"the forward changes settings of torch and leaves them so, which no graph does: {names}")
+
+
+def settings_now() -> list[Any]:
+    """What each of them is at the moment."""
+    return [setting.tell() for setting in _settings()]
 
 
 @functools.cache

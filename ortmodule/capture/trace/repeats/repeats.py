@@ -1,0 +1,201 @@
+"""Which blocks of a trace are repeated, and when."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.modules.module as torch_module
+from torch import nn
+
+from ...torch_private import modes_now, outside_the_trace
+from ..state.left_settings import settings_now
+from .nodes import Values, copied, returned
+from .pairing import Pairs, form_of
+from .record import Begin, Call, Record, recorded
+
+__all__ = ["Repeats"]
+
+_FEWEST_NODES = 8  # what a block has recorded to be worth a comparison
+
+
+@dataclasses.dataclass
+class _Block:
+    """One that has run.
+
+    Attributes:
+        module: the block.
+        record: what its run has added to the trace.
+        reads: what its code has read.
+        looks: (module, attribute) of what was looked at of the block.
+        path: its name in the trace.
+        settings: torch's, in which it ran.
+        marks: what was left behind before it.
+        uncopied: the memories that `contiguous()` has found to be so in it.
+    """
+
+    module: nn.Module
+    record: Record
+    reads: Any
+    looks: set[tuple[nn.Module, str]]
+    path: str
+    settings: list[Any]
+    uncopied: set[int]
+
+
+class Repeats:
+    """The blocks of one trace.
+
+    Args:
+        root: the module that is traced.
+
+    Attributes:
+        count: how many were not run.
+        holds: whether the forward has heard everywhere what it would have heard if they had.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self._forms = _forms_of_members(root)
+        self._left: collections.Counter[Any] = collections.Counter()
+        self._blocks: dict[Any, list[_Block]] = {}
+        self._refused: set[Any] = set()
+        self._running = False
+        self._state: Any = None
+        self.count = 0
+        self.holds = True
+
+    def begin(self, state: Any) -> None:
+        """Called before the traced forward, each time that it runs, with what its capture knows."""
+        self.clear()
+        self._state = state
+        self._left.update(self._forms.values())
+
+    def clear(self) -> None:
+        """Forgets what has run, and with it the tensors of the trace."""
+        self._state, self._running = None, False
+        self.count, self.holds = 0, True
+        for held in (self._blocks, self._refused, self._left):
+            held.clear()
+
+    def called(self, tracer: Any, module: nn.Module, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+        """The result of a module's call: of `run`, or what the module's tensors give in a block that has run."""
+        form = self._forms.get(id(module))
+        if form is None or self._running or _any_global_hook():
+            return run()
+        self._left[form] -= 1
+        settings, begin = _settings(), None
+        with outside_the_trace():
+            call = None if form in self._refused else Call.of(args, kwargs)
+            if call is not None and (found := self._like(form, call, module, settings)) is not None:
+                block, given, pairs, values = found
+                value = self._repeated(block, given, values, module, tracer)
+            elif call is not None and self._left[form] > 0:
+                begin = Begin.now(call, _own_tensors(module), tracer)
+        if call is not None and found is not None:
+            self._tell(block, pairs, values)
+            return value
+        return run() if begin is None else self._recorded(form, begin, settings, (module, args, kwargs), tracer, run)
+
+    # -- the first of its kind --------------------------------------------------------------------------------------
+
+    def _recorded(
+        self, form: Any, begin: Begin, settings: list[Any], called: Any, tracer: Any, run: Callable[[], Any]
+    ) -> Any:
+        state, (module, args, kwargs) = self._state, called
+        owned, marks, uncopied = Pairs(module, module), self._marks(), set(state.uncopied)
+        given = {id(tensor): tensor for tensor in begin.given}
+        self._running = True
+        try:
+            with state.audit.beside({**owned.objects, **given}) as reads:
+                value = run()
+        finally:
+            self._running = False
+        looks = state.side_outputs.looked_at(module)
+        same = owned.fit and looks is not None and (self._marks(), _settings()) == (marks, settings)
+        with outside_the_trace():
+            same = same and begin.call.is_same(Call.of(args, kwargs))  # or it has changed a list that it is given
+            record = recorded(begin, value, tracer) if same else None
+        if record is None or len(record.nodes) < _FEWEST_NODES or not reads.ended():
+            self._refused.add(form)
+            return value
+        path = tracer.path_of_module(module)
+        block = _Block(module, record, reads, looks, path, settings, state.uncopied - uncopied)
+        self._blocks.setdefault(form, []).append(block)
+        return value
+
+    def _marks(self) -> tuple[Any, ...]:
+        """What grows where a run leaves more behind than nodes."""
+        state = self._state
+        asked = None if state.branches is None else state.branches.count
+        return asked, len(state.calls), state.messages.count, state.side_outputs.writes, state.refusal, len(state.away)
+
+    # -- the others -------------------------------------------------------------------------------------------------
+
+    def _like(self, form: Any, call: Call, module: nn.Module, settings: list[Any]) -> Any:
+        """A block that has run and does what the run of `module` would, and what corresponds in the two."""
+        for block in self._blocks.get(form, ()):
+            record = block.record
+            if not call.fits(record.call) or block.settings != settings:
+                continue
+            pairs = Pairs(block.module, module)
+            if not pairs.fit or not pairs.differing.isdisjoint(block.looks):
+                continue
+            if not all(map(pairs.tensors_fit, record.call.tensors, call.tensors)) or not block.reads.unchanged():
+                continue
+            given = [pairs.objects[id(tensor)] for tensor in record.given]
+            try:
+                return block, given, pairs, Values(record, given)
+            except (RuntimeError, NotImplementedError):  # what shares memory is not told by the stand-ins
+                continue
+        return None
+
+    def _repeated(self, block: _Block, given: list[torch.Tensor], values: Values, module: nn.Module, tracer: Any) -> Any:
+        there = tracer.path_of_module(module)
+        paths = {f"{block.path}.{name}": f"{there}.{name}" for name, _ in block.module.named_modules() if name}
+        nodes = copied(block.record, given, values, tracer, {block.path: there, **paths})
+        return returned(block.record, given, values, nodes, tracer)
+
+    def _tell(self, block: _Block, pairs: Pairs, values: Values) -> None:
+        """Notes what the run would have led to beside its nodes."""
+        self._state.audit.repeated(block.reads, pairs.objects)
+        self._state.side_outputs.repeat((pairs.objects[id(one)], name) for one, name in block.looks)
+        self._state.uncopied.update(map(values.memory, block.uncopied))
+        self.count += 1
+
+
+def _settings() -> list[Any]:
+    return [*settings_now(), *modes_now()]
+
+
+def _any_global_hook() -> bool:
+    return bool(torch_module._global_forward_pre_hooks or torch_module._global_forward_hooks)
+
+
+def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    found = {id(tensor): tensor for one in module.modules() for tensor in _tensors_of(one)}
+    return list(found.values())
+
+
+def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    for table in (module._parameters, module._buffers):
+        yield from (tensor for tensor in table.values() if tensor is not None)
+
+
+def _forms_of_members(root: nn.Module) -> dict[int, Any]:
+    """By the identity of each module that has others of its form in the same container, that form."""
+    forms: dict[int, Any] = {}
+    for holder in root.modules():
+        if not isinstance(holder, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+            continue
+        members = {id(child): _form(child) for child in holder.children() if any(True for _ in child.children())}
+        often = collections.Counter(members.values())
+        forms.update((one, form) for one, form in members.items() if often[form] > 1)
+    return forms
+
+
+def _form(module: nn.Module) -> Any:
+    tensors = ((name, form_of(tensor)) for name, tensor in module.named_parameters(remove_duplicate=False))
+    return type(module), tuple(tensors)
