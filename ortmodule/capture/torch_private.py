@@ -29,6 +29,7 @@ __all__ = [
     "forget_last_trace",
     "is_batched",
     "is_undecided",
+    "may_be_written",
     "modes_now",
     "outside_the_trace",
     "recompute_region",
@@ -146,6 +147,12 @@ def modes_now() -> list[int]:
     modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return [*map(id, modes), *map(id, hooks or ())]
+
+
+def may_be_written(tensor: torch.Tensor) -> bool:
+    """Whether autograd would let a tensor be written in place: not one of several views that an operator has given."""
+    autograd: Any = torch._C._autograd
+    return not tensor._is_view() or autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT
 
 
 def is_undecided(error: BaseException) -> bool:

@@ -38,27 +38,33 @@ class Values:
         first = record.call.tensors[0]
         assert isinstance(first, FakeTensor)
         self._mode: FakeTensorMode = first.fake_mode
-        self._bases = {storage_of(old): new for old, new in zip(record.given, given, strict=True)}
+        # By the memory of the first block's: one of its tensors there, and what corresponds to it.
+        self._bases = {storage_of(old): (old, new) for old, new in zip(record.given, given, strict=True)}
         inner = {node for node in record.nodes if node.op != "get_attr"}
         for node in record.nodes:
             for outer in node.all_input_nodes:
                 if outer not in inner and isinstance(value := outer.meta.get("val"), torch.Tensor):
-                    self._bases.setdefault(storage_of(value), value)
+                    self._bases.setdefault(storage_of(value), (value, value))
         self.of_nodes: dict[fx.Node, Any] = {}
         guards = self._mode.shape_env
         with guards.suppress_guards() if guards is not None else contextlib.nullcontext():
             for node in record.nodes:
                 if node.op == "get_attr":  # the same for every block
-                    self._bases.update((storage_of(value), value) for value in [node.meta["val"]])
+                    self._bases[storage_of(node.meta["val"])] = (node.meta["val"], node.meta["val"])
                 else:
-                    self.of_nodes[node] = pytree.tree_map_only(torch.Tensor, self._value, node.meta.get("val"))
+                    val = node.meta.get("val")
+                    alone = isinstance(val, torch.Tensor)
+                    self.of_nodes[node] = self._value(val) if alone else self._values(val)
             new = {id(r.value): r.value for r in record.results if r.node is not None}
             self.results = {place: self._value(old) for place, old in new.items()}
 
     def memory(self, old: int) -> int:
         """The memory in the place of one of the first block's."""
         base = self._bases.get(old)
-        return old if base is None else storage_of(base)
+        return old if base is None else storage_of(base[1])
+
+    def _values(self, old: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, self._value, old) if isinstance(old, (list, tuple)) else old
 
     def _value(self, old: Any) -> torch.Tensor:
         place = storage_of(old)
@@ -67,11 +73,12 @@ class Values:
             if base is None:
                 meta = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device="meta")
             else:
-                like = base.detach() if base.dtype == old.dtype else base.detach().view(old.dtype)
-                meta = like.as_strided(old.shape, old.stride(), old.storage_offset())
+                was, now = (one.detach().view(old.dtype) if one.dtype != old.dtype else one.detach() for one in base)
+                offset = now.storage_offset() + (old.storage_offset() - was.storage_offset())
+                meta = now.as_strided(old.shape, old.stride(), offset)
         made = FakeTensor(self._mode, meta, old.device)
         if base is None:
-            self._bases[place] = made
+            self._bases[place] = (old, made)
         return made
 
 

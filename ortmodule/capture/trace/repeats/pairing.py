@@ -9,6 +9,8 @@ Not here: who has (side_outputs.py).
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,14 +27,21 @@ _TENSORS = ("_parameters", "_buffers")
 _ORDERED = (list, tuple)
 
 
+class _Empty:
+    pass
+
+
+_OBJECT = _Empty.__basicsize__
+
+
 def numbers(sizes: Iterable[Any]) -> tuple[Any, ...]:
     """Sizes or strides as what can be compared without asking which number a symbol is."""
     return tuple(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes)
 
 
 def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What of a tensor an operator's record can depend on, without its values and its memory."""
-    strides = (*tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else ()
+    """What of a tensor an operator's record can depend on, without its values and where they lie."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
     kind = (type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, tensor.is_leaf)
     return (*kind, tensor.is_conj(), tensor.is_neg(), numbers(tensor.shape), numbers(strides))
 
@@ -143,6 +152,12 @@ class Pairs:
             fits = self._same_entries(one, other, inside)
         elif type(one) in (set, frozenset):
             fits = one == other and all(isinstance(entry, (str, int, bool)) for entry in one | other)
+        elif type(one) is functools.partial:
+            fits = self._same(_parts_of(one), _parts_of(other), inside)
+        elif type(one) is types.MethodType:
+            return one.__func__ is other.__func__ and self._same(one.__self__, other.__self__, inside)
+        elif _is_plain_object(one):
+            fits = self._same_entries(vars(one), vars(other), inside)
         else:
             return False
         return fits and (isinstance(one, (tuple, frozenset)) or self._pair(one, other))
@@ -152,3 +167,15 @@ class Pairs:
             return False
         keys = zip(one, other, strict=True)
         return all(equal_plain(a, b) and self._same(one[a], other[b], within) for a, b in keys)
+
+
+def _parts_of(partial: functools.partial[Any]) -> tuple[Any, ...]:
+    return partial.func, partial.args, partial.keywords, vars(partial)
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether all that an object holds are its attributes: of a class in Python, on nothing but such."""
+    heap = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+    kinds = type(value).__mro__[:-1]
+    written = all(kind.__flags__ & heap and "__slots__" not in vars(kind) for kind in kinds)
+    return written and not isinstance(value, (type, nn.Module)) and type(value).__basicsize__ <= _OBJECT and hasattr(value, "__dict__")

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import CaptureError
 from ...rewrite.regions import is_write, written_argument
-from ...torch_private import recompute_region, storage_of
+from ...torch_private import may_be_written, recompute_region, storage_of
 from ...written_saved import saved_by
 from .histories import History
 from .pairing import equal_plain, form_of
@@ -213,7 +213,7 @@ def _result(leaf: Any, given: Sequence[torch.Tensor], made: set[fx.Node], outer:
     slot: Any = proxy_tensor.get_proxy_slot(leaf, tracer, None) if _is_plain_tensor(leaf) else None
     if slot is None or slot.constant is not None or slot.proxy.node not in made or storage_of(leaf) in outer:
         return None
-    if leaf._is_view() or leaf.is_conj() or leaf.is_neg() or (leaf.grad_fn is not None) != leaf.requires_grad:
+    if not may_be_written(leaf) or leaf.is_conj() or leaf.is_neg() or (leaf.grad_fn is not None) != leaf.requires_grad:
         return None
     return Result(leaf, None, slot.proxy.node)
 

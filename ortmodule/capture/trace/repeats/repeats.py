@@ -13,6 +13,7 @@ from torch import nn
 
 from ...torch_private import modes_now, outside_the_trace
 from ..state.left_settings import settings_now
+from ..state.scope_settings import OFFSETS
 from .nodes import Values, copied, returned
 from .pairing import Pairs, form_of
 from .record import Begin, Call, Record, recorded
@@ -20,6 +21,7 @@ from .record import Begin, Call, Record, recorded
 __all__ = ["Repeats"]
 
 _FEWEST_NODES = 8  # what a block has recorded to be worth a comparison
+_MOST = 8  # kinds of runs of blocks of one form
 
 
 @dataclasses.dataclass
@@ -58,7 +60,8 @@ class Repeats:
     """
 
     def __init__(self, root: nn.Module) -> None:
-        self._forms = _forms_of_members(root)
+        self._forms = _forms(root)
+        self._calls: collections.Counter[int] = collections.Counter()
         self._left: collections.Counter[Any] = collections.Counter()
         self._blocks: dict[Any, list[_Block]] = {}
         self._refused: set[Any] = set()
@@ -77,22 +80,24 @@ class Repeats:
         """Forgets what has run, and with it the tensors of the trace."""
         self._state, self._running = None, False
         self.count, self.holds = 0, True
-        for held in (self._blocks, self._refused, self._left):
+        for held in (self._blocks, self._refused, self._left, self._calls):
             held.clear()
 
     def called(self, tracer: Any, module: nn.Module, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
         """The result of a module's call: of `run`, or what the module's tensors give in a block that has run."""
         form = self._forms.get(id(module))
-        if form is None or self._running or _any_global_hook():
+        if form is None or self._running or form in self._refused or _any_global_hook():
             return run()
-        self._left[form] -= 1
+        self._calls[id(module)] += 1
+        again = self._calls[id(module)] > 1
+        self._left[form] -= not again
         settings, begin = _settings(), None
         with outside_the_trace():
-            call = None if form in self._refused else Call.of(args, kwargs)
+            call = Call.of(args, kwargs)
             if call is not None and (found := self._like(form, call, module, settings)) is not None:
                 block, given, pairs, values = found
                 value = self._repeated(block, given, values, module, tracer)
-            elif call is not None and self._left[form] > 0:
+            elif call is not None and (again or self._left[form] > 0) and len(self._blocks.get(form, ())) < _MOST:
                 begin = Begin.now(call, _own_tensors(module), tracer)
         if call is not None and found is not None:
             self._tell(block, pairs, values)
@@ -114,7 +119,7 @@ class Repeats:
         finally:
             self._running = False
         looks = state.side_outputs.looked_at(module)
-        same = owned.fit and looks is not None and (self._marks(), _settings()) == (marks, settings)
+        same = OFFSETS not in state.asked and owned.fit and looks is not None and (self._marks(), _settings()) == (marks, settings)
         with outside_the_trace():
             same = same and begin.call.is_same(Call.of(args, kwargs))  # or it has changed a list that it is given
             record = recorded(begin, value, tracer) if same else None
@@ -184,16 +189,9 @@ def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
         yield from (tensor for tensor in table.values() if tensor is not None)
 
 
-def _forms_of_members(root: nn.Module) -> dict[int, Any]:
-    """By the identity of each module that has others of its form in the same container, that form."""
-    forms: dict[int, Any] = {}
-    for holder in root.modules():
-        if not isinstance(holder, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
-            continue
-        members = {id(child): _form(child) for child in holder.children() if any(True for _ in child.children())}
-        often = collections.Counter(members.values())
-        forms.update((one, form) for one, form in members.items() if often[form] > 1)
-    return forms
+def _forms(root: nn.Module) -> dict[int, Any]:
+    """By the identity of a module below `root`, what it has in common with all that may be its like."""
+    return {id(module): _form(module) for module in root.modules() if module is not root}
 
 
 def _form(module: nn.Module) -> Any:
