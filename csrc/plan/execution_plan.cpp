@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "graph/value_bytes.h"
 #include "plan/streams.h"
+#include "records/draws.h"
 #include "records/registry.h"
 
 namespace ortmodule {
@@ -24,7 +25,7 @@ std::vector<char> needed_nodes(const Graph& graph, Phase phase, const std::vecto
   };
   for (const NodeArg* out : outputs) want(out);
   graph.for_each([&](Node& node) {
-    if (node.phase() == phase && node.record()->has(kSideEffect) && !needed[node.id()]) {
+    if (node.phase() == phase && (node.record()->has(kSideEffect) || draws(node)) && !needed[node.id()]) {
       needed[node.id()] = 1;
       stack.push_back(&node);
     }

@@ -140,6 +140,10 @@ class Audit:
         """Hears that another block was not run, which owns these objects in place of the first one's."""
         block.tell(self._reads, others)
 
+    def has_changed(self) -> bool:
+        """After it: whether the forward has changed anything but tensors."""
+        return bool(self.effects or self.changed)
+
     def follows(self, function: Any) -> bool:
         """Whether the frames of a function are followed, whoever calls it."""
         return isinstance(function, types.FunctionType) and (

@@ -16,13 +16,22 @@ from typing import Any
 
 import torch
 
-from ..conditions import Condition, QueryCondition, UnknownCondition
+from ..conditions import (
+    ClassCondition,
+    Condition,
+    FunctionCondition,
+    NamespaceCondition,
+    PythonModuleCondition,
+    QueryCondition,
+    UnknownCondition,
+)
 from .code_names import Names
 from .frames import FOLLOWED, kind_of
 from .reads import Reads
 
 __all__ = ["Block"]
 
+_KEEPING = (ClassCondition, FunctionCondition, NamespaceCondition, PythonModuleCondition)
 _TELLING_APART = (id, hash)  # what gives another answer for every object
 
 
@@ -30,6 +39,10 @@ class _Walk(Reads):
     def has_read_values(self) -> bool:
         """Whether a number was made of a tensor's value."""
         return bool(self._tensors) or self._scalar_read
+
+    def shared(self) -> list[tuple[Condition, Any]]:
+        """What was met of what there was before, and whatever keeps names: those of a function that ran, too."""
+        return [(c, v) for c, v in self.met() if not c.is_plain and (id(v) in self._outer or isinstance(c, _KEEPING))]
 
     def answers(self) -> dict[int, Any]:
         """What the settings are at the moment that torch's functions were asked for, by the functions' identities."""
@@ -86,7 +99,7 @@ class Block:
         reads = self.reads
         if self.failed or reads.has_read_values() or reads.any_name_of_program():
             return False
-        met = [(c, v) for _, c, v in reads.outer_objects() if not c.is_plain]
+        met = reads.shared()
         if any(isinstance(condition, UnknownCondition) for condition, _ in met):
             return False
         self._shared = [(condition, value) for condition, value in met if id(value) not in self._owned]

@@ -37,6 +37,7 @@ from .trace.tracing import LOCK, TracingAnswer
 __all__ = ["capture", "capture_for_call", "capture_once"]
 
 _PREFIX = "module."
+_MOST_WRITTEN_OUT = 16  # elements of a tensor that the forward makes of numbers
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
 
 
@@ -262,7 +263,7 @@ class _Assembly:
         self.sources[node] = (kind, name)
         if kind == "constant":
             tensor = self.program.constants[target]
-            if target.startswith("lifted_tensor") and tensor.numel() <= 16 and not tensor.is_complex():
+            if target.startswith("lifted_tensor") and _is_made_within(node) and tensor.numel() <= _MOST_WRITTEN_OUT and not tensor.is_complex():
                 self.converter.define(node, self.builder.const(tensor.tolist(), tensor.dtype))
                 return
         if name not in shared:
@@ -442,6 +443,14 @@ class _Assembly:
         self.declared.add(value.name)
         self.builder.output(value, memory)
         return value.name
+
+
+def _is_made_within(constant: Node) -> bool:
+    """Whether the forward makes a constant of its trace, of numbers: each use is a copy of it. Any other is a tensor of
+    the program's, whose values and gradient are its own.
+    """
+    users = list(constant.users)
+    return bool(users) and all(user.target is torch.ops.aten.lift_fresh_copy.default for user in users)
 
 
 def _known(tensor: torch.Tensor) -> list[int]:

@@ -26,6 +26,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=300, help="how many (default: 300)")
     parser.add_argument("--start", type=int, default=0, help="number of the first one (default: 0)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--depth", type=int, default=0, help="make each program's model a stack of so many equal parts")
     parser.add_argument("--wrappers", default="ortmodule", help=f"of {', '.join(WRAPPERS)}, with commas between")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument("--only", default="", metavar="TEXT", help="programs with this in the name of a kind")
@@ -43,14 +44,14 @@ def arguments() -> argparse.Namespace:
 
 
 def show(args: argparse.Namespace, wrappers: list[str]) -> None:
-    made = program(args.seed, args.show)
+    made = program(args.seed, args.show, args.depth)
     print(made.text())
     if args.source:
         return
     import torch
 
     torch.set_num_threads(1)
-    found = answer(args.seed, args.show, wrappers)
+    found = answer(args.seed, args.show, wrappers, args.depth)
     print(f"watchable: {found['watchable']}; eager raises: {found['raises'] or 'nothing'}")
     for name, outcome in found["outcomes"].items():
         where = f" at step {outcome['step']}" if outcome["step"] >= 0 else ""
@@ -68,7 +69,7 @@ def chosen(args: argparse.Namespace) -> list[int]:
         return list(range(args.start, args.start + args.programs))
     numbers: list[int] = []
     for number in range(args.start, args.start + 60 * args.programs):
-        made = program(args.seed, number)
+        made = program(args.seed, number, args.depth)
         if any(args.only in kind for kind in (*made.places, *made.readings, *made.changes, *made.whens)):
             numbers.append(number)
             if len(numbers) == args.programs:
@@ -105,7 +106,7 @@ def main() -> int:
             if args.json and len(so_far) % 100 == 0:
                 write(args.json, so_far)
 
-        found = results(args.seed, numbers, wrappers, jobs=args.jobs, done=done)
+        found = results(args.seed, numbers, wrappers, jobs=args.jobs, depth=args.depth, done=done)
     print(table(found, wrappers))
     for wrapper in wrappers:
         wrong = [r for r in found if r["outcomes"][wrapper]["verdict"] != RIGHT]

@@ -3,6 +3,8 @@
 A program's file has a class `Net`, functions `change_0`, `change_1` ... of the module, and names that the runner fills
 or reads: GIVEN and LATER (further arguments), GIVES (what becomes of the input), ON_X (its attributes), AROUND (context
 managers around a call), MODEL (the module). The schedule is a list of calls and changes.
+
+With a depth the module is one of so many `Net` in a `Stack`, which is what is called.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 from .pieces import Change, Piece, composed, from_row
 from .rows import ROWS
 from .support import IMPORTS, needed
-from .templates import indent
+from .templates import fill, indent
 from .values import PLAIN_VALUES
 from .values_of_torch import TORCH_VALUES
 
@@ -44,12 +46,14 @@ class Program:
     changes: list[str]
     whens: list[str]
     watchable: bool
+    depth: int = 0
+    part: int = 0  # of the stack, the one that the program is about
 
     def text(self) -> str:
         """The program as one text, for a person."""
         steps = "\n".join(f"#   {step}" for step in self.schedule)
         library = f"# --- the library, `lib`:\n{self.library}\n" if self.library else ""
-        title = f"# program {self.number} of seed {self.seed}: {', '.join(self.places)}\n"
+        title = f"# program {self.number} of seed {self.seed}, depth {self.depth}: {', '.join(self.places)}\n"
         return f"{title}{library}{self.source}\n# schedule:\n{steps}\n"
 
 
@@ -237,7 +241,24 @@ class _Composer:
         return "\n".join((IMPORTS, *(h + "\n" for h in self.shared().values()), text)) if text else ""
 
 
-def program(seed: int, number: int) -> Program:
+_STACK = """
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(Net() for _ in range($d))
+
+    def forward(self, x, **given):
+        further = []
+        for part in self.parts:
+            result = part(x, **given)
+            x, *more = result if isinstance(result, tuple) else (result,)
+            further.append(more)
+        return (x, *further[$n])
+"""
+
+
+def program(seed: int, number: int, depth: int = 0) -> Program:
     """Program `number` of a seed."""
     values = (*PLAIN_VALUES, *TORCH_VALUES)
     composer = _Composer(seed, number)
@@ -250,10 +271,14 @@ def program(seed: int, number: int) -> Program:
     if rng.random() < 0.12:
         composer.leave_behind(rng.choice(composer.pieces))
     schedule = composer.schedule()
+    part = rng.randrange(depth) if depth else 0
+    if depth and composer.functions and rng.random() < 0.4:  # it is another one from the beginning
+        schedule.insert(0, {"change": 0, "thread": False, "through": False})
+    source = composer.source() + (fill(_STACK, d=depth, n=part) if depth else "")
     watchable = composer.watchable and all(p.watchable for p in composer.pieces)
     watchable = watchable and not any(map(_NOT_THE_ENGINE.search, composer.labels))
     return Program(
-        seed, number, composer.source(), composer.library(), schedule, [p.place for p in composer.pieces],
+        seed, number, source, composer.library(), schedule, [p.place for p in composer.pieces],
         [r for p in composer.pieces for r in p.readings], composer.labels, composer.whens,
-        watchable,
+        watchable, depth, part,
     )  # fmt: skip

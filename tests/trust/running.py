@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ortmodule.capture.trace.repeats import repeats
+
 from .comparing import RIGHT, Observation, Outcome, compare
 from .observing import rendered
 from .programs import Program
@@ -56,8 +58,9 @@ class _Run:
         self.wrapper, self.program, self.name = wrapper, program, name
         torch.manual_seed(program.number)
         self.main, self.library = _load(folder, name, program.source, program.library)
-        self.module = self.main.Net()
-        vars(self.main)["MODEL"] = self.module
+        self.module = self.main.Stack() if program.depth else self.main.Net()
+        self.subject = self.module.parts[program.part] if program.depth else self.module
+        vars(self.main)["MODEL"] = self.subject
         self.wrapped = wrapper.make(self.module)
         self.optimizer: Any = None
         self.calls = 0
@@ -84,6 +87,7 @@ class _Run:
         """Makes a change on the module, or on the wrapper around it."""
         function = getattr(self.main, f"change_{number}")
         target = self.wrapped if through else self.module
+        target = target.parts[self.program.part] if self.program.depth else target
         if thread:
             _in_thread(lambda: function(target))
         else:
@@ -98,7 +102,7 @@ class _Run:
         x = torch.randn(call["batch"], 4, generator=torch.Generator().manual_seed(self.calls))
         x.requires_grad_(call["x_grad"])
         for change in self.main.GIVES.values():
-            x = change(x, self.module)
+            x = change(x, self.subject)
         for name, value in self.main.ON_X.items():
             setattr(x, name, value)
         random.seed(self.calls)
@@ -134,7 +138,7 @@ class _Run:
             "on": contextlib.nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
             "set_grad_enabled(False)": lambda: torch.set_grad_enabled(False),
         }[call["grad"]]  # fmt: skip
-        given = {**self.main.GIVEN, **{name: make(x, self.module) for name, make in self.main.LATER.items()}}
+        given = {**self.main.GIVEN, **{name: make(x, self.subject) for name, make in self.main.LATER.items()}}
         with contextlib.ExitStack() as stack:
             stack.enter_context(around())
             for context in self.main.AROUND.values():
@@ -247,10 +251,21 @@ def observe(program: Program, wrapper: Wrapper, name: str, folder: Path) -> list
     """What each step of the schedule shows; its files are modules that no other program's or wrapper's are."""
     # As long for each wrapper: a program may count the letters of what shows a class, its module's name included.
     name = f"trust_{name:_<9}_{program.seed}_{program.number}"
-    with world():
+    with world(), _every_block() if program.depth else contextlib.nullcontext():
         wrapper.reset()
         torch.manual_seed(0)
         return contextvars.copy_context().run(lambda: list(_Run(program, wrapper, name, folder).steps()))
+
+
+@contextlib.contextmanager
+def _every_block() -> Iterator[None]:
+    """Within it, blocks of any size are repeated: a program's are small."""
+    fewest = repeats._FEWEST_NODES
+    repeats._FEWEST_NODES = 1
+    try:
+        yield
+    finally:
+        repeats._FEWEST_NODES = fewest
 
 
 def run(program: Program, wrappers: list[str]) -> dict[str, Outcome]:

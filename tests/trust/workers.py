@@ -26,18 +26,18 @@ SECONDS = 90.0  # for one program
 PROGRAMS = 150  # before a process is replaced
 
 
-def _described(seed: int, number: int) -> dict[str, Any]:
-    made = program(seed, number)
+def _described(seed: int, number: int, depth: int) -> dict[str, Any]:
+    made = program(seed, number, depth)
     kinds = {"places": made.places, "readings": made.readings, "changes": made.changes, "whens": made.whens}
     return {"number": number, **kinds, "watchable": made.watchable, "raises": "", "outcomes": {}}
 
 
-def answer(seed: int, number: int, wrappers: list[str]) -> dict[str, Any]:
+def answer(seed: int, number: int, wrappers: list[str], depth: int = 0) -> dict[str, Any]:
     """Runs one program: what it is made of, and each wrapper's outcome."""
-    outcomes = run(program(seed, number), wrappers)
+    outcomes = run(program(seed, number, depth), wrappers)
     raises = outcomes.pop("eager").text
     found = {name: vars(outcome) for name, outcome in outcomes.items()}
-    return {**_described(seed, number), "raises": raises, "outcomes": found}
+    return {**_described(seed, number, depth), "raises": raises, "outcomes": found}
 
 
 def serve() -> None:
@@ -116,7 +116,7 @@ class _Worker:
             one = self.ask({**request, "wrappers": [name]})
             if isinstance(one, str):
                 crash = {name: vars(Outcome(CRASH, text=one))}
-                one = {**_described(request["seed"], request["number"]), "outcomes": crash}
+                one = {**_described(request["seed"], request["number"], request["depth"]), "outcomes": crash}
             joined = {**one, "outcomes": {**joined.get("outcomes", {}), **one["outcomes"]}}
         return joined
 
@@ -126,11 +126,13 @@ def results(
     numbers: Iterable[int],
     wrappers: list[str],
     jobs: int = 1,
+    depth: int = 0,
     done: Callable[[list[dict[str, Any]]], Any] = lambda found: None,
 ) -> list[dict[str, Any]]:
     """What `answer` gives for each program, by `jobs` processes.
 
     Args:
+        depth: of how many equal modules each program's model is a stack.
         done: called after each program with what there is so far, by the thread that has it.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -146,7 +148,7 @@ def results(
                     number = waiting.get_nowait()
                 except queue.Empty:
                     return
-                found.append(worker.result({"seed": seed, "number": number, "wrappers": wrappers}))
+                found.append(worker.result({"seed": seed, "number": number, "wrappers": wrappers, "depth": depth}))
                 done(found)
         finally:
             worker.close()

@@ -1,7 +1,8 @@
 // Removes nodes whose outputs nobody uses, then optional outputs and initializers that nobody uses.
 //
 // Why outputs too: an output that exists is computed (a Dropout mask, MaxPool's indices). Nodes with a side effect
-// stay.
+// stay, and so do those that draw from torch's generator as eager would: what is drawn after them hangs on it.
+#include "records/draws.h"
 #include "records/registry.h"
 #include "transforms/pass_registry.h"
 
@@ -10,8 +11,10 @@ namespace {
 
 bool is_used(const NodeArg* value) { return value && (!value->uses().empty() || value->is_graph_output()); }
 
-bool is_live(const Node& node) {
+bool is_live(const Node& node, const TransformContext& context) {
   if (node.record() && node.record()->has(kSideEffect)) return true;
+  // With dropout="fast" no mask is eager's, and none hangs on those before it.
+  if (draws(node) && !(is_dropout(node) && context.options.dropout == "fast")) return true;
   for (const NodeArg* out : node.outputs())
     if (is_used(out)) return true;
   return false;
@@ -21,12 +24,12 @@ class DeadNodeElimination : public GraphTransformer {
  public:
   const char* name() const override { return "dead_node_elimination"; }
 
-  size_t apply(Graph& graph, const TransformContext&) override {
+  size_t apply(Graph& graph, const TransformContext& context) override {
     size_t modifications = 0;
     // From the back: removing a node can make only earlier ones dead.
     const std::vector<Node*> nodes = graph.nodes();
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
-      if (!is_live(**it)) {
+      if (!is_live(**it, context)) {
         graph.remove(*it);
         ++modifications;
         continue;

@@ -132,7 +132,8 @@ def export_module(
     repeats = Repeats(module) if audit is not None else None
     try:
         exported = run(repeats)
-        if repeats is None or repeats.holds:
+        left = exported.left_on_modules or exported.given_changes or (audit is not None and audit.has_changed())
+        if repeats is None or not repeats.count or (repeats.holds and not left):
             return exported
     except (SlowCaptureError, UndecidedError, UnloadedModuleError):
         raise

@@ -78,6 +78,9 @@ class TraceAudit(Protocol):
         that it has set before it looked at them; `given`: containers of the trace's, whose changes are results, too.
         """
 
+    def has_changed(self) -> bool:
+        """After it: whether the forward has changed anything but tensors."""
+
     def is_kept(self, value: Any) -> bool:
         """After it: whether a value is an object that was there before, which is returned as it is."""
 

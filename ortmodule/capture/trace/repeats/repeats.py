@@ -73,13 +73,12 @@ class Repeats:
     def begin(self, state: Any) -> None:
         """Called before the traced forward, each time that it runs, with what its capture knows."""
         self.clear()
-        self._state = state
+        self._state, self.count, self.holds = state, 0, True
         self._left.update(self._forms.values())
 
     def clear(self) -> None:
         """Forgets what has run, and with it the tensors of the trace."""
         self._state, self._running = None, False
-        self.count, self.holds = 0, True
         for held in (self._blocks, self._refused, self._left, self._calls):
             held.clear()
 
