@@ -130,10 +130,17 @@ class Audit:
 
     def region(self) -> contextlib.AbstractContextManager[None]:
         """Within it, what runs is what eager's backward will run again."""
+        self._tell_all()
         return self._regions.running()
+
+    def _tell_all(self) -> None:
+        """A further walk begins, which has heard nothing of what ran before."""
+        if self._monitor is not None:
+            self._monitor.forget()
 
     def beside(self, owned: Mapping[int, Any]) -> contextlib.AbstractContextManager[Block]:
         """Around the run of a block, which owns these objects, by their identities."""
+        self._tell_all()
         return self._regions.beside(owned)
 
     def repeated(self, block: Block, others: Mapping[int, Any]) -> None:

@@ -51,6 +51,12 @@ class CallMonitor {
   void pause() { ++paused_; }
   void resume() { --paused_; }
 
+  // All that comes is told, whether it was before or not: to somebody who has heard nothing of it.
+  void forget() {
+    seen_.clear();
+    calls_.clear();
+  }
+
  private:
   static int hook(PyObject* self, PyFrameObject* frame, int what, PyObject* argument) {
     auto& monitor = *py::handle(self).cast<CallMonitor*>();
@@ -161,6 +167,7 @@ void register_call_monitor(py::module_& m) {
       .def("start", [](const py::object& self) { self.cast<CallMonitor&>().start(self); })
       .def("pause", &CallMonitor::pause)
       .def("resume", &CallMonitor::resume)
+      .def("forget", &CallMonitor::forget)
       .def("stop", &CallMonitor::stop);
 }
 

@@ -33,7 +33,6 @@ class _Block:
         record: what its run has added to the trace.
         reads: what its code has read.
         looks: (module, attribute) of what was looked at of the block.
-        path: its name in the trace.
         settings: torch's, in which it ran.
         marks: what was left behind before it.
         uncopied: the memories that `contiguous()` has found to be so in it.
@@ -43,7 +42,6 @@ class _Block:
     record: Record
     reads: Any
     looks: set[tuple[nn.Module, str]]
-    path: str
     settings: list[Any]
     uncopied: set[int]
 
@@ -95,7 +93,7 @@ class Repeats:
             call = Call.of(args, kwargs)
             if call is not None and (found := self._like(form, call, module, settings)) is not None:
                 block, given, pairs, values = found
-                value = self._repeated(block, given, values, module, tracer)
+                value = self._repeated(block, given, values, pairs, tracer)
             elif call is not None and (again or self._left[form] > 0) and len(self._blocks.get(form, ())) < _MOST:
                 begin = Begin.now(call, _own_tensors(module), tracer)
         if call is not None and found is not None:
@@ -125,8 +123,7 @@ class Repeats:
         if record is None or len(record.nodes) < _FEWEST_NODES or not reads.ended():
             self._refused.add(form)
             return value
-        path = tracer.path_of_module(module)
-        block = _Block(module, record, reads, looks, path, settings, state.uncopied - uncopied)
+        block = _Block(module, record, reads, looks, settings, state.uncopied - uncopied)
         self._blocks.setdefault(form, []).append(block)
         return value
 
@@ -156,10 +153,10 @@ class Repeats:
                 continue
         return None
 
-    def _repeated(self, block: _Block, given: list[torch.Tensor], values: Values, module: nn.Module, tracer: Any) -> Any:
-        there = tracer.path_of_module(module)
-        paths = {f"{block.path}.{name}": f"{there}.{name}" for name, _ in block.module.named_modules() if name}
-        nodes = copied(block.record, given, values, tracer, {block.path: there, **paths})
+    def _repeated(self, block: _Block, given: list[torch.Tensor], values: Values, pairs: Pairs, tracer: Any) -> Any:
+        path = tracer.path_of_module
+        paths = {path(module): path(pairs.objects[id(module)]) for module in block.module.modules()}
+        nodes = copied(block.record, given, values, tracer, paths)
         return returned(block.record, given, values, nodes, tracer)
 
     def _tell(self, block: _Block, pairs: Pairs, values: Values) -> None:
