@@ -191,5 +191,4 @@ def _forms(root: nn.Module) -> dict[int, Any]:
 
 
 def _form(module: nn.Module) -> Any:
-    tensors = ((name, form_of(tensor)) for name, tensor in module.named_parameters(remove_duplicate=False))
-    return type(module), tuple(tensors)
+    return type(module), tuple(map(form_of, _own_tensors(module)))
