@@ -143,10 +143,6 @@ class Audit:
         self._tell_all()
         return self._regions.beside(owned)
 
-    def repeated(self, block: Block, others: Mapping[int, Any]) -> None:
-        """Hears that another block was not run, which owns these objects in place of the first one's."""
-        block.tell(self._reads, others)
-
     def has_changed(self) -> bool:
         """After it: whether the forward has changed anything but tensors."""
         return bool(self.effects or self.changed)

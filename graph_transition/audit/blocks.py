@@ -24,6 +24,7 @@ from ..conditions import (
     PythonModuleCondition,
     QueryCondition,
     UnknownCondition,
+    cell_content,
 )
 from .code_names import Names
 from .frames import FOLLOWED, kind_of
@@ -77,11 +78,12 @@ class Block:
         self._shared: list[tuple[Condition, Any]] = []
         self._answers: dict[Any, Any] = {}
 
-    def entered(self, values: Iterable[Any]) -> None:
-        """Hears of what a frame is given: the first one's containers are the call's, and no other block's."""
+    def entered(self, function: types.FunctionType | None, values: Iterable[Any]) -> None:
+        """Hears of what a frame has: the first one's containers are the call's, but for those around its function."""
         if not self._begun:
             self._begun = True
-            self._own(values)
+            around = {id(cell_content(cell)) for cell in getattr(function, "__closure__", None) or ()}
+            self._own(value for value in values if id(value) not in around)
 
     def called(self, frame: types.FrameType, function: Any) -> None:
         """Hears of a C function that is called."""
@@ -122,9 +124,9 @@ class Block:
         except (AttributeError, KeyError, TypeError, ValueError):  # it is not what it was
             return True
 
-    def tell(self, forward: Reads, others: Mapping[int, Any]) -> None:
-        """Has the walk of the forward look at what another block owns as was looked at what this one does."""
+    def repeated(self, others: Mapping[int, Any]) -> None:
+        """Has the walk of the forward look at what another block owns, by what this one does, as was looked at that."""
         for value, names, outer in self.reads.looks_at(self._owned):
             other = others.get(id(value))
             if other is not None and not isinstance(value, torch.Tensor):
-                forward.follow(other, names, outer)
+                self._forward.follow(other, names, outer)

@@ -60,7 +60,7 @@ class Regions:
 
     def entered(self, frame: types.FrameType, function: types.FunctionType | None, values: list[Any]) -> None:
         for block in self._blocks:
-            block.entered(values)
+            block.entered(function, values)
         self._tell("entered", frame.f_code, function, values, keywords_of(frame))
 
     def returned(self, frame: types.FrameType, value: Any) -> None:

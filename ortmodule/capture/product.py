@@ -263,7 +263,12 @@ class _Assembly:
         self.sources[node] = (kind, name)
         if kind == "constant":
             tensor = self.program.constants[target]
-            if target.startswith("lifted_tensor") and _is_made_within(node) and tensor.numel() <= _MOST_WRITTEN_OUT and not tensor.is_complex():
+            if (
+                target.startswith("lifted_tensor")
+                and _is_made_within(node)
+                and tensor.numel() <= _MOST_WRITTEN_OUT
+                and not tensor.is_complex()
+            ):
                 self.converter.define(node, self.builder.const(tensor.tolist(), tensor.dtype))
                 return
         if name not in shared:

@@ -33,8 +33,8 @@ from .messages import SaidLine, SaidWarning, same_registries
 from .patches import tensor_data
 from .patches.sizes import unit_sizes
 from .patching import deferred_interrupt, entries, installed
-from .repeats.repeats import Repeats
 from .refusals import refuse_python_at_each_call, refuse_replaced_methods, refuse_tensor_classes
+from .repeats.repeats import Repeats
 from .side_outputs import SideOutputs
 from .state.left_settings import same_settings
 from .state.random_states import same_random_states

@@ -56,6 +56,9 @@ class BlockReads(Protocol):
     def unchanged(self) -> bool:
         """Whether all of it is still as it was read."""
 
+    def repeated(self, others: Mapping[int, Any]) -> None:
+        """Another block was not run, which would have read these objects in place of those that the first one owns."""
+
 
 class TraceAudit(Protocol):
     """Listens to the traced forward.
@@ -100,9 +103,6 @@ class TraceAudit(Protocol):
 
     def beside(self, owned: Mapping[int, Any]) -> contextlib.AbstractContextManager[BlockReads]:
         """Around the run of a block, which owns these objects, by their identities: hears what it reads."""
-
-    def repeated(self, reads: BlockReads, others: Mapping[int, Any]) -> None:
-        """A block was not run that would have read, in place of what the first one owns, these objects."""
 
     def pause(self) -> None:
         """Torch itself runs from here on, until `resume`."""

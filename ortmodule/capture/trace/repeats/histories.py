@@ -109,7 +109,8 @@ class RepeatedBlock(torch.autograd.Function):
     @classmethod
     def applied(cls, history: History, results: Any, saved: Any, given: Any) -> tuple[torch.Tensor, ...]:
         """The results, with this history."""
-        return super(torch.autograd.Function, cls).apply(history, results, saved, *given)
+        apply: Any = super(torch.autograd.Function, cls).apply  # type: ignore[misc]  # past what a capture replaces
+        return tuple(apply(history, results, saved, *given))
 
 
 def _is_repeated(node: Any) -> bool:

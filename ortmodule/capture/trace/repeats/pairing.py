@@ -21,7 +21,19 @@ from ...torch_private import storage_of
 
 __all__ = ["Pairs", "equal_plain", "form_of", "numbers"]
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 _OF_MODULE, _OF_CLASS = vars(nn.Module()), frozenset(vars(nn.Module))
 _TENSORS = ("_parameters", "_buffers")
 _ORDERED = (list, tuple)
@@ -181,4 +193,9 @@ def _is_plain_object(value: Any) -> bool:
     heap = 1 << 9  # Py_TPFLAGS_HEAPTYPE
     kinds = type(value).__mro__[:-1]
     written = all(kind.__flags__ & heap and "__slots__" not in vars(kind) for kind in kinds)
-    return written and not isinstance(value, (type, nn.Module)) and type(value).__basicsize__ <= _OBJECT and hasattr(value, "__dict__")
+    return (
+        written
+        and not isinstance(value, (type, nn.Module))
+        and type(value).__basicsize__ <= _OBJECT
+        and hasattr(value, "__dict__")
+    )

@@ -204,7 +204,9 @@ def _can_be_copied(node: fx.Node, tracer: Any) -> bool:
     return all(type(value) is FakeTensor and value.layout is torch.strided for value in _values([node]))
 
 
-def _result(leaf: Any, given: Sequence[torch.Tensor], made: set[fx.Node], outer: set[int], tracer: Any) -> Result | None:
+def _result(
+    leaf: Any, given: Sequence[torch.Tensor], made: set[fx.Node], outer: set[int], tracer: Any
+) -> Result | None:
     if not isinstance(leaf, torch.Tensor):
         return Result(leaf) if equal_plain(leaf, leaf) else None
     place = next((i for i, tensor in enumerate(given) if tensor is leaf), None)

@@ -20,8 +20,8 @@ from .record import Begin, Call, Record, recorded
 
 __all__ = ["Repeats"]
 
-_FEWEST_NODES = 8  # what a block has recorded to be worth a comparison
-_MOST = 8  # kinds of runs of blocks of one form
+_FEWEST_NODES = 5  # what a block has recorded to be worth a comparison
+_MOST, _MOST_TRIES = 8, 3  # runs that stand for others, and that cannot, of blocks of one form
 
 
 @dataclasses.dataclass
@@ -54,7 +54,7 @@ class Repeats:
 
     Attributes:
         count: how many were not run.
-        holds: whether the forward has heard everywhere what it would have heard if they had.
+        holds: whether the forward has asked nothing that would be another thing if they had.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -62,7 +62,7 @@ class Repeats:
         self._calls: collections.Counter[int] = collections.Counter()
         self._left: collections.Counter[Any] = collections.Counter()
         self._blocks: dict[Any, list[_Block]] = {}
-        self._refused: set[Any] = set()
+        self._refused: collections.Counter[Any] = collections.Counter()
         self._running = False
         self._state: Any = None
         self.count = 0
@@ -83,7 +83,9 @@ class Repeats:
     def called(self, tracer: Any, module: nn.Module, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
         """The result of a module's call: of `run`, or what the module's tensors give in a block that has run."""
         form = self._forms.get(id(module))
-        if form is None or self._running or form in self._refused or _any_global_hook():
+        if form is None or self._running or self._refused[form] >= _MOST_TRIES or _any_global_hook():
+            return run()
+        if not Pairs(module, module).fit:  # it has hooks
             return run()
         self._calls[id(module)] += 1
         again = self._calls[id(module)] > 1
@@ -116,12 +118,16 @@ class Repeats:
         finally:
             self._running = False
         looks = state.side_outputs.looked_at(module)
-        same = OFFSETS not in state.asked and owned.fit and looks is not None and (self._marks(), _settings()) == (marks, settings)
+        same = owned.fit and looks is not None and OFFSETS not in state.asked
+        same = same and (self._marks(), _settings()) == (marks, settings)
         with outside_the_trace():
             same = same and begin.call.is_same(Call.of(args, kwargs))  # or it has changed a list that it is given
             record = recorded(begin, value, tracer) if same else None
-        if record is None or len(record.nodes) < _FEWEST_NODES or not reads.ended():
-            self._refused.add(form)
+        if record is not None and len(record.nodes) < _FEWEST_NODES:
+            self._refused[form] += _MOST_TRIES
+            return value
+        if record is None or not reads.ended():
+            self._refused[form] += 1
             return value
         block = _Block(module, record, reads, looks, settings, state.uncopied - uncopied)
         self._blocks.setdefault(form, []).append(block)
@@ -161,7 +167,7 @@ class Repeats:
 
     def _tell(self, block: _Block, pairs: Pairs, values: Values) -> None:
         """Notes what the run would have led to beside its nodes."""
-        self._state.audit.repeated(block.reads, pairs.objects)
+        block.reads.repeated(pairs.objects)
         self._state.side_outputs.repeat((pairs.objects[id(one)], name) for one, name in block.looks)
         self._state.uncopied.update(map(values.memory, block.uncopied))
         self.count += 1

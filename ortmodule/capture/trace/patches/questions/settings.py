@@ -76,13 +76,15 @@ def _noting(*settings: str) -> Callable[[Any, TraceState], Any]:
 
 
 def _noting_property(name: str, *settings: str) -> Callable[[Any, TraceState], Any]:
-    changes = name == "requires_grad"
+    changes, shows_history = name == "requires_grad", name == "grad_fn"
 
     def make(descriptor: Any, state: TraceState) -> Any:
         asked = state.asked
 
         def ask(self: torch.Tensor) -> Any:
             asked.update(settings)
+            if shows_history and state.repeats is not None:
+                state.repeats.holds = False  # of blocks that did not run there is another one
             return descriptor.__get__(self)
 
         def change(self: torch.Tensor, value: bool) -> None:
