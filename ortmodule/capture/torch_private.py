@@ -24,6 +24,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
     "SILENCED",
+    "casts_once",
     "defined_symbols",
     "export_guards",
     "forget_last_trace",
@@ -140,6 +141,11 @@ def outside_the_trace() -> Iterator[None]:
     """Within it real tensors are computed, and no node is made."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         yield
+
+
+def casts_once() -> bool:
+    """Whether autocast keeps what it has cast of a leaf for who reads that again."""
+    return torch.is_autocast_cache_enabled() and any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
 
 
 def modes_now() -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,3 +59,46 @@ def test_a_tensor_that_the_forward_changes(change: str, late: bool, as_buffer: b
             yield y, given.detach().clone(), m.other.clone(), given.requires_grad, grad, state(m)
 
     check(run, lambda: Changing(CHANGES[change], late, as_buffer), None)
+
+
+class Scaled(nn.Module):
+    """It multiplies by a small tensor that is no module's."""
+
+    def __init__(self, given: torch.Tensor) -> None:
+        super().__init__()
+        self.linear, self.given = nn.Linear(4, 4), [given]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.given[0]
+
+
+class InParts(nn.Module):
+    """Its parts are graphs, and it is none."""
+
+    def __init__(self, given: torch.Tensor) -> None:
+        super().__init__()
+        self.scaled = Scaled(given)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with open(os.devnull):
+            return self.scaled(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [Scaled, InParts], ids=["whole", "parts"])
+@pytest.mark.parametrize("trained", [False, True], ids=["values", "parameter"])
+def test_a_small_tensor_of_the_program_is_no_number_of_a_graph(make: Any, trained: bool) -> None:
+    def run(m: Any) -> Iterator[Any]:
+        given = (m if make is Scaled else m.scaled).given[0]
+        for i in range(4):
+            with torch.no_grad():
+                given.fill_(float(i + 1))
+            given.grad = None
+            y = m(rand(5, 4))
+            y.sum().backward()
+            yield y, None if given.grad is None else given.grad.clone()
+
+    def build() -> nn.Module:
+        return make(nn.Parameter(torch.ones(4)) if trained else torch.ones(4))
+
+    check(run, build, None)

@@ -112,6 +112,30 @@ def test_torch_masks_are_eagers_bit_for_bit() -> None:
         assert torch.equal(after, torch.get_rng_state())
 
 
+class Unread(nn.Module):
+    """Most of what it drops nobody reads: PyTorch draws for it all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            dropped = nn.functional.dropout(x * self.weight, 0.5, self.training)
+            torch.rand_like(x)
+        return dropped
+
+
+def test_masks_that_nobody_reads_are_drawn() -> None:
+    model, eager = pair(Unread(), dropout="torch")
+    torch.manual_seed(1)
+    got = model(torch.ones(10, 3))
+    after = torch.get_rng_state()
+    torch.manual_seed(1)
+    assert torch.equal(got, eager(torch.ones(10, 3)))
+    assert torch.equal(after, torch.get_rng_state())
+
+
 def test_evaluation_drops_nothing() -> None:
     model, _ = pair(Masked(0.5))
     x = torch.randn(50)

@@ -86,6 +86,26 @@ def test_a_value_that_a_checkpoint_would_read_anew_ends_the_backward(scale, call
     assert torch.equal(model.module.linear.weight.grad, eager.linear.weight.grad)
 
 
+def scaled_by_global() -> float:
+    return SCALE
+
+
+class Twice(Checkpointed):
+    """What a region calls was called before it, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * scaled_by_global()
+        return checkpoint(lambda v: torch.tanh(self.linear(v) * scaled_by_global()), x, use_reentrant=False)
+
+
+def test_what_a_checkpoint_calls_is_heard_though_it_was_called_before(scale) -> None:
+    model = ORTModule(Twice())
+    loss = model(_inputs()).sum()
+    scale.setitem(globals(), "SCALE", 0.5)
+    with pytest.warns(UserWarning, match="run in PyTorch"), pytest.raises(RuntimeError, match="SCALE changed"):
+        loss.backward()
+
+
 def test_a_mode_that_changes_before_the_backward_of_a_checkpoint_ends_it() -> None:
     model = ORTModule(Checkpointed())
     loss = model(_inputs()).sum()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.modules.module as torch_module
 from torch import nn
 
-from ...torch_private import modes_now, outside_the_trace
+from ...torch_private import casts_once, modes_now, outside_the_trace
 from ..state.left_settings import settings_now
 from ..state.scope_settings import OFFSETS
 from .nodes import Values, copied, returned
@@ -152,6 +152,8 @@ class Repeats:
                 continue
             if not all(map(pairs.tensors_fit, record.call.tensors, call.tensors)) or not block.reads.unchanged():
                 continue
+            if casts_once() and any(one is other and _is_trained(one) for one, other in pairs.tensors):
+                continue  # the second block would take what was cast for the first
             given = [pairs.objects[id(tensor)] for tensor in record.given]
             try:
                 return block, given, pairs, Values(record, given)
@@ -171,6 +173,10 @@ class Repeats:
         self._state.side_outputs.repeat((pairs.objects[id(one)], name) for one, name in block.looks)
         self._state.uncopied.update(map(values.memory, block.uncopied))
         self.count += 1
+
+
+def _is_trained(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf and tensor.requires_grad
 
 
 def _settings() -> list[Any]:
