@@ -52,13 +52,19 @@ def undo_changes(reads: Reads, apart: Iterable[Any] = ()) -> tuple[list[Effect],
     """
     effects: list[Effect] = []
     names: dict[str, Any] = {}
+    touched: dict[int, tuple[Condition, Any]] = {}
     for text, condition, value, changes in _taken_back(reads, {id(reads.outer_condition(value)) for value in apart}):
+        touched[id(condition)] = condition, value
         for change in changes:
             name = spoken(joined(text, change.name))
             if change.key is not None and _is_repeated(change.value):
                 effects.append(Effect(name, condition, change.key, change.value))
             else:
                 names.setdefault(name, value)
+    # An object and its `__dict__` are one, and each was met at a time of its own: the earlier one knows what it was.
+    for condition, _ in reversed(list(reads.met()) if len(touched) > 1 else []):
+        if id(condition) in touched:
+            condition.restore(touched[id(condition)][1], reads.original)
     return effects, names
 
 

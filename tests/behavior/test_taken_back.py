@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,7 @@ class World:
         self.items: list[Any] = [[1], 2]
         self.generator, self.array = random.Random(3), np.zeros(2)
         self.slotted, self.k, self.cells, self.shared = Slotted(), 1, counting(), counting_and_reading()
+        self.plain = types.SimpleNamespace(k=1)
         Base.count = 0
         Derived.__dict__.get("count") is not None and delattr(Derived, "count")
         counted.__defaults__ = ([],)
@@ -126,9 +128,23 @@ def draws_of_an_object(w: World) -> None:
     w.generator.random()
 
 
+def increased(plain: types.SimpleNamespace) -> None:
+    plain.k = plain.k + 1
+
+
+def looked_up(plain: types.SimpleNamespace, name: str) -> object:
+    return getattr(plain, "".join(reversed(name)))
+
+
+def an_attribute_before_all_are_looked_up(w: World) -> None:
+    """The object is met before the change, its `__dict__` after it."""
+    increased(w.plain)
+    looked_up(w.plain, "k")
+
+
 CHANGES = [
     a_list_and_what_was_in_it, what_was_taken_out, a_member_of_a_base, a_computed_name, an_empty_slot, an_order, a_cell,
-    a_shared_cell, a_default, other_defaults, an_array, draws_of_an_object,
+    a_shared_cell, a_default, other_defaults, an_array, draws_of_an_object, an_attribute_before_all_are_looked_up,
 ]  # fmt: skip
 # What ends a trace after the change.
 ENDS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -142,7 +158,7 @@ ENDS: dict[str, Callable[[torch.Tensor], object]] = {
 def state_of(w: World) -> tuple[Any, ...]:
     held = {name: repr(value) for name, value in vars(w).items() if isinstance(value, int | list | np.ndarray)}
     member = vars(Derived).get("count")
-    return held, w.generator.getstate(), getattr(w.slotted, "k", None), Base.count, member, repr(counted.__defaults__)
+    return held, w.plain.k, w.generator.getstate(), getattr(w.slotted, "k", None), Base.count, member, repr(counted.__defaults__)
 
 
 @pytest.mark.parametrize("end", ENDS)
