@@ -32,10 +32,15 @@ def _gpt2(small: bool) -> Any:
     return GPT2LMHeadModel(GPT2Config(**{"n_embd": 16, "n_layer": 1, "n_head": 2} if small else {}, use_cache=False))
 
 
-def _llama(small: bool) -> Any:
+def _llama(small: bool, use_cache: bool = True) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(LlamaConfig(**_NARROW, num_hidden_layers=1 if small else 32, num_key_value_heads=2))
+    layers = {"num_hidden_layers": 1 if small else 32, "num_key_value_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(**_NARROW, **layers, use_cache=use_cache))
+
+
+def _llama_without_cache(small: bool) -> Any:
+    return _llama(small, False)
 
 
 def _qwen3_next(small: bool) -> Any:
@@ -61,6 +66,7 @@ MODELS: dict[str, Callable[[bool], Any]] = {
     "bert": _bert,
     "gpt2": _gpt2,
     "llama-32-layers": _llama,
+    "llama-32-layers-no-cache": _llama_without_cache,
     "qwen3-next-48-layers": _qwen3_next,
     "deepseek-v3-61-layers": _deepseek,
 }

@@ -45,9 +45,10 @@ class _Walk(Reads):
         """What was met of what there was before, and whatever keeps names: those of a function that ran, too."""
         return [(c, v) for c, v in self.met() if not c.is_plain and (id(v) in self._outer or isinstance(c, _KEEPING))]
 
-    def answers(self) -> dict[int, Any]:
-        """What the settings are at the moment that torch's functions were asked for, by the functions' identities."""
-        return {key: f() for key, f in self._queries.items() if self.own(f) is f and QueryCondition.answers(f)}
+    def settings(self) -> list[tuple[Condition, Any]]:
+        """The conditions of the functions that were asked for torch's settings."""
+        asked = (f for f in self._queries.values() if self.own(f) is f and QueryCondition.answers(f))
+        return [(QueryCondition(function), function) for function in asked]
 
     def looks_at(self, owned: Mapping[int, Any]) -> Iterator[tuple[Any, Names, bool]]:
         """(object, names, whether it was there before the forward) of each look at one of these."""
@@ -76,7 +77,7 @@ class Block:
         self.reads = _Walk(forward.originals, forward.vouched, forward.tree)
         self.failed = False
         self._shared: list[tuple[Condition, Any]] = []
-        self._answers: dict[Any, Any] = {}
+        self._settings: list[tuple[Condition, Any]] = []
 
     def entered(self, function: types.FunctionType | None, values: Iterable[Any]) -> None:
         """Hears of what a frame has: the first one's containers are the call's, but for those around its function."""
@@ -107,13 +108,13 @@ class Block:
         self._shared = [(condition, value) for condition, value in met if id(value) not in self._owned]
         if any(id(value) in self._forward.tree for _, value in self._shared) or not self.unchanged():
             return False
-        self._answers = reads.answers()
+        self._settings = reads.settings()
         return not any(self._leads_back(condition, value) for condition, value in self._shared)
 
     def unchanged(self) -> bool:
         """Whether everything that is not the block's own is as it was when it was read."""
         reads = self.reads
-        if self._answers and reads.answers() != self._answers:
+        if any(condition.refusal(value) is not None for condition, value in self._settings):
             return False
         return not any(condition.changed(value, reads) for condition, value in self._shared)
 

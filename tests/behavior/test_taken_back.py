@@ -158,7 +158,15 @@ ENDS: dict[str, Callable[[torch.Tensor], object]] = {
 def state_of(w: World) -> tuple[Any, ...]:
     held = {name: repr(value) for name, value in vars(w).items() if isinstance(value, int | list | np.ndarray)}
     member = vars(Derived).get("count")
-    return held, w.plain.k, w.generator.getstate(), getattr(w.slotted, "k", None), Base.count, member, repr(counted.__defaults__)
+    return (
+        held,
+        w.plain.k,
+        w.generator.getstate(),
+        getattr(w.slotted, "k", None),
+        Base.count,
+        member,
+        repr(counted.__defaults__),
+    )
 
 
 @pytest.mark.parametrize("end", ENDS)

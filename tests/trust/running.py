@@ -268,6 +268,10 @@ def _every_block() -> Iterator[None]:
         repeats._FEWEST_NODES = fewest
 
 
+def _changes(step: dict[str, Any]) -> bool:
+    return "change" in step or "change" in step.get("call", {})
+
+
 def run(program: Program, wrappers: list[str]) -> dict[str, Outcome]:
     """The outcome of each wrapper, and under "eager" whether the program raises and whether its changes show."""
     with tempfile.TemporaryDirectory() as folder:
@@ -278,7 +282,7 @@ def run(program: Program, wrappers: list[str]) -> dict[str, Outcome]:
         outcome = compare(wanted, got)
         calls = [i for i, step in enumerate(program.schedule) if "call" in step]
         first = next(
-            (i for i, step in enumerate(program.schedule) if "change" in step or "change" in step.get("call", {})),
+            (i for i, step in enumerate(program.schedule) if i > calls[0] and _changes(step)),
             len(got),
         )
         if outcome.verdict == RIGHT:
