@@ -50,6 +50,11 @@ class _Walk(Reads):
         asked = (f for f in self._queries.values() if self.own(f) is f and QueryCondition.answers(f))
         return [(QueryCondition(function), function) for function in asked]
 
+    def looks_past_classes(self) -> bool:
+        """Whether code of the user's looks attributes up by `object`'s own method, of which a trace does not hear."""
+        used = (names for names in self._names.values() if not names.of_torch)
+        return any("object" in names.globals and "__getattribute__" in names.attributes for names in used)
+
     def looks_at(self, owned: Mapping[int, Any]) -> Iterator[tuple[Any, Names, bool]]:
         """(object, names, whether it was there before the forward) of each look at one of these."""
         every = {id(names): names for names in (*self._names.values(), *self._kept) if isinstance(names, Names)}
@@ -100,7 +105,7 @@ class Block:
     def ended(self) -> bool:
         """Whether the run can stand for those of others; called at its end, within the trace."""
         reads = self.reads
-        if self.failed or reads.has_read_values() or reads.any_name_of_program():
+        if self.failed or reads.has_read_values() or reads.any_name_of_program() or reads.looks_past_classes():
             return False
         met = reads.shared()
         if any(isinstance(condition, UnknownCondition) for condition, _ in met):

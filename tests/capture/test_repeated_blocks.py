@@ -284,7 +284,11 @@ COUNTER = types.SimpleNamespace(depth=0)
 DEPTH: contextvars.ContextVar[float] = contextvars.ContextVar("depth", default=1.0)
 
 
-class Odd(Block):
+class Slotted(Block):
+    __slots__ = ("slot",)
+
+
+class Odd(Slotted):
     """A block with something odd about it."""
 
     def __init__(self, odd: Callable[[Odd, torch.Tensor], Any]) -> None:
@@ -324,6 +328,10 @@ ODD: dict[str, Callable[[Odd, torch.Tensor], Any]] = {
     "a value of a buffer": lambda block, x: 2.0 if block.level > 2.5 else 1.0,
     "an object of its own": lambda block, x: block.own.k,
     "an item of a list of its own": lambda block, x: block.table[0],
+    "what the whole sets on it": lambda block, x: block.step,
+    "what is set on it after its run": lambda block, x: block.after,
+    "an attribute past nn.Module": lambda block, x: object.__getattribute__(block, "number") + 1.0,
+    "a slot": lambda block, x: block.slot,
     "the default dtype": lambda block, x: 2.0 if torch.get_default_dtype() is torch.float64 else 1.0,
 }  # fmt: skip
 
@@ -337,6 +345,8 @@ class Oddities(Stack):
             layer.everyone = list(self.layers)
             layer.own.k, layer.table[0] = 1.0 + i // 2, 1.0 + i % 2
             layer.level.fill_(float(i))
+            layer.slot = 1.0 + i % 2
+            layer.after = 1.0
         TABLE.clear()
         TABLE.update({self.layers[0]: 3.0, id(self.layers[2]): 4.0})
 
@@ -345,10 +355,15 @@ class Oddities(Stack):
         for i, layer in enumerate(self.layers):
             token = DEPTH.set(1.0 + i % 3)
             torch.set_default_dtype(torch.float64 if i == 3 else torch.float32)
+            layer.step = 1.0 + i % 2
             x = layer(x)
             torch.set_default_dtype(torch.float32)
             DEPTH.reset(token)
+            for other in self.layers:
+                other.after = 2.0 - i % 2
         COUNTER.depth = 0
+        for layer in self.layers:
+            layer.after = 1.0
         return x.square().mean()
 
 

@@ -105,7 +105,8 @@ class SideOutputs:
         modules = set(part.modules())
         if not modules.isdisjoint(self._looked_at_whole) or not modules <= self._before.keys():
             return None
-        return {(module, name) for module, name in self._looked_at if module in modules}
+        looks = {*self._looked_at, *self._written}  # of what is set first, looks are not noted
+        return {(module, name) for module, name in looks if module in modules}
 
     def repeat(self, looks: Iterable[tuple[torch.nn.Module, str]]) -> None:
         """Notes looks that a block would have had, if it had been run."""

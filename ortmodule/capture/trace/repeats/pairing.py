@@ -108,7 +108,8 @@ class Pairs:
         return self._back.setdefault(id(other), id(one)) == id(one)
 
     def _modules_fit(self, one: nn.Module, other: nn.Module) -> bool:
-        if type(one) is not type(other) or one.training is not other.training:
+        kind: Any = type(one)
+        if kind is not type(other) or one.training is not other.training or not _is_heard(kind):
             return False
         if id(one) in self.objects or id(other) in self._back:
             return self.objects.get(id(one)) is other
@@ -180,6 +181,15 @@ class Pairs:
             return False
         keys = zip(one, other, strict=True)
         return all(equal_plain(a, b) and self._same(one[a], other[b], within) for a, b in keys)
+
+
+@functools.cache
+def _is_heard(kind: type) -> bool:
+    """Whether all that a module of a class holds are its attributes, and a trace hears of each look at one."""
+    own = [base for base in kind.__mro__ if base not in nn.Module.__mro__]
+    return not any("__getattribute__" in vars(base) or vars(base).get("__slots__") for base in own) and not issubclass(
+        kind, torch.jit.ScriptModule
+    )
 
 
 def _parts_of(partial: functools.partial[Any]) -> tuple[Any, ...]:

@@ -97,6 +97,7 @@ class Record:
     Attributes:
         call: what it was called with.
         given: the tensors of the call, then the block's own.
+        forms: what they were like.
         names: the nodes by which the trace knew these before.
         nodes: what it has added to the trace, in order.
         results, spec: what it returned.
@@ -106,6 +107,7 @@ class Record:
 
     call: Call
     given: list[torch.Tensor]
+    forms: list[Any]
     names: list[fx.Node | None]
     nodes: list[fx.Node]
     results: list[Result]
@@ -180,7 +182,7 @@ def recorded(begin: Begin, value: Any, tracer: Any) -> Record | None:
     for result in known:
         result.saved = result.node is not None and storage_of(result.value) in saved
     places = [i for i, tensor in enumerate(given) if storage_of(tensor) in saved]
-    return Record(begin.call, given, begin.names, nodes, known, spec, history, places)
+    return Record(begin.call, given, list(map(form_of, given)), begin.names, nodes, known, spec, history, places)
 
 
 def _nodes_behind(node: fx.Node) -> Iterator[fx.Node]:

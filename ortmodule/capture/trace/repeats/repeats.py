@@ -33,6 +33,7 @@ class _Block:
         record: what its run has added to the trace.
         reads: what its code has read.
         looks: (module, attribute) of what was looked at of the block.
+        held: what its modules held.
         settings: torch's, in which it ran.
         marks: what was left behind before it.
         uncopied: the memories that `contiguous()` has found to be so in it.
@@ -42,8 +43,14 @@ class _Block:
     record: Record
     reads: Any
     looks: set[tuple[nn.Module, str]]
+    held: list[Any]
     settings: list[Any]
     uncopied: set[int]
+
+    def is_as_it_was(self) -> bool:
+        """Whether the block, and what it was given, is still what it was when it ran."""
+        same = all(map(_same_entries, self.held, _held_by(self.module)))
+        return same and self.record.forms == list(map(form_of, self.record.given)) and self.reads.unchanged()
 
 
 class Repeats:
@@ -129,7 +136,7 @@ class Repeats:
         if record is None or not reads.ended():
             self._refused[form] += 1
             return value
-        block = _Block(module, record, reads, looks, settings, state.uncopied - uncopied)
+        block = _Block(module, record, reads, looks, _held_by(module), settings, state.uncopied - uncopied)
         self._blocks.setdefault(form, []).append(block)
         return value
 
@@ -145,12 +152,12 @@ class Repeats:
         """A block that has run and does what the run of `module` would, and what corresponds in the two."""
         for block in self._blocks.get(form, ()):
             record = block.record
-            if not call.fits(record.call) or block.settings != settings:
+            if not call.fits(record.call) or block.settings != settings or not block.is_as_it_was():
                 continue
             pairs = Pairs(block.module, module)
             if not pairs.fit or not pairs.differing.isdisjoint(block.looks):
                 continue
-            if not all(map(pairs.tensors_fit, record.call.tensors, call.tensors)) or not block.reads.unchanged():
+            if not all(map(pairs.tensors_fit, record.call.tensors, call.tensors)):
                 continue
             if casts_once() and any(one is other and _is_trained(one) for one, other in pairs.tensors):
                 continue  # the second block would take what was cast for the first
@@ -173,6 +180,17 @@ class Repeats:
         self._state.side_outputs.repeat((pairs.objects[id(one)], name) for one, name in block.looks)
         self._state.uncopied.update(map(values.memory, block.uncopied))
         self.count += 1
+
+
+def _held_by(module: nn.Module) -> list[dict[str, Any]]:
+    """What is held by a module and those below it: their attributes, tensors and children."""
+    return [
+        dict(table) for one in module.modules() for table in (vars(one), one._parameters, one._buffers, one._modules)
+    ]
+
+
+def _same_entries(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())
 
 
 def _is_trained(tensor: torch.Tensor) -> bool:
