@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -108,7 +108,7 @@ class Pairs:
         return self._back.setdefault(id(other), id(one)) == id(one)
 
     def _modules_fit(self, one: nn.Module, other: nn.Module) -> bool:
-        kind: Any = type(one)
+        kind = cast(Any, type(one))
         if kind is not type(other) or one.training is not other.training or not _is_heard(kind):
             return False
         if id(one) in self.objects or id(other) in self._back:
