@@ -108,8 +108,8 @@ class Pairs:
         return self._back.setdefault(id(other), id(one)) == id(one)
 
     def _modules_fit(self, one: nn.Module, other: nn.Module) -> bool:
-        kind = cast(Any, type(one))
-        if kind is not type(other) or one.training is not other.training or not _is_heard(kind):
+        heard = _is_heard(cast(Any, type(one)))
+        if not heard or type(one) is not type(other) or one.training is not other.training:
             return False
         if id(one) in self.objects or id(other) in self._back:
             return self.objects.get(id(one)) is other
