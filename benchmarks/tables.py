@@ -206,6 +206,7 @@ def trust(result: Result) -> str:
         numbers = sorted(map(int, seeds))
         in_a_row = len(numbers) > 1 and numbers == [*range(numbers[0], numbers[-1] + 1)]
         named = f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
+        named += f", {run['depth']} deep" if "depth" in run else ""
         figures = [f"{counts.total():,}", f"{right:,}", str(wrong), str(counts.total() - right - wrong)]
         rows.append([run["date"], run["commit"][:7], run["python"], named, *figures, f"{100 * before / of:.0f} %"])
     figures = ["programs", "right", "silently wrong", "errors on one side", "engine"]
