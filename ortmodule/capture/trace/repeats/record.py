@@ -132,6 +132,7 @@ class Begin:
         names: the nodes by which the trace knows these: an operator that gives one back is its name from then on.
         last: the trace's last node.
         number: autograd's next.
+        owned: what the block owns and is given, by its identity.
     """
 
     call: Call
@@ -139,6 +140,7 @@ class Begin:
     names: list[fx.Node | None]
     last: fx.Node
     number: int
+    owned: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def now(cls, call: Call, own: list[torch.Tensor], tracer: Any) -> Begin:

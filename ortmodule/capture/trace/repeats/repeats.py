@@ -92,7 +92,8 @@ class Repeats:
         form = self._forms.get(id(module))
         if form is None or self._running or self._refused[form] >= _MOST_TRIES or _any_global_hook():
             return run()
-        if not Pairs(module, module).fit:  # it has hooks
+        owned = Pairs(module, module)
+        if not owned.fit:  # it has hooks
             return run()
         self._calls[id(module)] += 1
         again = self._calls[id(module)] > 1
@@ -108,7 +109,10 @@ class Repeats:
         if call is not None and found is not None:
             self._tell(block, pairs, values)
             return value
-        return run() if begin is None else self._recorded(form, begin, settings, (module, args, kwargs), tracer, run)
+        if begin is None:
+            return run()
+        begin.owned = {**owned.objects, **{id(tensor): tensor for tensor in begin.given}}
+        return self._recorded(form, begin, settings, (module, args, kwargs), tracer, run)
 
     # -- the first of its kind --------------------------------------------------------------------------------------
 
@@ -116,16 +120,15 @@ class Repeats:
         self, form: Any, begin: Begin, settings: list[Any], called: Any, tracer: Any, run: Callable[[], Any]
     ) -> Any:
         state, (module, args, kwargs) = self._state, called
-        owned, marks, uncopied = Pairs(module, module), self._marks(), set(state.uncopied)
-        given = {id(tensor): tensor for tensor in begin.given}
+        marks, uncopied = self._marks(), set(state.uncopied)
         self._running = True
         try:
-            with state.audit.beside({**owned.objects, **given}) as reads:
+            with state.audit.beside(begin.owned) as reads:
                 value = run()
         finally:
             self._running = False
         looks = state.side_outputs.looked_at(module)
-        same = owned.fit and looks is not None and OFFSETS not in state.asked
+        same = looks is not None and OFFSETS not in state.asked
         same = same and (self._marks(), _settings()) == (marks, settings)
         with outside_the_trace():
             same = same and begin.call.is_same(Call.of(args, kwargs))  # or it has changed a list that it is given
