@@ -18,10 +18,10 @@ from .__main__ import LIBRARY, ROOT
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="build/libguarded_device.so is built by `make test`")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.device", "split", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
 
 
 def results(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -42,8 +42,8 @@ def seen_without(model: str, home: str) -> dict[str, bool]:
     """By wait of the model's plans: whether a step without it was another."""
     seen: dict[str, bool] = {}
     first, returncode = 0, 1
-    while returncode:  # a process that ends in a wait's midst has missed it
-        done = run("waits", model, home, str(first))
+    while returncode:  # a process that ends, or is held, in a wait's midst has missed it
+        done = run("waits", model, home, str(first), timeout=1200)  # of one wait: split.SECONDS_A_WAIT
         told = results(done)
         assert told or done.returncode == 0, done.stderr[-2000:]
         seen |= {f"{model} on {home}: {one['wait']}": one.get("seen", True) for one in told}
