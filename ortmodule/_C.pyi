@@ -222,6 +222,22 @@ def patched_call(
     of what the `Callers` count, or the `HeardPairs` hold the first two arguments.
     """
 
+def operator_key(
+    function: Any, kind: type, mode: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...] | None:
+    """What an operator's result is like by, of what it is called with: stand-ins of the class `kind` and of `mode`,
+    sizes and plain values; None where there is anything else.
+    """
+
+def tensor_form(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """A strided tensor's dtype, sizes, strides and flags, symbols by their expressions; None of other tensors."""
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """A number that tensors share which share memory."""
+
+def like_stand_in(one: torch.Tensor, memory: torch.Tensor | None) -> torch.Tensor:
+    """A tensor of torch's `meta` device that is like a stand-in, on the memory of another one or on its own."""
+
 class EarlyAccumulators:
     """Autograd's nodes for these leaves, made before a capture leaves the heap in pieces, and kept until it goes."""
 

@@ -17,6 +17,7 @@
 #include "bindings/thread_state.h"
 #include "bindings/tracing/call_monitor.h"
 #include "bindings/tracing/patched_call.h"
+#include "bindings/tracing/stand_ins.h"
 #include "bindings/training/python_training.h"
 #include "runtime/kernel_clock.h"
 #include "runtime/profiler_range.h"
@@ -78,6 +79,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_module_lookup(m);
   ortmodule::register_call_monitor(m);
   ortmodule::register_patched_call(m);
+  ortmodule::register_stand_ins(m);
   ortmodule::register_thread_state(m);
   ortmodule::register_gradient_formulas(m);
   ortmodule::register_passes(m);

@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from .. import _C
+
 __all__ = [
     "SILENCED",
     "casts_once",
@@ -45,7 +47,7 @@ __all__ = [
     "without_marks",
 ]
 
-# Loggers that a capture switches off, for themselves and those below them, as long as it runs (patches/torch_cost.py).
+# Loggers that a capture switches off, for themselves and those below them, as long as it runs (trace/patches/costs).
 SILENCED = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
 
@@ -89,7 +91,7 @@ def saves_for_checkpoint() -> bool:
 
 def storage_of(fake: torch.Tensor) -> int:
     """A number shared by exactly the fake tensors of one trace that share memory."""
-    return fake.untyped_storage()._cdata
+    return _C.memory_of(fake)
 
 
 def is_batched(value: Any) -> bool:

@@ -5,10 +5,9 @@ Not here: whether a changed block is noticed in programs of all kinds (`python -
 
 from __future__ import annotations
 
-import collections
 import contextvars
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,9 +18,6 @@ from torch import nn
 from ortmodule import Options, ORTModule
 from ortmodule.capture.trace import export
 from ortmodule.capture.trace.repeats import repeats
-from ortmodule.graph_transition.conditions import Condition, NotStorable, reachable
-from ortmodule.graph_transition.disk.stored import store
-from ortmodule.graph_transition.manager import GraphTransitionManager
 from tests.zoo import build, loss_of
 
 
@@ -201,20 +197,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[tuple[Any, ...]], bool]] =
 }  # fmt: skip
 
 
-def described(watched: tuple[str, Condition, Any]) -> tuple[Any, ...]:
-    text, condition, _ = watched
-    try:
-        names, further = condition.stored()
-    except NotStorable:
-        return text, type(condition).__name__
-    return text, type(condition).__name__, tuple(sorted(names)), repr(further)
-
-
 class Seen:
-    """The captures of a run, as what they are compared by."""
+    """The blocks of a run, and what its captures are compared by."""
 
-    def __init__(self) -> None:
-        self.captures: list[Any] = []
+    def __init__(self, captured: list[Any]) -> None:
+        self.captures = captured
         self.made: list[repeats.Repeats] = []
 
     @property
@@ -224,28 +211,16 @@ class Seen:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    found = Seen()
-    captured = GraphTransitionManager._captured
-
-    def listening(self: Any, *args: Any) -> Any:
-        graph, dynamic, roots, effects = result = captured(self, *args)
-        watched = collections.Counter(map(described, reachable(roots, set(), {})))
-        try:
-            facts: Any = store(graph, self._module)
-        except NotStorable as why:
-            facts = str(why)
-        found.captures.append((facts, watched, dynamic, effects))
-        return result
+def seen(monkeypatch: pytest.MonkeyPatch, captured: list[Any]) -> Seen:
+    found = Seen(captured)
 
     def made(root: nn.Module) -> repeats.Repeats:
         found.made.append(repeats.Repeats(root))
         return found.made[-1]
 
-    monkeypatch.setattr(GraphTransitionManager, "_captured", listening)
     monkeypatch.setattr(export, "Repeats", made)
     monkeypatch.setattr(repeats, "_FEWEST_NODES", 1)
-    yield found
+    return found
 
 
 def captures(seen: Seen, make: Callable[[], nn.Module], calls: list[tuple[Any, ...]]) -> list[Any]:

@@ -17,9 +17,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from .... import _C
 from ...torch_private import storage_of
 
-__all__ = ["Pairs", "equal_plain", "form_of", "numbers"]
+__all__ = ["Pairs", "equal_plain", "form_of"]
 
 _PLAIN = (
     bool,
@@ -46,16 +47,19 @@ class _Empty:
 _OBJECT = _Empty.__basicsize__
 
 
-def numbers(sizes: Iterable[Any]) -> tuple[Any, ...]:
-    """Sizes or strides as what can be compared without asking which number a symbol is."""
-    return tuple(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes)
-
-
-def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What of a tensor an operator's record can depend on, without its values and where they lie."""
-    strides = tensor.stride() if tensor.layout is torch.strided else ()
+def form_of(tensor: torch.Tensor) -> Any:
+    """What of a tensor an operator's record can depend on, without its values and where they lie; symbolic sizes are
+    compared by their expressions, without asking which number a symbol is.
+    """
+    form = _C.tensor_form(tensor)
+    if form is not None:
+        return type(tensor), getattr(tensor, "_fake_device", None) or tensor.device, form
     kind = (type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, tensor.is_leaf)
-    return (*kind, tensor.is_conj(), tensor.is_neg(), numbers(tensor.shape), numbers(strides))
+    return (*kind, tensor.is_conj(), tensor.is_neg(), _numbers(tensor.shape))
+
+
+def _numbers(sizes: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes)
 
 
 def equal_plain(one: Any, other: Any) -> bool | None:

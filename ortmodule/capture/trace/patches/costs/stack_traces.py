@@ -17,13 +17,13 @@ from typing import Any
 
 import torch.fx.proxy as fx_proxy
 
-from ...source_lines import TORCH_ROOT
-from ..patching import Around, Patch
-from ..tracing import TraceState
+from ....source_lines import TORCH_ROOT
+from ...patching import Around, Patch
+from ...tracing import TraceState
 
 __all__ = ["PATCHES"]
 
-_BEGIN = str(Path(__file__).parents[1] / "wrapper.py")  # what calls the forward
+_BEGIN = str(Path(__file__).parents[2] / "wrapper.py")  # what calls the forward
 _NO_FILE = "<string>"  # of code that was made while it ran
 
 

@@ -29,10 +29,10 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _PyTreeCodeGen
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from ...source_lines import TORCH_ROOT
-from ...torch_private import SILENCED
-from ..patching import Around, Patch
-from ..tracing import TraceState
+from ....source_lines import TORCH_ROOT
+from ....torch_private import SILENCED
+from ...patching import Around, Patch
+from ...tracing import TraceState
 
 __all__ = ["PATCHES"]
 
