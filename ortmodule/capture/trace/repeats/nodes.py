@@ -13,6 +13,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
 from ...torch_private import storage_of
+from ..stand_ins import StandIns
 from .histories import RepeatedBlock
 from .record import Record, node_of
 
@@ -45,6 +46,7 @@ class Values:
             for outer in node.all_input_nodes:
                 if outer not in inner and isinstance(value := outer.meta.get("val"), torch.Tensor):
                     self._bases.setdefault(storage_of(value), (value, value))
+        self._stand_ins = StandIns()
         self.of_nodes: dict[fx.Node, Any] = {}
         guards = self._mode.shape_env
         with guards.suppress_guards() if guards is not None else contextlib.nullcontext():
@@ -69,17 +71,24 @@ class Values:
     def _value(self, old: Any) -> torch.Tensor:
         place = storage_of(old)
         base = self._bases.get(place)
-        with in_kernel_invocation_manager(self._mode):
-            if base is None:
-                meta = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device="meta")
-            else:
-                was, now = (one.detach().view(old.dtype) if one.dtype != old.dtype else one.detach() for one in base)
-                offset = now.storage_offset() + (old.storage_offset() - was.storage_offset())
-                meta = now.as_strided(old.shape, old.stride(), offset)
-        made = FakeTensor(self._mode, meta, old.device)
         if base is None:
+            made = self._stand_ins.like(old, None, self._mode, old.device)
             self._bases[place] = (old, made)
-        return made
+            return made
+        was, now = base
+        if _offset(was) == _offset(now):
+            return self._stand_ins.like(old, now, self._mode, old.device)
+        with in_kernel_invocation_manager(self._mode):
+            was, now = (one.detach().view(old.dtype) if one.dtype != old.dtype else one.detach() for one in base)
+            offset = now.storage_offset() + (old.storage_offset() - was.storage_offset())
+            meta = now.as_strided(old.shape, old.stride(), offset)
+        return FakeTensor(self._mode, meta, old.device)
+
+
+def _offset(tensor: torch.Tensor) -> tuple[Any, torch.dtype]:
+    """Where a tensor begins in its memory, without asking which number a symbol is."""
+    offset: Any = tensor.storage_offset()
+    return offset.node.expr if isinstance(offset, torch.SymInt) else offset, tensor.dtype
 
 
 def copied(

@@ -92,24 +92,22 @@ class Repeats:
         form = self._forms.get(id(module))
         if form is None or self._running or self._refused[form] >= _MOST_TRIES or _any_global_hook():
             return run()
-        owned = Pairs(module, module)
-        if not owned.fit:  # it has hooks
-            return run()
         self._calls[id(module)] += 1
         again = self._calls[id(module)] > 1
         self._left[form] -= not again
-        settings, begin = _settings(), None
+        settings, begin, found, owned = _settings(), None, None, None
         with outside_the_trace():
             call = Call.of(args, kwargs)
             if call is not None and (found := self._like(form, call, module, settings)) is not None:
                 block, given, pairs, values = found
                 value = self._repeated(block, given, values, pairs, tracer)
             elif call is not None and (again or self._left[form] > 0) and len(self._blocks.get(form, ())) < _MOST:
-                begin = Begin.now(call, _own_tensors(module), tracer)
-        if call is not None and found is not None:
+                owned = Pairs(module, module)
+                begin = Begin.now(call, _own_tensors(module), tracer) if owned.fit else None  # or it has hooks
+        if found is not None:
             self._tell(block, pairs, values)
             return value
-        if begin is None:
+        if begin is None or owned is None:
             return run()
         begin.owned = {**owned.objects, **{id(tensor): tensor for tensor in begin.given}}
         return self._recorded(form, begin, settings, (module, args, kwargs), tracer, run)

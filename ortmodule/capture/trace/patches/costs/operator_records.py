@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 
+from ..... import _C
 from ...patching import Patch
 from ...stand_ins import StandIns
 from ...tracing import TraceState
@@ -92,13 +93,13 @@ class _Plain:
 
 def _sizes_are_known(tensor: FakeTensor, tracer: Any) -> bool:
     """Whether each symbolic size, stride and offset of a result is one that an earlier tensor has."""
-    if not tensor._has_symbolic_sizes_strides:
+    symbols = _C.symbols_of(tensor)
+    if not symbols:
         return True
     sizes = tensor.fake_mode.shape_env
     if sizes is None or sizes.pending_fresh_unbacked_symbols:
         return False
-    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset(), tensor.numel())
-    return all(number in tracer.symnode_tracker for number in numbers if isinstance(number, torch.SymInt))
+    return all(number in tracer.symnode_tracker for number in symbols)
 
 
 def _recorded(original: Any, state: TraceState) -> Any:

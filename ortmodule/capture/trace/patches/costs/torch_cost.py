@@ -5,6 +5,7 @@
 - it looks through every node for sizes that hang on data, also where there is none.
 - it writes each graph out as Python code and compiles that, six times; here it does when that is asked for.
 - it notes of each tensor what `meta["val"]` says anyway.
+- it takes a tree apart into a list and a form, and builds it anew, where a value of each leaf is asked for.
 - it reads the source of its own files for messages, 3 MB that stay; their lines are left empty.
 - it replaces the functions that `torch.fx.wrap` names in their modules' globals, for the sake of tracers that have no
   tensors.
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 import torch.export._trace as export_trace
 from torch._export.utils import _get_shape_env_from_gm
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _PyTreeCodeGen
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -115,16 +117,32 @@ def _if_any_hangs_on_data(original: Any, state: TraceState) -> Any:
     return replace
 
 
+def _mapped_at_once(original: Any, state: TraceState) -> Any:
+    def tree_map(function: Any, tree: Any, *others: Any, is_leaf: Any = None) -> Any:
+        if others or is_leaf is not None:
+            return original(function, tree, *others, is_leaf=is_leaf)
+        kind = type(tree)
+        if kind is dict:
+            return {key: tree_map(function, value) for key, value in tree.items()}
+        if kind is tuple or kind is list:
+            return kind([tree_map(function, value) for value in tree])
+        return function(tree) if kind in _LEAVES else original(function, tree)
+
+    return tree_map
+
+
 def _counted(original: Any, state: TraceState) -> Any:
     return functools.partial(next, _handle_numbers)
 
 
+_LEAVES = (str, int, float, bool, type(None), torch.Tensor, FakeTensor, torch.fx.Node, torch.fx.Proxy)
 PATCHES = (
     Around(_quiet),
     Patch(export_trace, "print", _silent, default=builtins.print),  # the module's own name hides the builtin there
     Patch(torch.fx.GraphModule, "recompile", _compiled_when_asked_for),
     Patch("torch.fx._symbolic_trace", "_patch_wrapped_functions", _not_at_first),
     Patch(proxy_tensor, "_extract_tensor_metadata", _nothing),
+    Patch("torch.utils._pytree", "tree_map", _mapped_at_once),
     Patch(linecache, "getline", _but_torch_lines),
     Patch(export_trace, "_replace_unbacked_bindings", _if_any_hangs_on_data),
     Patch("torch.distributed._meta_registrations", "generate_unique_id", _counted),

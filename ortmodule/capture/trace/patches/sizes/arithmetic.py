@@ -2,7 +2,7 @@
 
 A tensor's strides, whether it is contiguous, how many bytes it spans: each is computed anew for every tensor, of sizes
 that hardly differ from one operator to the next, and each sum is a walk through sympy. Here an operation on two sizes
-is remembered by what they are.
+is remembered by what they are; one that a trace has recorded as a node is that node from then on.
 
 Not here: what becomes of a remainder (remainders.py), a trace that is slow in spite of it (pace.py).
 """
@@ -29,9 +29,9 @@ def _remembered(original: Any, state: TraceState) -> Any:
     known: dict[tuple[Any, ...], SymNode] = {}
 
     def operate(self: SymNode, other: SymNode) -> SymNode:
-        if get_proxy_mode() is not None:  # the operation itself is traced
-            return original(self, other)
-        key = self.shape_env, self._expr, other._expr, self.pytype, other.pytype
+        mode = get_proxy_mode()
+        tracer = None if mode is None else mode.tracer
+        key = tracer, self.shape_env, self._expr, other._expr, self.pytype, other.pytype
         found = known.get(key)
         if found is None:
             found = known[key] = original(self, other)
