@@ -232,8 +232,10 @@ def operator_key(
 def tensor_form(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """A strided tensor's dtype, sizes, strides and flags, symbols by their expressions; None of other tensors."""
 
-def symbols_of(tensor: torch.Tensor) -> list[torch.SymInt]:
-    """Which of a tensor's sizes, strides, offset and number of elements are symbolic."""
+def symbols_of(tensor: torch.Tensor) -> list[Any] | None:
+    """The symbols among a tensor's sizes, strides, offset and number of elements, as torch's `SymNode`s; None where one
+    is none.
+    """
 
 def memory_of(tensor: torch.Tensor) -> int:
     """A number that tensors share which share memory."""

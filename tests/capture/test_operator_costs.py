@@ -96,12 +96,12 @@ def batch(size: int) -> torch.Tensor:
 
 @pytest.fixture
 def as_torch_does(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Leaves both shortcuts out from then on."""
+    """Leaves the shortcuts out from then on."""
     shortcuts = {id(one) for one in (*operator_records.PATCHES, *operator_results.PATCHES)}
 
     def leave_out() -> None:
         kept = tuple(one for one in patching.entries() if id(one) not in shortcuts)
-        assert len(kept) == len(patching.entries()) - 2
+        assert len(kept) == len(patching.entries()) - len(shortcuts)
         monkeypatch.setattr(patching, "entries", lambda: kept)
 
     return leave_out

@@ -159,19 +159,25 @@ std::optional<py::tuple> tensor_form(py::handle tensor) {
   return key.done();
 }
 
-std::vector<c10::SymInt> symbols_of(py::handle tensor) {
+// None: not all are torch's own in Python.
+std::optional<py::list> symbols_of(py::handle tensor) {
   if (!THPVariable_Check(tensor.ptr())) throw py::type_error("only a tensor has sizes");
   const c10::TensorImpl& impl = *THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
-  std::vector<c10::SymInt> found;
+  py::list found;
   if (!impl.has_symbolic_sizes_strides()) return found;
-  const auto add = [&found](const c10::SymInt& number) {
-    if (number.is_heap_allocated()) found.push_back(number);
+  bool known = true;
+  const auto add = [&](const c10::SymInt& number) {
+    if (!number.is_heap_allocated()) return;
+    const c10::SymNode node = number.toSymNode();
+    const auto* const python = dynamic_cast<const torch::impl::PythonSymNodeImpl*>(node.get());
+    known = known && python != nullptr;
+    if (python != nullptr) found.append(python->getPyObj());
   };
   for (const c10::SymInt& size : impl.sym_sizes()) add(size);
   for (const c10::SymInt& stride : impl.sym_strides()) add(stride);
   add(impl.sym_storage_offset());
   add(impl.sym_numel());
-  return found;
+  return known ? std::optional(found) : std::nullopt;
 }
 
 uintptr_t memory_of(py::handle tensor) {
@@ -208,7 +214,9 @@ void register_stand_ins(py::module_& m) {
   m.def("tensor_form", &tensor_form, py::arg("tensor"),
         "A strided tensor's dtype, sizes, strides and flags, symbols by their expressions; None of other tensors.");
   m.def("symbols_of", &symbols_of, py::arg("tensor"),
-        "Which of a tensor's sizes, strides, offset and number of elements are symbolic.");
+        "The symbols among a tensor's sizes, strides, offset and number of elements, as torch's `SymNode`s; None where "
+        "one "
+        "is none.");
   m.def("memory_of", &memory_of, py::arg("tensor"), "A number that tensors share which share memory.");
   m.def("like_stand_in", &like, py::arg("one"), py::arg("memory"),
         "A tensor of torch's `meta` device that is like a stand-in, on the memory of another one or on its own.");

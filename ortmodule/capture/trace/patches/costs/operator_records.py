@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._library import utils
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
@@ -95,15 +96,30 @@ def _sizes_are_known(tensor: FakeTensor, tracer: Any) -> bool:
     """Whether each symbolic size, stride and offset of a result is one that an earlier tensor has."""
     symbols = _C.symbols_of(tensor)
     if not symbols:
-        return True
+        return symbols is not None
     sizes = tensor.fake_mode.shape_env
     if sizes is None or sizes.pending_fresh_unbacked_symbols:
         return False
-    return all(number in tracer.symnode_tracker for number in symbols)
+    known = tracer.symnode_tracker.sym_node_dict
+    return all(symbol in known for symbol in symbols)
 
 
 def _recorded(original: Any, state: TraceState) -> Any:
     return _Plain(original).call
 
 
-PATCHES = (Patch(proxy_tensor, "proxy_call", _recorded),)
+def _without_classes(original: Any, state: TraceState) -> Any:
+    """What records the trace does not ask of which classes the arguments are; torch looks through them for it."""
+
+    def handle(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(mode) is not proxy_tensor.ProxyTorchDispatchMode:
+            return original(mode, func, *args, **kwargs)
+        return mode.__torch_dispatch__(func, (), args, kwargs)
+
+    return handle
+
+
+PATCHES = (
+    Patch(proxy_tensor, "proxy_call", _recorded),
+    Patch(utils, "handle_dispatch_mode", _without_classes),
+)
