@@ -128,7 +128,7 @@ class Key {
     const c10::Storage& storage = impl.unsafe_storage();
     number(position(tensors_, static_cast<const void*>(&impl)));
     number(position(storages_, static_cast<const void*>(storage.unsafeGetStorageImpl())));
-    object(value.attr("_fake_device"));
+    object(value.attr("fake_device"));
     return add_size(impl.sym_storage_offset()) && add_size(storage.sym_nbytes());
   }
 

@@ -53,7 +53,7 @@ def form_of(tensor: torch.Tensor) -> Any:
     """
     form = _C.tensor_form(tensor)
     if form is not None:
-        return type(tensor), getattr(tensor, "_fake_device", None) or tensor.device, form
+        return type(tensor), getattr(tensor, "fake_device", None) or tensor.device, form
     kind = (type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, tensor.is_leaf)
     return (*kind, tensor.is_conj(), tensor.is_neg(), _numbers(tensor.shape))
 
