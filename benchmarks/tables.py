@@ -160,7 +160,8 @@ def first_steps(result: Result) -> str:
     by_model: dict[str, dict[str, Any]] = {}
     for row in result["rows"]:
         by_model.setdefault(row["model"], {})[row["runner"]] = row
-    titles = {"compile": "torch.compile", "tracing": "its tracing alone", "ortmodule": "ORTModule"}
+    titles = {"compile": "torch.compile", "compile warm": "with its caches", "tracing": "its tracing alone",
+              "ortmodule": "ORTModule", "ortmodule warm": "with its cache"}  # fmt: skip
     runners = [name for name in titles if any(name in rows for rows in by_model.values())]
     rows = [
         [model, *(f"{of[name][key]:.1f}" if key in of.get(name, {}) else "-" for name in runners for key in _STARTS)]
