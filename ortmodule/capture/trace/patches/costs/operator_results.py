@@ -73,7 +73,7 @@ class _Results:
         return result
 
     def _key(self, mode: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> Any:
-        if not isinstance(func, OpOverload):
+        if not isinstance(func, OpOverload) or not isinstance(args, tuple) or not isinstance(kwargs, dict):
             return None
         key = _C.operator_key(func, FakeTensor, mode, args, kwargs)
         if key is None:
