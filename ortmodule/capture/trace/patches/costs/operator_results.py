@@ -80,7 +80,7 @@ class _Results:
             return None
         # What torch's own key has beside the arguments.
         settings = torch.get_default_dtype(), torch._C._get_default_device(), torch.is_inference_mode_enabled()
-        return key, id(mode), mode.epoch, get_proxy_mode() is not None, settings
+        return key, mode, mode.epoch, get_proxy_mode() is not None, settings
 
     def _kept(self, mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """How to make a result once more; None: it cannot be."""
