@@ -33,6 +33,7 @@ from .reads import Reads
 __all__ = ["Block"]
 
 _KEEPING = (ClassCondition, FunctionCondition, NamespaceCondition, PythonModuleCondition)
+_OF_CLASSES = frozenset({"__reduce_ex__", "__reduce__", "__getstate__"})  # with which a class gives an object's state
 _TELLING_APART = (id, hash)  # what gives another answer for every object
 
 
@@ -53,7 +54,11 @@ class _Walk(Reads):
     def looks_past_classes(self) -> bool:
         """Whether code of the user's looks attributes up by `object`'s own method, of which a trace does not hear."""
         used = (names for names in self._names.values() if not names.of_torch)
-        return any("object" in names.globals and "__getattribute__" in names.attributes for names in used)
+        return any(
+            ("object" in names.globals and "__getattribute__" in names.attributes)
+            or not _OF_CLASSES.isdisjoint(names.attributes)
+            for names in used
+        )
 
     def looks_at(self, owned: Mapping[int, Any]) -> Iterator[tuple[Any, Names, bool]]:
         """(object, names, whether it was there before the forward) of each look at one of these."""

@@ -6,6 +6,7 @@ Not here: whether a changed block is noticed in programs of all kinds (`python -
 from __future__ import annotations
 
 import contextvars
+import copy
 import types
 from collections.abc import Callable
 from typing import Any
@@ -259,11 +260,7 @@ COUNTER = types.SimpleNamespace(depth=0)
 DEPTH: contextvars.ContextVar[float] = contextvars.ContextVar("depth", default=1.0)
 
 
-class Slotted(Block):
-    __slots__ = ("slot",)
-
-
-class Odd(Slotted):
+class Odd(Block):
     """A block with something odd about it."""
 
     def __init__(self, odd: Callable[[Odd, torch.Tensor], Any]) -> None:
@@ -275,6 +272,10 @@ class Odd(Slotted):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
         return super().forward(x) * self.odd(self, x)
+
+
+class Slotted(Odd):
+    __slots__ = ("slot",)
 
 
 def counted(block: Odd, x: torch.Tensor) -> float:
@@ -294,6 +295,7 @@ ODD: dict[str, Callable[[Odd, torch.Tensor], Any]] = {
     "its number": lambda block, x: block.number + 1.0,
     "its number by name": lambda block, x: getattr(block, "num" + "ber") + 1.0,
     "all its attributes": lambda block, x: vars(block)["number"] + 1.0,
+    "its state, by a class": lambda block, x: object.__reduce_ex__(block, 2)[2]["number"] + 1.0,
     "whether it is the first": lambda block, x: 2.0 if block is block.everyone[0] else 1.0,
     "its place among others": lambda block, x: block.everyone.index(block) + 1.0,
     "a table of blocks": first_in_table,
@@ -314,8 +316,9 @@ ODD: dict[str, Callable[[Odd, torch.Tensor], Any]] = {
 class Oddities(Stack):
     """The blocks differ in all that one may ask, and so does what is around them."""
 
-    def __init__(self, odd: Callable[[Odd, torch.Tensor], Any]) -> None:
-        super().__init__(lambda: Odd(odd))
+    def __init__(self, odd: Callable[[Odd, torch.Tensor], Any], kind: type[Odd] = Odd, sets: bool = False) -> None:
+        super().__init__(lambda: kind(odd))
+        self.sets = sets
         for i, layer in enumerate(self.layers):
             layer.everyone = list(self.layers)
             layer.own.k, layer.table[0] = 1.0 + i // 2, 1.0 + i % 2
@@ -330,14 +333,15 @@ class Oddities(Stack):
         for i, layer in enumerate(self.layers):
             token = DEPTH.set(1.0 + i % 3)
             torch.set_default_dtype(torch.float64 if i == 3 else torch.float32)
-            layer.step = 1.0 + i % 2
+            if self.sets:
+                layer.step = 1.0 + i % 2
             x = layer(x)
             torch.set_default_dtype(torch.float32)
             DEPTH.reset(token)
-            for other in self.layers:
+            for other in self.layers if self.sets else ():
                 other.after = 2.0 - i % 2
         COUNTER.depth = 0
-        for layer in self.layers:
+        for layer in self.layers if self.sets else ():
             layer.after = 1.0
         return x.square().mean()
 
@@ -354,15 +358,41 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+def test_they_are_repeated_where_nobody_asks(seen: Seen) -> None:
+    step(ORTModule(Oddities(lambda block, x: 2.0).eval()), rows(4))
+    assert seen.repeated >= 2  # one has another default dtype
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ODD)
 def test_what_tells_blocks_apart_is_honoured(name: str, seen: Seen) -> None:
-    eager = Oddities(ODD[name]).eval()
+    eager = Oddities(ODD[name], Slotted if name == "a slot" else Odd, " set " in name or " sets " in name).eval()
     model = ORTModule(eager)
     COUNTER.depth = 0
     for batch in (4, 6):
         wanted = step(eager, rows(batch)), gradients(eager)
         torch.testing.assert_close((step(model, rows(batch)), gradients(eager)), wanted, rtol=1e-4, atol=1e-4)
+
+
+class Copied(nn.Module):
+    """It reads what it has of a copy of itself, which `copy` makes without a look at any attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.own = nn.Linear(8, 8), types.SimpleNamespace(k=1.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * copy.copy(self).own.k
+
+
+def test_a_copy_of_a_block_is_a_look_at_all_of_it(seen: Seen) -> None:
+    eager = Stack(Copied)
+    for i, layer in enumerate(eager.layers):
+        layer.own.k = 1.0 + i
+    model = ORTModule(eager)
+    for batch in (4, 6):
+        wanted = step(eager, rows(batch)), gradients(eager)
+        torch.testing.assert_close((step(model, rows(batch)), gradients(eager)), wanted)
 
 
 # -- what changes afterwards ------------------------------------------------------------------------------------------

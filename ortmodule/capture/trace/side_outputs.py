@@ -27,6 +27,8 @@ _PATCHING = f"{__package__}.patching"
 _INTERNALS = frozenset({*vars(torch.nn.Module), *vars(torch.nn.Module()), "training", "__class__"})
 
 
+# What gives all attributes away, by which `copy.copy(module)` takes them.
+_ALL_OF_IT = frozenset({"__dict__", "__reduce_ex__", "__reduce__", "__getstate__"})
 _UNWATCHED = _INTERNALS - {"training"}
 
 
@@ -66,7 +68,7 @@ class SideOutputs:
     def __init__(self, root: torch.nn.Module) -> None:
         self._before = {module: dict(vars(module)) for module in root.modules()}
         self._looked_at: set[tuple[torch.nn.Module, str]] = set()
-        self._looked_at_whole: set[torch.nn.Module] = set()  # by `vars(module)`
+        self._looked_at_whole: set[torch.nn.Module] = set()  # by `vars(module)` or `copy.copy(module)`
         self._written: dict[tuple[torch.nn.Module, str], None] = {}  # set before it was looked at, in order
         self.writes = 0  # how often a module's attribute was set
         self._running = False  # whether the forward itself runs: torch's export sets attributes around it
@@ -77,7 +79,7 @@ class SideOutputs:
         """Notes one look at `module.name`, whether it is there or not."""
         if not self._running:
             return
-        if name == "__dict__":  # nn.Module's own methods ask for it as well
+        if name in _ALL_OF_IT:  # nn.Module's own methods ask for `__dict__` as well
             if _is_of_a_program(sys._getframe(1)):
                 self._looked_at_whole.add(module)
             return
