@@ -215,8 +215,7 @@ void register_stand_ins(py::module_& m) {
         "A strided tensor's dtype, sizes, strides and flags, symbols by their expressions; None of other tensors.");
   m.def("symbols_of", &symbols_of, py::arg("tensor"),
         "The symbols among a tensor's sizes, strides, offset and number of elements, as torch's `SymNode`s; None where "
-        "one "
-        "is none.");
+        "one is none.");
   m.def("memory_of", &memory_of, py::arg("tensor"), "A number that tensors share which share memory.");
   m.def("like_stand_in", &like, py::arg("one"), py::arg("memory"),
         "A tensor of torch's `meta` device that is like a stand-in, on the memory of another one or on its own.");
