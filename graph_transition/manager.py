@@ -318,14 +318,15 @@ class GraphTransitionManager:
         """A capture of the call, the sizes that are symbolic in it, what it depends on, and what it leaves behind."""
         vouched = vouched_ids(self._options.vouched)
         audit = Audit(self._module, call.leaves, vouched, self._own_hooks, call.given)
-        captured, dynamic = self._attempts.capture(call, dynamic, self._graphs.get(call.signature, ()), audit)
-        if any(kind == "constant" for _, kind, _ in captured.mutations):
-            raise CaptureError("the forward writes into a tensor that lies outside of the module")
-        roots = [*audit.conditions(), *_no_errors(captured)]
-        if (lost := lost_effect(audit.effects, roots, call)) is not None:
-            raise CaptureError(f"the forward changes Python values, which a graph cannot repeat: {lost}")
-        _set_apart_from_arrays(captured, audit)
-        captured.repeats = audit.read_in_regions()
+        with audit.until_kept():
+            captured, dynamic = self._attempts.capture(call, dynamic, self._graphs.get(call.signature, ()), audit)
+            if any(kind == "constant" for _, kind, _ in captured.mutations):
+                raise CaptureError("the forward writes into a tensor that lies outside of the module")
+            roots = [*audit.conditions(), *_no_errors(captured)]
+            if (lost := lost_effect(audit.effects, roots, call)) is not None:
+                raise CaptureError(f"the forward changes Python values, which a graph cannot repeat: {lost}")
+            _set_apart_from_arrays(captured, audit)
+            captured.repeats = audit.read_in_regions()
         return captured, dynamic, roots, audit.effects
 
     def _plan_export(self, call: Call, names: Sequence[str]) -> tuple[str, Sizes]:

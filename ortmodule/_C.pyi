@@ -243,6 +243,13 @@ def memory_of(tensor: torch.Tensor) -> int:
 def like_stand_in(one: torch.Tensor, memory: torch.Tensor | None) -> torch.Tensor:
     """A tensor of torch's `meta` device that is like a stand-in, on the memory of another one or on its own."""
 
+def fill_cache(cache: Any, table: dict[Any, Any], link_type: type, results: list[tuple[Any, Any]]) -> bool:
+    """Gives an empty bounded `functools.lru_cache` these (key, result), the one used last at the end.
+
+    `table` is its dictionary, `link_type` the class of that one's values. Returns False, and does nothing, where this
+    Python's are made otherwise.
+    """
+
 class EarlyAccumulators:
     """Autograd's nodes for these leaves, made before a capture leaves the heap in pieces, and kept until it goes."""
 

@@ -16,6 +16,7 @@ import torch
 __all__ = [
     "CaptureError",
     "ChangedValueError",
+    "FilledCacheError",
     "IndexOutOfRangeError",
     "InternalError",
     "InvalidArgumentError",
@@ -107,6 +108,10 @@ class SharedMemoryError(UnfitCallError):
 
 class WrittenHistoryError(UnfitCallError):
     """The forward writes into a tensor of this call that wants a gradient, and with its values changes its history."""
+
+
+class FilledCacheError(UnfitCallError):
+    """This call fills a cache with tensors; calls that find them there are captured."""
 
 
 class SlowCaptureError(ORTModuleError):

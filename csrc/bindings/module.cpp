@@ -15,6 +15,7 @@
 #include "bindings/passes/python_pass.h"
 #include "bindings/python_session.h"
 #include "bindings/thread_state.h"
+#include "bindings/tracing/cached_results.h"
 #include "bindings/tracing/call_monitor.h"
 #include "bindings/tracing/patched_call.h"
 #include "bindings/tracing/stand_ins.h"
@@ -79,6 +80,7 @@ PYBIND11_MODULE(_C, m) {
   ortmodule::register_module_lookup(m);
   ortmodule::register_call_monitor(m);
   ortmodule::register_patched_call(m);
+  ortmodule::register_cached_results(m);
   ortmodule::register_stand_ins(m);
   ortmodule::register_thread_state(m);
   ortmodule::register_gradient_formulas(m);

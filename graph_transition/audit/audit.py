@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import math
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,11 +18,13 @@ import torch
 
 from ... import _C
 from ...capture.module_tensors import named_tensors
+from ...capture.trace.messages import SaidLine, SaidWarning
 from ...capture.trace.patching import ORIGINALS
 from ...capture.trace.wrapper import GivenNames
 from ...errors import CaptureError, ChangedValueError
 from ..conditions import (
     Argument,
+    CacheCondition,
     Check,
     Condition,
     HooksCondition,
@@ -71,13 +74,13 @@ class Audit:
         self.given: GivenNames | None = None
         self._reads = Reads((ORIGINALS,))
         self._regions = Regions(self._reads)
-        self._earlier: list[Any] = []  # caches that earlier runs of the trace have reached
         self._arguments: dict[int, int] = {}  # by place among the roots, the index of a leaf
         # Torch puts functions of its own there while it traces.
         self._before = [(table, dict(table)) for table in (vars(builtins), vars(math))]
         self._monitor: _C.CallMonitor | None = None
         self.changed: dict[str, Any] = {}
         self.effects: list[Effect] = []
+        self.said_once: list[SaidWarning | SaidLine] = []  # by functions with a cache; set when the trace is over
         self._returned: list[Returned] = []
 
     @contextlib.contextmanager
@@ -90,7 +93,8 @@ class Audit:
             if name in before and value is not before[name] and id(value) not in ORIGINALS
         }
         tree = frozenset(map(id, self._module.modules()))
-        self._earlier += self._reads.caches()
+        self._take_back_caches()
+        self.said_once = []
         self._reads = Reads((ORIGINALS, replaced), self._vouched, tree)
         self._reads.given = self.given
         self._reads.root("", self._module)
@@ -114,6 +118,7 @@ class Audit:
         except BaseException:
             self._take_back()
             undo_changes(self._reads)
+            self._take_back_caches()
             raise
         finally:
             self._monitor = None
@@ -180,8 +185,24 @@ class Audit:
 
     def caches(self) -> list[Any]:
         """Functions with a cache that the forward can reach; in some a trace may have left its tensors."""
-        found = {id(cache): cache for cache in (*self._earlier, *self._reads.caches())}
-        return list(found.values())
+        return [value for _, value in self._reads.met() if type(value) is functools._lru_cache_wrapper]
+
+    @contextlib.contextmanager
+    def until_kept(self) -> Iterator[None]:
+        """Where it ends in an error, no graph of the trace is kept; else what cached functions said is said."""
+        try:
+            yield
+            for message in self.said_once:
+                message.say()
+        except BaseException:
+            self._take_back_caches()
+            raise
+
+    def _take_back_caches(self) -> None:
+        """Gives caches what they held before the trace."""
+        for condition, value in self._reads.met():
+            if isinstance(condition, CacheCondition):
+                condition.take_back(value)
 
     def finished(self, results: Iterable[tuple[torch.nn.Module, str]], given: Iterable[Any]) -> None:
         """Takes back what the forward has changed, and notes what that was.

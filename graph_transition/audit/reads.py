@@ -13,7 +13,6 @@ Not here: the conditions (../conditions), what the forward has changed (changes.
 from __future__ import annotations
 
 import decimal
-import functools
 import sys
 import threading
 import types
@@ -30,7 +29,6 @@ from ..conditions import (
     ASKING,
     MISSING,
     OF_IMPORT,
-    CacheCondition,
     ClassCondition,
     Condition,
     ContextVariableCondition,
@@ -218,10 +216,6 @@ class Reads:
         """Whether a tensor was there before the forward, and has a condition."""
         return id(value) in self._conditions and id(value) in self._outer
 
-    def caches(self) -> list[Any]:
-        """The functions with a cache that were met."""
-        return [value for value in self._kept if type(value) is functools._lru_cache_wrapper]
-
     def own(self, value: Any) -> Any:
         """What the user knows, where a trace has put something in its place."""
         for table in self.originals:
@@ -406,13 +400,11 @@ class Reads:
         self._follow_found_modules()
         self.settle_classes()
         for condition in list(self._conditions.values()):
-            if isinstance(condition, (NamespaceCondition, ObjectCondition)):
-                condition.settle(self.values[id(condition)], self.part)
+            why = condition.settle(self.values[id(condition)], self.part)
+            if why is not None:
+                raise CaptureError(f"the forward can reach {why}")
             condition.forget()
-            if isinstance(condition, CacheCondition):
-                if not condition.settle(self.values[id(condition)], self.part):
-                    raise CaptureError("the forward can reach a cache of too many results to be compared at each call")
-            elif isinstance(condition, OuterTensorCondition):
+            if isinstance(condition, OuterTensorCondition):
                 tensor = self.values[id(condition)]
                 if id(tensor) in self._tensors or (self._scalar_read and tensor.numel() == 1):
                     if not condition.read() and (id(tensor) in self._outer or tensor.numel() > 64):
@@ -433,7 +425,7 @@ class Reads:
         tensors = self.part(torch.Tensor)
         assert isinstance(tensors, ClassCondition)
         tensors.grow(self.every_name(), False, self.part)
-        tensors.settle(self.part)
+        tensors.take_special(self.part)
         for function in self._queries.values():
             if self.own(function) is function and QueryCondition.answers(function):
                 self.roots.append((f"what {function.__name__}() says", QueryCondition(function), function))
@@ -452,7 +444,7 @@ class Reads:
         """Takes the special methods of every class in."""
         for condition in list(self._conditions.values()):
             if isinstance(condition, ClassCondition):
-                condition.settle(self.part)
+                condition.take_special(self.part)
 
     def every_name(self) -> frozenset[str]:
         """Every attribute that the code that ran can name."""

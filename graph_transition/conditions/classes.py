@@ -40,6 +40,7 @@ _OF_INSTANCES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Who names one of these may look past the first class that has a name.
 _LOOKS_BEHIND = frozenset({"super", "mro", "__mro__", "__base__", "__bases__"})
 _TOLD = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__")
+_TOLD_APART = frozenset({"__name__", "__qualname__"})  # which lie outside of the class's dictionary
 
 
 def found_on(kind: type, name: str) -> Any:
@@ -152,7 +153,7 @@ class ClassCondition(Condition):
             parts = (member.fget, member.fset, member.fdel) if isinstance(member, property) else (member,)
             yield from (getattr(one, "__func__", one) for one in parts if one is not None)
 
-    def settle(self, part: Callable[[Any], Condition]) -> None:
+    def take_special(self, part: Callable[[Any], Condition]) -> None:
         """Takes the special methods in, once nothing is replaced any more for a capture."""
         self._found, self._holds_at = {}, 0
         if self._special is None:
@@ -246,11 +247,13 @@ class ClassCondition(Condition):
     def look_up(self, now: Any, names: frozenset[str], further: Any, maker: Maker) -> None:
         if names or further[0] or further[1]:  # else nobody has asked for anything
             self.grow(names, further[0], maker.part)
-        self.settle(maker.part)
+        self.take_special(maker.part)
 
     def watches(self, now: Any) -> Iterator[Watch]:
         if self.can_change:
             yield "class", now
+        for name in _TOLD_APART & self._told.keys():
+            yield "attribute", now, name, self._told[name]
         if "__annotations__" in self._told:  # a dict that is written in place
             yield "call", functools.partial(_told, now, "__annotations__"), self._told["__annotations__"]
         if self._registered is not None:

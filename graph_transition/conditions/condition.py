@@ -170,6 +170,14 @@ class Condition:
         """Sets what a change has named, or removes it where `value` is MISSING."""
         raise NotImplementedError
 
+    def settle(self, now: Any, part: Callable[[Any], Condition]) -> str | None:
+        """Takes in what could not be looked at during the trace, at its end.
+
+        Returns:
+            What no graph of the trace can be kept because of, or None.
+        """
+        return None
+
     def forget(self) -> None:
         """Called when the trace is over and `restore` is not needed any more."""
 

@@ -110,6 +110,10 @@ class FunctionCondition(Condition):
     def set(self, now: Any, name: str, value: Any) -> None:
         set_entry(vars(now), name, value)
 
+    def settle(self, now: Any, part: Callable[[Any], Condition]) -> str | None:
+        self.entries.settle(vars(now), part)
+        return None
+
     def forget(self) -> None:
         self.entries.forget()
 

@@ -237,8 +237,9 @@ class NamespaceCondition(Condition):
     def set(self, now: Any, name: str, value: Any) -> None:
         set_entry(now, name, value)
 
-    def settle(self, now: Any, part: Callable[[Any], Condition]) -> None:
+    def settle(self, now: Any, part: Callable[[Any], Condition]) -> str | None:
         self.entries.settle(now, part)
+        return None
 
     def forget(self) -> None:
         self.entries.forget()

@@ -79,11 +79,11 @@ class ObjectCondition(Condition):
         else:
             set_entry(table, name, value)
 
-    def settle(self, value: Any, part: Callable[[Any], Condition]) -> None:
-        """Called at the end of the trace: see `NamedEntries.settle`."""
-        table = self._table(value)
+    def settle(self, now: Any, part: Callable[[Any], Condition]) -> str | None:
+        table = self._table(now)
         if table is not None:
             self.entries.settle(table, part)
+        return None
 
     def forget(self) -> None:
         self.entries.forget()

@@ -23,6 +23,8 @@ from ..capture.containers.nodes import leaves_of
 from ..capture.trace.tracing import LOCK, captured_elsewhere
 from ..capture.trace.wrapper import CHANGED_WITH_GRADIENTS
 from ..errors import (
+    CaptureError,
+    FilledCacheError,
     GivenChangeError,
     IndexOutOfRangeError,
     LinearAlgebraError,
@@ -44,6 +46,8 @@ __all__ = ["FIRST_IN_PYTORCH", "EngineCall"]
 FIRST_IN_PYTORCH = 16
 # A window that fills may want two or three graphs for one size each; a forward that fixes its sizes wants one a token.
 _MOST_FIXED = 4
+# Calls that leave tensors in caches, one for each size say.
+_MOST_FILLS = 16
 
 _Within = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -103,6 +107,7 @@ class EngineCall:
         self.eager: Callable[..., Any] = module
         self._whole_or_not = threading.local()  # whether calls of this thread run whole, in the engine or in PyTorch
         self._looks: Counter[Any] = Counter()  # how many of these looked alike
+        self._fills = 0  # how many calls ran in PyTorch to fill a cache
         self._fixed: Counter[Any] = Counter()  # how many graphs of these hold for one size of what varies
         self._refused: set[Any] = set()  # those that run in PyTorch
         self.fallback = fallback
@@ -191,6 +196,11 @@ class EngineCall:
                 raise
             except (ORTModuleError, TypeError) as error:
                 failure = error
+            if isinstance(failure, FilledCacheError):
+                self._fills += 1
+                if self._fills <= _MOST_FILLS:
+                    return self.eager(*args, **kwargs)
+                failure = CaptureError(f"{failure}, of one call after the other")
             if failure is not None:
                 try:
                     return self._not_captured(failure, look, whole, args, kwargs)

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..errors import CaptureError, SlowCaptureError, UndecidedError, UnfitError
+from ..errors import CaptureError, SlowCaptureError, UndecidedError, UnfitCallError, UnfitError
 
 __all__ = ["Attempt", "Failures", "Sizes", "first_capture", "from_one_then_two", "with_and_without"]
 
@@ -89,13 +89,15 @@ def first_capture(
         failures: receives why those before have failed.
 
     Raises:
-        CaptureError: `failures.reason`.
+        CaptureError: `failures.reason`, or an attempt's that says that this call is not to be captured.
         SlowCaptureError: an attempt took too long, and none with fewer sizes follows.
     """
     failures = failures or Failures()
     for attempt in attempts:
         try:
             captured = run(attempt)
+        except UnfitCallError:  # whichever way it is captured
+            raise
         except (CaptureError, SlowCaptureError) as error:
             failures.add(attempt, error)
         else:

@@ -50,6 +50,11 @@ PLACES = {
     "a partial": ("def f(a): return a\ng = functools.partial(f, value)", "g()"),
     "a variable around a function": ("def f(a):\n    return lambda: a\ng = f(value)", "g()"),
     "a default": ("def g(a=value): return a", "g()"),
+    "what a cached function was asked": (
+        "@functools.lru_cache\ndef g(a, *, b): return value\ng(1, b=2)\ng('a', b=str(value))",
+        "g(1, b=2)",
+    ),
+    "what one without a bound was asked": ("@functools.cache\ndef g(a): return (value, a)\ng(1)", "g(1)[0]"),
     "a slot": ("class G: __slots__ = ('a',)\ng = G()\ng.a = value", "g.a"),
     "a member of an enum": ("class G(enum.Enum):\n    A = 1.0\n    B = 2.0\ng = G(value)", "g.value"),
     "the code of a function that a context variable begins with": (

@@ -19,7 +19,14 @@ import torch.fx.traceback as fx_traceback
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from ...errors import CaptureError, ORTModuleError, SlowCaptureError, UndecidedError, UnloadedModuleError
+from ...errors import (
+    CaptureError,
+    ORTModuleError,
+    SlowCaptureError,
+    UndecidedError,
+    UnfitCallError,
+    UnloadedModuleError,
+)
 from .. import source_lines, torch_private
 from ..attempts import Attempt
 from ..containers.flattening import CallShape
@@ -135,7 +142,7 @@ def export_module(
         left = exported.left_on_modules or exported.given_changes or (audit is not None and audit.has_changed())
         if repeats is None or not repeats.count or (repeats.holds and not left):
             return exported
-    except (SlowCaptureError, UndecidedError, UnloadedModuleError):
+    except (SlowCaptureError, UndecidedError, UnfitCallError, UnloadedModuleError):
         raise
     except ORTModuleError:
         if repeats is None or not repeats.count:

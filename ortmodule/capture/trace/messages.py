@@ -17,7 +17,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -189,25 +189,36 @@ class Messages:
             self.said.append(one)
             self._cached.append((one, [frame.f_code for frame in frames]))
 
-    def settle(self, caches: Iterator[Any]) -> None:
+    def settle(self, caches: Iterable[Any], put_back: Iterable[Any] = ()) -> list[SaidWarning | SaidLine]:
         """Called at the end of the trace: what a cached function says, it says once.
 
         Args:
             caches: functions with a cache.
+            put_back: those of them that hold nothing of earlier runs of the trace, and of this one only where a graph
+                of it is kept.
+
+        Returns:
+            What those say, if a graph is kept.
         """
-        every, self._earlier = [*self._earlier, *self._cached], []
-        if not every:
-            return
-        codes = {getattr(cache.__wrapped__, "__code__", None) for cache in caches}
-        self.once += [one for one, ran in every if not codes.isdisjoint(ran)]
-        self.said = [one for one, ran in self._cached if codes.isdisjoint(ran)]
-        self._cached = []
+        earlier, self._earlier = self._earlier, []
+        last, self._cached = self._cached, []
+        if not earlier and not last:
+            return []
+        anew = _codes(put_back)
+        lasting = _codes(caches) - anew
+        self.once += [one for one, ran in (*earlier, *last) if not lasting.isdisjoint(ran)]
+        self.said = [one for one, ran in last if anew.isdisjoint(ran) and lasting.isdisjoint(ran)]
+        return [one for one, ran in last if not anew.isdisjoint(ran) and lasting.isdisjoint(ran)]
 
     def say_once(self) -> None:
         """Says what only the first call says."""
         once, self.once = self.once, []
         for one in once:
             one.say()
+
+
+def _codes(caches: Iterable[Any]) -> set[Any]:
+    return {getattr(cache.__wrapped__, "__code__", None) for cache in caches}
 
 
 def _arguments(record: logging.LogRecord) -> list[Any]:

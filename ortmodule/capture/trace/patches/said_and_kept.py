@@ -1,6 +1,7 @@
 """What a forward says (messages.py) and keeps: warnings and logs are heard, not written, while it is traced.
 
-`functools.lru_cache` of the user's is emptied after a trace where it holds a tensor of it, which is no real one.
+No graph is kept of a trace that leaves its tensors, which are no real ones, in a `functools.lru_cache` of the user's:
+the call in PyTorch leaves real ones there, which the next trace finds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from ....errors import FilledCacheError
 from ....naming import module_of
 from ..leaks import holds_traced
 from ..patching import FORWARD, Around, Patch
@@ -24,14 +26,20 @@ _MOST_OBJECTS = 20_000  # in one cache
 
 @contextlib.contextmanager
 def _forgetting(state: TraceState) -> Iterator[None]:
+    known = state.audit.caches if state.audit is not None else list
     try:
         yield
+        filled = next((one for one in known() if holds_traced(gc.get_referents(one), _MOST_OBJECTS) is not False), None)
+        if filled is not None:
+            raise FilledCacheError(f"{filled.__qualname__} keeps tensors of the forward")
     finally:
-        state.messages.settle(_every_cache())
-        for cache in _every_cache() if state.audit is None else state.audit.caches():
-            held = holds_traced(gc.get_referents(cache), _MOST_OBJECTS)
-            if held or (held is None and state.audit is not None):
-                cache.cache_clear()
+        once = state.messages.settle(_every_cache(), known())
+        if state.audit is not None:
+            state.audit.said_once = once
+        else:
+            for cache in _every_cache():
+                if holds_traced(gc.get_referents(cache), _MOST_OBJECTS):
+                    cache.cache_clear()
 
 
 def _every_cache() -> Iterator[Any]:
