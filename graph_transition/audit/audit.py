@@ -11,7 +11,7 @@ import contextlib
 import functools
 import math
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ from ..conditions import (
     reachable,
     spoken,
 )
+from ..conditions.caches import results_in
 from ..conditions.tensors import attributes_of
 from .blocks import Block
 from .changes import Effect, undo_changes
@@ -186,6 +187,25 @@ class Audit:
     def caches(self) -> list[Any]:
         """Functions with a cache that the forward can reach; in some a trace may have left its tensors."""
         return [value for _, value in self._reads.met() if type(value) is functools._lru_cache_wrapper]
+
+    def without(self, cache: Any, traced: Callable[[Any], bool | None]) -> bool:
+        """Takes out of a cache what a trace has left of its tensors there.
+
+        Args:
+            cache: one of `caches`.
+            traced: whether tensors of the trace can be reached from a value.
+
+        Returns:
+            Whether a graph of the trace can be kept, or PyTorch has to leave real ones there first.
+        """
+        added = [pair for pair in results_in(cache) if traced(pair) is not False]
+        condition = self._reads.part(cache)
+        if not added or not isinstance(condition, CacheCondition):
+            return True
+        if condition.lasts(cache) and not any(traced(key) for key, _ in added):
+            return False
+        condition.take_back(cache, whole=True)
+        return True
 
     @contextlib.contextmanager
     def until_kept(self) -> Iterator[None]:

@@ -5,6 +5,8 @@ hold before a call that the graph is used for: the same calls find their results
 does not count, unless what the trace asked is held no longer: which calls would find something is not known then, and
 the cache has to be the same. What a forward reads of the objects that a cache gives counts as well. A trace of which
 no graph is kept leaves the cache as it was: the call in PyTorch asks again, and what it runs then is not run twice.
+That is also so where a trace has added tensors, which are no real ones, if the next trace finds PyTorch's; where it
+would not, as a key is a tensor of the call, the graph computes them at each call.
 
 CPython tells what a cache holds to its garbage collector only.
 """
@@ -20,7 +22,7 @@ from ... import _C
 from .condition import Condition, Maker, NotStorable, Watch, digest, plain_text, shown
 from .equality import exactly_equal, is_value
 
-__all__ = ["CacheCondition", "cached_in"]
+__all__ = ["CacheCondition", "cached_in", "results_in"]
 
 _MOST_RESULTS = 512
 Result = tuple[Any, Any]  # what was asked for, and what the answer was
@@ -41,11 +43,22 @@ class CacheCondition(Condition):
         self._asked = _asked_of(value)
         self._parts = _parts_of(before, part)
 
-    def take_back(self, value: Any) -> None:
-        """Gives the cache what it held before the trace, if a graph of which is not kept."""
+    def lasts(self, value: Any) -> bool:
+        """Whether the next call finds what PyTorch adds where the trace has added something: nothing is pushed out."""
+        before = {id(key) for key, _ in self._before or ()}
+        return _asked_of(value)[1] - self._asked[1] == sum(id(key) not in before for key, _ in results_in(value))
+
+    def take_back(self, value: Any, whole: bool = False) -> None:
+        """Gives the cache what it held before the trace.
+
+        Args:
+            value: the cache.
+            whole: whether a graph is kept, which computes what the trace has asked for at each call.
+        """
         if self._before is not None and not _same(results_in(value), self._before):
             _refill(value, self._before)
             self._asked = _asked_of(value)
+        self._whole |= whole
 
     def settle(self, now: Any, part: Callable[[Any], Condition]) -> str | None:
         hits, misses = _asked_of(now)
@@ -55,7 +68,7 @@ class CacheCondition(Condition):
         lost = not _holds(now, before)
         if lost and hits != self._asked[0]:
             return "a cache that loses results within a call"  # which the forward may have found there
-        self._whole = lost or misses - self._asked[1] != len(self._results) - len(before) or not self._results
+        self._whole |= lost or misses - self._asked[1] != len(self._results) - len(before) or not self._results
         return "a cache of too many results to be compared" if len(self._results) > _MOST_RESULTS else None
 
     def refusal(self, now: Any) -> str | None:

@@ -16,6 +16,7 @@ from ortmodule.graph_transition.conditions import caches
 
 SCALE = 2.0
 SAID: list[float] = []
+WEIGHT = nn.Parameter(torch.ones(2, 3))
 
 
 @functools.lru_cache(maxsize=8)
@@ -53,13 +54,23 @@ def typed_mask(size: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.full((1,), float(size)).to(dtype) * SCALE
 
 
+@functools.lru_cache(maxsize=1)
+def of_tensor(given: torch.Tensor) -> torch.Tensor:
+    return given.sum(1, keepdim=True) * SCALE
+
+
+@functools.lru_cache(maxsize=1)
+def last_mask(size: int) -> torch.Tensor:
+    return torch.ones(3) * size * SCALE
+
+
 @functools.cache
 def said(key: int) -> float:
     SAID.append(SCALE)
     return SCALE
 
 
-CACHES = (made_class, table, last, last_two, unbounded, mask, typed_mask, said)
+CACHES = (made_class, table, last, last_two, unbounded, mask, typed_mask, of_tensor, last_mask, said)
 
 
 def scale(value: float) -> None:
@@ -121,6 +132,10 @@ PROGRAMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Sequence[Step]
         (nothing, nothing, lambda: scale(3.0), nothing, mask.cache_clear, lambda: mask(3), again(mask, 3), nothing,
          lambda: mask(3).mul_(2.0), nothing),
     ),
+    "a tensor with a history": (
+        lambda y: y * of_tensor(WEIGHT),
+        (nothing, nothing, lambda: scale(3.0), nothing, lambda: WEIGHT.data.mul_(2.0), of_tensor.cache_clear, nothing),
+    ),
     "two tensors": (
         lambda y: y * typed_mask(3, torch.float32) + typed_mask(4, torch.float32),
         (nothing, nothing, lambda: scale(9.0), nothing, typed_mask.cache_clear, lambda: typed_mask(3, torch.float32),
@@ -131,6 +146,7 @@ PROGRAMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Sequence[Step]
 
 def results_of(run: Any, steps: Sequence[Step]) -> list[torch.Tensor]:
     scale(2.0)
+    WEIGHT.data.fill_(1.0)
     for cached in CACHES:
         cached.cache_clear()
     found = []
@@ -167,6 +183,22 @@ def test_a_tensor_is_kept_by_a_call_in_pytorch() -> None:
     model(torch.ones(2, 3))
     model(torch.ones(2, 3))
     assert len(model.report().exports) == 1 and mask.cache_info().misses == 1
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda y: y * of_tensor(y), lambda y: y * last_mask(1) * last_mask(2)],
+    ids=["of a tensor of the call", "more than the cache takes"],
+)
+def test_tensors_that_no_call_finds_again_are_computed(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    eager = Net(read)
+    model = ORTModule(eager, options=Options(fallback="error"))
+    steps = [nothing, nothing, lambda: scale(3.0), nothing]
+    found = results_of(model, steps)
+    for cached in CACHES:
+        assert cached.cache_info().currsize == 0
+    torch.testing.assert_close(found, results_of(eager, steps))
+    assert len(model.report().exports) == 2
 
 
 def test_a_cache_that_each_call_fills_runs_in_pytorch() -> None:

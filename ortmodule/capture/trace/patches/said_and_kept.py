@@ -1,7 +1,6 @@
 """What a forward says (messages.py) and keeps: warnings and logs are heard, not written, while it is traced.
 
-No graph is kept of a trace that leaves its tensors, which are no real ones, in a `functools.lru_cache` of the user's:
-the call in PyTorch leaves real ones there, which the next trace finds.
+A trace leaves its tensors, which are no real ones, in no `functools.lru_cache` of the user's.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ def _forgetting(state: TraceState) -> Iterator[None]:
     known = state.audit.caches if state.audit is not None else list
     try:
         yield
-        filled = next((one for one in known() if holds_traced(gc.get_referents(one), _MOST_OBJECTS) is not False), None)
-        if filled is not None:
-            raise FilledCacheError(f"{filled.__qualname__} keeps tensors of the forward")
+        for cache in known():
+            if not state.audit.without(cache, lambda held: holds_traced([held], _MOST_OBJECTS)):
+                raise FilledCacheError(f"{cache.__qualname__} keeps tensors of the forward")
     finally:
         once = state.messages.settle(_every_cache(), known())
         if state.audit is not None:
