@@ -188,11 +188,15 @@ class Audit:
         """Functions with a cache that the forward can reach; in some a trace may have left its tensors."""
         return [value for _, value in self._reads.met() if type(value) is functools._lru_cache_wrapper]
 
+    def caches_put_back(self) -> list[Any]:
+        """Those of them that get what they held before where no graph is kept: of which nobody vouches."""
+        return [value for condition, value in self._reads.met() if isinstance(condition, CacheCondition)]
+
     def without(self, cache: Any, traced: Callable[[Any], bool | None]) -> bool:
         """Takes out of a cache what a trace has left of its tensors there.
 
         Args:
-            cache: one of `caches`.
+            cache: one of `caches_put_back`.
             traced: whether tensors of the trace can be reached from a value.
 
         Returns:

@@ -227,6 +227,13 @@ def test_a_trace_that_fails_leaves_a_cache_as_it_was() -> None:
     assert heard[0] == heard[1] and heard[0][0] == [2.0, 2.0]
 
 
+def test_a_failing_trace_leaves_none_in_a_cache_that_is_vouched_for() -> None:
+    model = ORTModule(Net(lambda y: y * mask(3) * len(repr(y.tolist()))), options=Options(vouched=(mask,)))
+    with pytest.warns(UserWarning, match="runs in PyTorch"):
+        results_of(model, [nothing])
+    assert type(mask(3)) is torch.Tensor and mask(3).sum() == 6.0
+
+
 @pytest.mark.parametrize("size", [2, None])
 def test_a_cache_is_filled_with_what_it_held(size: int | None) -> None:
     kept = [object(), {"a": 1}, int]
@@ -248,3 +255,10 @@ def test_a_cache_is_filled_with_what_it_held(size: int | None) -> None:
     assert ask.cache_info().misses == (2 if size else 1)
     ask.cache_clear()
     assert caches.results_in(ask) == []
+
+
+def test_a_cache_that_is_vouched_for_holds_no_tensor_of_a_trace() -> None:
+    model = ORTModule(Net(lambda y: y * mask(3)), options=Options(fallback="error", vouched=(mask,)))
+    found = results_of(model, [nothing, nothing])
+    torch.testing.assert_close(found[0], found[1])
+    assert len(model.report().exports) == 1 and type(mask(3)) is torch.Tensor and mask(3).sum() == 6.0

@@ -25,20 +25,20 @@ _MOST_OBJECTS = 20_000  # in one cache
 
 @contextlib.contextmanager
 def _forgetting(state: TraceState) -> Iterator[None]:
-    known = state.audit.caches if state.audit is not None else list
     try:
         yield
-        for cache in known():
+        for cache in state.audit.caches_put_back() if state.audit is not None else ():
             if not state.audit.without(cache, lambda held: holds_traced([held], _MOST_OBJECTS)):
                 raise FilledCacheError(f"{cache.__qualname__} keeps tensors of the forward")
     finally:
-        once = state.messages.settle(_every_cache(), known())
+        put_back = [] if state.audit is None else state.audit.caches_put_back()
+        once = state.messages.settle(_every_cache(), put_back)
         if state.audit is not None:
             state.audit.said_once = once
-        else:
-            for cache in _every_cache():
-                if holds_traced(gc.get_referents(cache), _MOST_OBJECTS):
-                    cache.cache_clear()
+        for cache in _every_cache() if state.audit is None else state.audit.caches():
+            watched = any(cache is one for one in put_back)
+            if not watched and holds_traced(gc.get_referents(cache), _MOST_OBJECTS):
+                cache.cache_clear()
 
 
 def _every_cache() -> Iterator[Any]:
