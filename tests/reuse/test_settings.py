@@ -186,3 +186,20 @@ def test_a_part_without_gradients_is_one_after_a_first_call_without_any(part: st
         m(x).sum().backward()
     assert_same_gradients(model, eager)
     assert exports(model) == (1 if part == "none" else 2)
+
+
+def test_gradients_enabled_within_inference_mode_give_none() -> None:
+    class Asking(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            return y * (2 if y.requires_grad else 3)
+
+    eager = Asking(4, 4)
+    model, x = ORTModule(eager), torch.ones(3, 4)
+    for _ in range(2):
+        torch.testing.assert_close(model(x), eager(x))
+        with torch.inference_mode(), torch.enable_grad():
+            found, wanted = model(x), eager(x)
+        torch.testing.assert_close(found, wanted)
+        assert not found.requires_grad
+    assert model.report().fallback == "none"

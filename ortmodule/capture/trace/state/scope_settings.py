@@ -51,7 +51,9 @@ def answers(names: Iterable[str], leaves: Sequence[Any], module: torch.nn.Module
         elif name == INFERENCE_TENSORS:
             found[name] = torch.is_inference_mode_enabled(), tuple(t.is_inference() for t in every)
         elif name == REQUIRES_GRAD:
-            found[name] = tuple(t.requires_grad for t in every)
+            # Where gradients are enabled within inference mode, what is computed wants none all the same.
+            within = torch.is_inference_mode_enabled() and torch.is_grad_enabled()
+            found[name] = within, tuple(t.requires_grad for t in every)
         elif name == LEAVES:
             found[name] = tuple(t.is_leaf for t in every)
         elif name == STRIDES:
